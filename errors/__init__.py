@@ -1,0 +1,39 @@
+"""Every error code of the project, once: ``E[category][subcategory][sequence] Name: sentence``.
+
+Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton
+arguments, 12xx build config, 13xx engine artifact; 21xx Triton, 22xx vLLM, 23xx engine build,
+24xx TensorRT-LLM. ``python -m errors`` prints the table that the README holds.
+"""
+
+from __future__ import annotations
+
+import re
+
+from errors import build, build_config, engine_artifact, prompt, triton_arguments, triton_system
+from errors.base import CodedError
+
+_MODULES = (prompt, triton_arguments, build_config, engine_artifact, triton_system, build)
+
+_TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)
+
+BY_CODE: dict[str, type[CodedError]] = {
+    error.code: error
+    for module in _MODULES
+    for error in vars(module).values()
+    if isinstance(error, type) and issubclass(error, CodedError) and error is not CodedError
+}
+
+
+def find_in_text(text: str) -> CodedError | None:
+    """The coded error that ``text`` carries (from another process's message), or None."""
+    match = _TEXT.search(text)
+    if match is None or match[1] not in BY_CODE:
+        return None
+    return BY_CODE[match[1]].from_sentence(match[3])
+
+
+def markdown_table() -> str:
+    """The error table of the README, one row per code, ordered by code."""
+    rows = ["| code | name | meaning |", "| --- | --- | --- |"]
+    rows += [f"| {code} | {BY_CODE[code].__name__} | {BY_CODE[code].summary} |" for code in sorted(BY_CODE)]
+    return "\n".join(rows)

@@ -1,0 +1,1 @@
+"""23xx: failures while an engine is built."""

@@ -1,0 +1,1 @@
+"""13xx: what can be wrong with an engine.tar or an engine directory."""

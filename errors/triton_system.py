@@ -1,0 +1,68 @@
+"""21xx: failures of Triton and of the engine behind it."""
+
+from __future__ import annotations
+
+from errors.base import CodedError
+
+
+class TritonUnknownError(CodedError):
+    code = "E2100"
+    summary = "Unknown error"
+    template = "Unknown error: {reason}"
+
+
+class TritonTimeout(CodedError):
+    code = "E2101"
+    summary = "Triton timed out after {TRITON_TIMEOUT}s: httpx.ReadTimeout."
+    template = "Triton timed out after {timeout_s:g}s: httpx.ReadTimeout. Raise TRITON_TIMEOUT to wait longer."
+
+
+class TritonTokenizerError(CodedError):
+    code = "E2102"
+    summary = (
+        "Tokenizer error: ... the first token of the stop sequence IDs was not '!', "
+        "which suggests there is a problem with the tokenizer that you are using."
+    )
+    template = "Tokenizer error: {reason}"
+
+
+class TritonMalformedJSON(CodedError):
+    code = "E2103"
+    summary = "Triton returned malformed JSON"
+    template = "Triton returned malformed JSON: {data!r}"
+
+
+class TritonMalformedEvent(CodedError):
+    code = "E2104"
+    summary = "Triton returned malformed event (no output_ids or error key)"
+    template = "Triton returned malformed event (no output_ids or error key): {event!r}"
+
+
+class TritonUnavailable(CodedError):
+    code = "E2105"
+    summary = "Triton stopped or can't be reached; requests in flight are lost and may be sent again"
+    template = "Triton can't be reached ({reason}); it is restarted automatically, send the request again."
+
+
+class TritonStartFailed(CodedError):
+    code = "E2106"
+    summary = "Triton did not become ready"
+    template = "Triton did not become ready: {reason}. Its last log lines: {log_tail}"
+
+
+class EngineCrashed(CodedError):
+    code = "E2107"
+    summary = "The engine process ended while it worked on this request; it is restarted automatically"
+    template = "The {engine_kind} engine process ended ({reason}); it is restarted automatically, send the request again."
+
+
+class EngineStartFailed(CodedError):
+    code = "E2108"
+    summary = "The engine process could not load the engine"
+    template = "The {engine_kind} engine could not start: {reason}"
+
+
+class EngineFailed(CodedError):
+    code = "E2109"
+    summary = "The engine failed on this request alone"
+    template = "The {engine_kind} engine failed on this request: {reason}"

@@ -1,0 +1,105 @@
+"""What slot and engine worker say to each other over their socket: eight messages, msgpack, one frame each.
+
+A frame is a 4-byte little-endian length and that many bytes of msgpack (tagged by ``type``). The
+slot sends ``Submit`` and ``Cancel``; the worker answers with ``Ready`` (or ``StartFailed``) once,
+then ``Tokens``, ``Finished``, ``Failed`` per request and ``Statistics`` about once a second.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Union
+
+import msgspec
+
+FinishReason = Literal["end", "stop", "length", "cancelled"]
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to choose tokens. Defaults are the contract's: greedy needs ``top_k=1`` or ``temperature=0``."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """0: off; 1: greedy."""
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    length_penalty: float = 1.0
+    """For beam search alone; an engine without it takes 1.0 only."""
+    seed: int | None = None
+    """None: the engine picks one at random. 0 is a seed like any other."""
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.top_k == 1 or self.temperature == 0.0
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Start generating. Ids are chosen by the slot and never used twice in a worker's life."""
+
+    request_id: int
+    input_ids: list[int]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    min_tokens: int = 0
+    end_id: int | None = None
+    """Generation ends after this token (which is part of the output); None: never."""
+    pad_id: int | None = None
+    stop_words: list[list[int]] = []
+    """Token sequences that end generation once the output ends with one (it stays part of the output)."""
+    bad_words: list[list[int]] = []
+    """Token sequences that must not be generated."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop generating and free what the request holds; answered by ``Finished('cancelled')``."""
+
+    request_id: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine is loaded. ``vocab_size`` in tokens, ``max_sequence_length`` in tokens (prompt + output)."""
+
+    engine_kind: str
+    vocab_size: int
+    max_sequence_length: int
+    max_batch_size: int
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag=True):
+    """The engine can't be loaded; ``error`` is a coded error's text."""
+
+    error: str
+
+
+class Tokens(msgspec.Struct, frozen=True, tag=True):
+    """New output tokens of some requests, in order: what one engine step made. Never the prompt's."""
+
+    new: list[tuple[int, list[int]]]
+    """(request id, tokens) pairs."""
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """The request is done, all its tokens were sent before, and nothing of it is held any more."""
+
+    request_id: int
+    reason: FinishReason
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The request failed alone; ``error`` is a coded error's text."""
+
+    request_id: int
+    error: str
+
+
+class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The engine's state. Counts of requests; cache use in 0..1 where the engine knows it."""
+
+    active: int
+    queued: int
+    cache_used: float | None = None
+
+
+ToWorker = Union[Submit, Cancel]
+FromWorker = Union[Ready, StartFailed, Tokens, Finished, Failed, Statistics]
