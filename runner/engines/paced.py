@@ -1,0 +1,139 @@
+"""The ``paced`` engine: no model, tokens at a fixed rate; the load instrument for everything else.
+
+It repeats the prompt's token ids as output, so that every stream's content is known in advance and
+a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
+``{"tokens_per_second": 100.0}``; 0 means as fast as the loop runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from errors.prompt import InvalidSetting
+from errors.triton_system import EngineStartFailed
+from runner.engines.adapter import Sink
+from runner.engines.messages import Ready, Statistics, Submit
+
+
+class _Sequence:
+    __slots__ = ("cancelled", "due_s", "request", "sent")
+
+    def __init__(self, request: Submit, due_s: float) -> None:
+        self.request = request
+        self.due_s = due_s
+        self.sent = 0
+        self.cancelled = False
+
+    def __lt__(self, other: _Sequence) -> bool:
+        return self.due_s < other.due_s
+
+    def next_token(self) -> int:
+        ids = self.request.input_ids
+        token = ids[self.sent % len(ids)]
+        self.sent += 1
+        return token
+
+
+class PacedEngine:
+    """Emits ``tokens_per_second`` tokens a second for each request; see the module's text."""
+
+    def __init__(self, sink: Sink, ready: Ready, tokens_per_second: float) -> None:
+        self._sink = sink
+        self._ready = ready
+        self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
+        self._wake = threading.Condition()
+        self._due: list[_Sequence] = []
+        self._running: dict[int, _Sequence] = {}
+        self._closed = False
+        threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    def submit(self, request: Submit) -> None:
+        sequence = _Sequence(request, time.perf_counter() + self._interval_s)
+        with self._wake:
+            self._running[request.request_id] = sequence
+            heapq.heappush(self._due, sequence)
+            self._wake.notify()
+
+    def cancel(self, request_id: int) -> None:
+        with self._wake:
+            sequence = self._running.pop(request_id, None)
+            if sequence is None:
+                return
+            sequence.cancelled = True
+        self._sink.finished(request_id, "cancelled")
+
+    def statistics(self) -> Statistics:
+        return Statistics(active=len(self._running), queued=0)
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._closed:
+                    return
+                if not self._due:
+                    self._wake.wait()
+                    continue
+                wait_s = self._due[0].due_s - time.perf_counter()
+                if wait_s > 0:
+                    self._wake.wait(wait_s)
+                    continue
+                self._step()
+            if not self._interval_s:
+                time.sleep(0)  # Unpaced: let submit and cancel have the lock.
+
+    def _step(self) -> None:
+        """Emit one token of every sequence that is due. Called with the lock held."""
+        now_s = time.perf_counter()
+        due = []
+        while self._due and self._due[0].due_s <= now_s:
+            sequence = heapq.heappop(self._due)
+            if not sequence.cancelled:
+                due.append(sequence)
+        self._sink.tokens([(sequence.request.request_id, [sequence.next_token()]) for sequence in due])
+        for sequence in due:
+            if sequence.sent >= sequence.request.max_tokens:
+                del self._running[sequence.request.request_id]
+                self._sink.finished(sequence.request.request_id, "length")
+            else:
+                sequence.due_s += self._interval_s
+                heapq.heappush(self._due, sequence)
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:
+    """Read ``paced.json``; the option ``tokens_per_second`` overrides its rate."""
+    try:
+        config = json.loads((engine_dir / "config.json").read_text())
+        rate = json.loads((engine_dir / "paced.json").read_text())["tokens_per_second"]
+        ready = Ready(
+            engine_kind="paced",
+            vocab_size=config["vocab_size"],
+            max_sequence_length=config["max_position_embeddings"],
+            max_batch_size=int(options.get("max_batch_size") or 1 << 16),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise EngineStartFailed(engine_kind="paced", reason=f"{type(exc).__name__}: {exc}") from exc
+    return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate))
+
+
+def _rate(value: object) -> float:
+    try:
+        rate = float(str(value))
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise InvalidSetting(name="tokens_per_second", expected="a number of at least 0", value=value)
+    return rate

@@ -1,0 +1,230 @@
+"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from errors import find_in_text
+from errors.base import CodedError
+from errors.triton_system import EngineCrashed, EngineStartFailed
+from runner.engines.messages import FromWorker, Ready, StartFailed, ToWorker
+from runner.engines.wire import FrameReader, frame
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds our packages; put on the worker's PYTHONPATH."""
+
+_FIRST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 30.0
+_STOP_GRACE_S = 5.0
+
+log = logging.getLogger("cog_triton.slot")
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """How to start a worker. ``python`` is the engine environment's interpreter."""
+
+    python: str
+    engine_kind: str
+    engine_dir: Path
+    options: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 1800.0
+
+    def arguments(self, socket_fd: int) -> list[str]:
+        arguments = [self.python, "-m", "runner.engines.worker", "--socket-fd", str(socket_fd)]
+        arguments += ["--kind", self.engine_kind, "--engine-dir", str(self.engine_dir)]
+        for key, value in self.options.items():
+            arguments += ["--option", f"{key}={value}"]
+        return arguments
+
+    def environment(self) -> dict[str, str]:
+        """Our environment without what is set for Triton alone: the worker's libraries are its own."""
+        environment = dict(os.environ, PYTHONPATH=str(SOURCE_ROOT), PYTHONSAFEPATH="1", PYTHONUNBUFFERED="1")
+        environment.pop("PYTHONHOME", None)
+        own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
+        environment.pop("LD_LIBRARY_PATH", None)
+        if own:
+            environment["LD_LIBRARY_PATH"] = own
+        return environment
+
+
+class Listener(Protocol):
+    """Hears the worker. Called from the reader thread only."""
+
+    def received(self, messages: list[FromWorker]) -> None: ...
+
+    def lost(self, error: CodedError) -> None:
+        """The worker died; every request it had is lost. It is being started again."""
+
+
+class EngineProcess:
+    """One worker at a time, from ``start`` to ``stop``."""
+
+    def __init__(self, command: EngineCommand, listener: Listener) -> None:
+        self._command = command
+        self._listener = listener
+        self._encoder = msgspec.msgpack.Encoder()
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> Ready:
+        """Start the worker and wait until its engine is loaded. Raises EngineStartFailed."""
+        ready, reader = self._launch()
+        threading.Thread(target=self._supervise, args=(reader,), name="engine-reader", daemon=True).start()
+        return ready
+
+    def send(self, message: ToWorker) -> None:
+        """Send to the worker. Raises EngineCrashed while there is none."""
+        data = frame(self._encoder, message)
+        with self._lock:
+            try:
+                if self._connection is None:
+                    raise BrokenPipeError("it is being started again")
+                self._connection.sendall(data)
+            except OSError as exc:
+                raise EngineCrashed(engine_kind=self._command.engine_kind, reason=exc) from exc
+
+    def stop(self) -> None:
+        """End the worker: closing the socket asks, a kill after a grace period insists."""
+        self._stopping.set()
+        self._close_connection()
+        process = self._process
+        if process is None:
+            return
+        try:
+            process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            process.wait()
+
+    def _launch(self) -> tuple[Ready, FrameReader[FromWorker]]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    self._command.arguments(theirs.fileno()),
+                    env=self._command.environment(),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                ours.close()
+                raise self._start_failed(f"its Python {self._command.python!r} can't be run: {exc}") from exc
+        decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+        reader = FrameReader(ours, decoder)
+        try:
+            ready = self._await_ready(ours, reader)
+        except CodedError:
+            ours.close()
+            _kill_group(self._process)
+            self._process.wait()
+            raise
+        with self._lock:
+            self._connection = ours
+        return ready, reader
+
+    def _await_ready(self, connection: socket.socket, reader: FrameReader[FromWorker]) -> Ready:
+        assert self._process is not None
+        connection.settimeout(self._command.start_timeout_s)
+        messages = next(reader.batches(), None)
+        connection.settimeout(None)
+        match messages:
+            case [Ready() as ready]:
+                return ready
+            case [StartFailed(error=text)]:
+                raise find_in_text(text) or self._start_failed(text)
+            case None if self._process.poll() is None and not _ends_soon(self._process):
+                raise self._start_failed(f"it was not ready after {self._command.start_timeout_s:g} s")
+        raise self._start_failed(f"its process ended ({_exit_reason(self._process)}); its log is above")
+
+    def _start_failed(self, reason: str) -> EngineStartFailed:
+        return EngineStartFailed(engine_kind=self._command.engine_kind, reason=reason)
+
+    def _supervise(self, reader: FrameReader[FromWorker]) -> None:
+        """Hear the worker until it is gone; then start another, as long as nobody stops us."""
+        while True:
+            for messages in reader.batches():
+                self._listener.received(messages)
+            self._close_connection()
+            if self._stopping.is_set():
+                return
+            assert self._process is not None
+            _ends_soon(self._process)
+            _kill_group(self._process)
+            reason = _exit_reason(self._process)
+            self._listener.lost(EngineCrashed(engine_kind=self._command.engine_kind, reason=reason))
+            replacement = self._restart()
+            if replacement is None:
+                return
+            reader = replacement
+
+    def _restart(self) -> FrameReader[FromWorker] | None:
+        backoff_s = _FIRST_BACKOFF_S
+        while not self._stopping.is_set():
+            started_s = time.monotonic()
+            self.restarts += 1
+            try:
+                _, reader = self._launch()
+            except CodedError as exc:
+                log.error("%s; next try in %g s", exc, backoff_s)
+            else:
+                log.warning("engine worker restarted in %.1f s", time.monotonic() - started_s)
+                return reader
+            self._stopping.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+        return None
+
+    def _close_connection(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                # NOTE: shutdown wakes a reader blocked in recv; close alone does not.
+                try:
+                    self._connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # The worker closed its end first.
+                self._connection.close()
+                self._connection = None
+
+
+def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
+    """True if the process is gone within a moment: its socket closes just before it ends."""
+    try:
+        process.wait(2.0)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the worker and what it started (its ranks, say). It leads a session of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # All of it has ended.
+
+
+def _exit_reason(process: subprocess.Popen[bytes]) -> str:
+    code = process.wait()
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

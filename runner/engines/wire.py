@@ -1,0 +1,102 @@
+"""Frames of typed messages over a stream socket: what slot and engine worker read and write.
+
+A frame is a 4-byte little-endian length and that many bytes of msgpack. Both ends trust each other
+(one starts the other over a private socket pair); a frame that does not decode is a bug, not input.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+Message = TypeVar("Message")
+
+_LENGTH = struct.Struct("<I")
+_READ_BYTES = 1 << 18
+
+
+def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
+    """One message as a frame, ready to send."""
+    body = encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader(Generic[Message]):
+    """Reads what has arrived, batch by batch: a busy peer is drained with few system calls."""
+
+    def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Message]) -> None:
+        self._connection = connection
+        self._decoder = decoder
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Yield the messages of each read, in order, until the peer closes the connection."""
+        buffer = bytearray()
+        while True:
+            try:
+                data = self._connection.recv(_READ_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            buffer += data
+            messages, used = self._decode(buffer)
+            del buffer[:used]
+            if messages:
+                yield messages
+
+    def _decode(self, buffer: bytearray) -> tuple[list[Message], int]:
+        messages: list[Message] = []
+        start = 0
+        with memoryview(buffer) as view:
+            while len(buffer) - start >= _LENGTH.size:
+                end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
+                if end > len(buffer):
+                    break
+                messages.append(self._decoder.decode(view[start + _LENGTH.size : end]))
+                start = end
+        return messages, start
+
+
+class FrameSender:
+    """A thread that sends what others queue; queueing never blocks, and what is queued goes out together."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection = connection
+        self._encoder = msgspec.msgpack.Encoder()
+        self._queue: deque[object] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, message: object) -> None:
+        with self._wake:
+            self._queue.append(message)
+            self._wake.notify()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                messages = list(self._queue)
+                self._queue.clear()
+            if not messages:
+                return
+            try:
+                self._connection.sendall(b"".join(frame(self._encoder, message) for message in messages))
+            except OSError:
+                return  # The peer is gone: its reader tells the owner.

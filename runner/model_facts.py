@@ -1,0 +1,111 @@
+"""What the runner must know of the model in an engine directory: its tokenizer, end and pad ids, lengths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from engine.directory import Engine
+from errors.prompt import InvalidSetting
+from errors.triton_system import TritonTokenizerError
+from runner.settings import Settings
+
+_DEFAULT_ID = 2
+"""The original's END_ID and PAD_ID, where the engine tells nothing better."""
+
+_LONG_TEXT_CHARACTERS = 4096
+"""Tokenizing less takes well under a millisecond; more goes to a thread, off the event loop."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of one loaded model. Lengths are in tokens."""
+
+    tokenizer: Tokenizer
+    end_ids: tuple[int, ...]
+    """Tokens that end a text; the first is the one the engine stops at by itself."""
+    pad_id: int
+    max_sequence_length: int
+    """Prompt and output together."""
+    max_input_length: int
+
+    async def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, special tokens as the tokenizer adds them."""
+        if len(text) < _LONG_TEXT_CHARACTERS:
+            return self._encode(text)
+        return await asyncio.to_thread(self._encode, text)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text).ids
+        return ids
+
+
+def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
+    """Read them; settings win over what the engine directory says."""
+    tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
+    config = _read_json(engine.path / "config.json")
+    end_ids = _end_ids(engine.path, config, tokenizer) if settings.end_id is None else (settings.end_id,)
+    max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
+    max_input_length = min(
+        engine.manifest.max_input_len or max_sequence_length, max_sequence_length - 1
+    )
+    return ModelFacts(
+        tokenizer=tokenizer,
+        end_ids=end_ids,
+        pad_id=settings.pad_id if settings.pad_id is not None else _pad_id(config, end_ids),
+        max_sequence_length=max_sequence_length,
+        max_input_length=max_input_length,
+    )
+
+
+def _load_tokenizer(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as exc:  # NOTE: tokenizers raises bare Exception.
+        raise TritonTokenizerError(reason=f"{path} can't be loaded: {exc}") from exc
+    # A tokenizer file may carry the truncation and padding of its training.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    document = json.loads(path.read_text())
+    return document if isinstance(document, dict) else {}
+
+
+def _end_ids(engine_dir: Path, config: dict[str, Any], tokenizer: Tokenizer) -> tuple[int, ...]:
+    for document in (_read_json(engine_dir / "generation_config.json"), config):
+        if ids := _as_ids(document.get("eos_token_id")):
+            return ids
+    token = _read_json(engine_dir / "tokenizer_config.json").get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    token_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
+    return (_DEFAULT_ID,) if token_id is None else (token_id,)
+
+
+def _as_ids(value: object) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(each for each in values if isinstance(each, int))
+
+
+def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
+    ids = _as_ids(config.get("pad_token_id"))
+    return ids[0] if ids else end_ids[0]
+
+
+def _max_sequence_length(engine: Engine, config: dict[str, Any]) -> int:
+    pretrained = config.get("pretrained_config", config)
+    length = engine.manifest.max_seq_len or pretrained.get("max_position_embeddings")
+    if not isinstance(length, int):
+        raise InvalidSetting(
+            name="MAX_SEQUENCE_LENGTH", expected="set, because the engine's config.json does not tell it", value=length
+        )
+    return length

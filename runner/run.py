@@ -1,0 +1,186 @@
+"""The runner's Cog interface: prompt in, text streamed out. Inputs, defaults and limits are the original's."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from typing import Optional
+
+import cog
+from cog import BaseRunner, ConcatenateIterator, Input
+
+from errors.base import CodedError
+from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.live_output import LiveOutput, install_cancellation
+from runner.prompt import format_prompt
+from runner.service import Service
+from runner.settings import Settings, load_settings
+
+DEFAULT_MAX_TOKENS = 512
+_SEEDS = 1 << 64
+
+
+class Runner(BaseRunner):
+    """Serves one engine through Triton."""
+
+    _settings: Settings
+    _service: Service
+
+    async def setup(self) -> None:
+        install_cancellation()
+        try:
+            self._settings = load_settings()
+            self._service = Service(self._settings)
+            await self._service.open()
+        except CodedError as exc:
+            raise _for_cog(exc) from None
+
+    async def healthcheck(self) -> bool:
+        return await self._service.is_healthy()
+
+    @cog.streaming
+    @cog.concurrent(max=64)
+    async def run(
+        self,
+        prompt: str = Input(description="Prompt to send to the model."),
+        system_prompt: Optional[str] = Input(
+            description="System prompt, inserted into the prompt template. Default: SYSTEM_PROMPT of the server.",
+            default=None,
+        ),
+        max_tokens: int = Input(
+            description="Maximum number of tokens to generate.", ge=1, default=DEFAULT_MAX_TOKENS
+        ),
+        min_tokens: Optional[int] = Input(
+            description="Minimum number of tokens to generate; -1 to disable.", ge=-1, default=None
+        ),
+        temperature: float = Input(
+            description="Randomness of the output: 0 is greedy, above 1 more random.", ge=0, le=5, default=0.7
+        ),
+        top_p: float = Input(
+            description="Sample from the most likely tokens that together have this probability.",
+            ge=0,
+            le=1,
+            default=0.95,
+        ),
+        top_k: int = Input(
+            description="Sample from this many of the most likely tokens; 0 and -1 for all.", ge=-1, default=0
+        ),
+        stop_sequences: Optional[str] = Input(
+            description="Comma-separated texts at which generation stops. Default: STOP_SEQUENCES of the server.",
+            default=None,
+        ),
+        length_penalty: float = Input(
+            description="Exponential penalty on the length, for beam search.", ge=0, le=5, default=1.0
+        ),
+        presence_penalty: float = Input(
+            description="Subtracted from the score of each token that was generated before.", default=0.0
+        ),
+        frequency_penalty: float = Input(
+            description="Subtracted from a token's score for each time it was generated before.", default=0.0
+        ),
+        repetition_penalty: float = Input(
+            description="Divides the score of tokens in prompt and output; above 1 discourages repetition.",
+            ge=0.01,
+            default=1.0,
+        ),
+        seed: Optional[int] = Input(description="Random seed; leave empty for a random one.", default=None),
+        prompt_template: Optional[str] = Input(
+            description="Template for the prompt with the fields {prompt} and {system_prompt}. "
+            "Default: PROMPT_TEMPLATE of the server.",
+            min_length=1,
+            default=None,
+        ),
+        log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
+        max_new_tokens: Optional[int] = Input(
+            description="Older name of max_tokens.", ge=1, default=None, deprecated=True
+        ),
+        min_new_tokens: Optional[int] = Input(
+            description="Older name of min_tokens.", ge=-1, default=None, deprecated=True
+        ),
+    ) -> ConcatenateIterator[str]:
+        settings = self._settings
+        try:
+            text = format_prompt(
+                prompt_template or settings.prompt_template,
+                prompt=prompt,
+                system_prompt=settings.system_prompt if system_prompt is None else system_prompt,
+            )
+            request = GenerationRequest(
+                prompt=text,
+                max_tokens=_max_tokens(max_tokens, max_new_tokens),
+                min_tokens=max(_min_tokens(min_tokens, min_new_tokens), 0),
+                stop_sequences=_stop_sequences(stop_sequences, settings),
+                sampling=SamplingInputs(
+                    temperature=temperature,
+                    top_k=top_k,
+                    top_p=top_p,
+                    length_penalty=length_penalty,
+                    presence_penalty=presence_penalty,
+                    frequency_penalty=frequency_penalty,
+                    repetition_penalty=repetition_penalty,
+                    seed=secrets.randbelow(_SEEDS) if seed is None else seed % _SEEDS,
+                ),
+            )
+        except CodedError as exc:
+            raise _for_cog(exc) from None
+        logs_performance = log_performance_metrics or settings.log_performance_metrics
+        return LiveOutput(self._stream(request, logs_performance)).chunks()
+
+    async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
+        print(f"Random seed used: {request.sampling.seed}")
+        if request.sampling.is_greedy:
+            print("Note: greedy decoding ignores the random seed")
+        print(f"Formatted prompt: {request.prompt}")
+        generation = self._service.generate(request)
+        try:
+            async for text in generation.text():
+                yield text
+        except CodedError as exc:
+            raise _for_cog(exc) from None
+        finally:
+            self._tell(generation, logs_performance)
+
+    def _tell(self, generation: Generation, logs_performance: bool) -> None:
+        """Record the metrics and, if wanted, the lines that load tests read."""
+        self.record_metric("input_token_count", generation.input_token_count)
+        self.record_metric("output_token_count", generation.output_token_count)
+        if generation.finish_reason is not None:
+            self.record_metric("finish_reason", generation.finish_reason)
+            self.record_metric("tokens_per_second", generation.tokens_per_second)
+        first_token_s = generation.time_to_first_token_s
+        if first_token_s is not None:
+            self.record_metric("time_to_first_token", first_token_s)
+        if logs_performance and first_token_s is not None:
+            print(f"Tokens processed: {generation.output_token_count}")
+            print(f"Serverside tokens per second: {generation.tokens_per_second:.2f}")
+            print(f"Serverside execution time: {generation.duration_s:.2f} seconds")
+            print(f"Serverside time to first token: {first_token_s:.2f} seconds")
+
+
+def _max_tokens(max_tokens: int, max_new_tokens: Optional[int]) -> int:
+    if max_new_tokens is None or max_new_tokens == max_tokens:
+        return max_tokens
+    if max_tokens != DEFAULT_MAX_TOKENS:
+        raise InvalidArgumentMaxTokens(max_tokens=max_tokens, max_new_tokens=max_new_tokens)
+    return max_new_tokens
+
+
+def _min_tokens(min_tokens: Optional[int], min_new_tokens: Optional[int]) -> int:
+    if min_new_tokens is None or min_new_tokens == min_tokens:
+        return min_tokens or 0
+    if min_tokens is not None:
+        raise InvalidArgumentMinTokens(min_tokens=min_tokens, min_new_tokens=min_new_tokens)
+    return min_new_tokens
+
+
+def _stop_sequences(text: Optional[str], settings: Settings) -> tuple[str, ...]:
+    text = settings.stop_sequences if text is None else text
+    return tuple(filter(None, text.split(","))) if text else ()
+
+
+def _for_cog(error: CodedError) -> Exception:
+    """The same sentence in a class whose name is the code: Cog shows an error as ``<class>: <text>``."""
+    name = f"{error.code} {type(error).__name__}"
+    shown: Exception = type(name, (Exception,), {})(error.sentence)
+    return shown

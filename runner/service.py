@@ -1,0 +1,134 @@
+"""Everything a runner holds while it serves: engine, Triton, client. Opened in setup, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from engine.directory import Engine, load
+from engine.store import open_engine
+from errors.prompt import InvalidSetting
+from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.model_facts import ModelFacts, load_model_facts
+from runner.model_repository import render
+from runner.settings import Settings
+from runner.triton_client import TritonClient
+from runner.triton_install import install_triton
+from runner.triton_server import TritonPorts, TritonServer
+
+_TEST_PROMPT = "hi"
+_TEST_TOKENS = 3
+
+
+class Service:
+    """Use ``open`` and ``close``; between them ``generate`` is ready."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._exits = AsyncExitStack()
+        self.engine: Engine
+        self.model: ModelFacts
+        self.triton: TritonServer
+        self.client: TritonClient
+
+    async def open(self) -> None:
+        """Get the engine, start Triton on it and generate once. Raises a CodedError."""
+        started_s = time.monotonic()
+        try:
+            self.engine = await asyncio.to_thread(self._open_engine)
+            _tell_engine(self.engine)
+            self._check_world_size()
+            self.model = load_model_facts(self.engine, self._settings)
+            await self._start_triton()
+            await self._test()
+        except BaseException:
+            await self.close()
+            raise
+        print(f"ready after {time.monotonic() - started_s:.1f} s", flush=True)
+
+    async def close(self) -> None:
+        await self._exits.aclose()
+
+    def generate(self, request: GenerationRequest) -> Generation:
+        return Generation(request, self.model, self.client)
+
+    async def is_healthy(self) -> bool:
+        """True only while Triton and the engine behind the slot answer."""
+        return self.triton.down_reason is None and await self.client.is_slot_answering()
+
+    def _open_engine(self) -> Engine:
+        settings = self._settings
+        if settings.weights:
+            return open_engine(settings.weights, settings.cache_dir)
+        return load(settings.engine_dir)
+
+    def _check_world_size(self) -> None:
+        built_for = self.engine.manifest.world_size
+        if self._settings.world_size not in (None, built_for):
+            raise InvalidSetting(
+                name="WORLD_SIZE",
+                expected=f"{built_for}, the number of GPUs the engine was built for, or unset",
+                value=self._settings.world_size,
+            )
+
+    async def _start_triton(self) -> None:
+        settings = self._settings
+        runtime_dir = _runtime_dir(settings.triton_http_port)
+        install = install_triton(runtime_dir, settings.triton_backend_dir)
+        repository = runtime_dir / "model_repository"
+        render(
+            self.engine,
+            repository,
+            engine_python=settings.engine_python,
+            end_id=self.model.end_ids[0],
+            pad_id=self.model.pad_id,
+            overrides=settings.server,
+        )
+        ports = TritonPorts(
+            settings.triton_host,
+            settings.triton_http_port,
+            settings.triton_grpc_port,
+            settings.triton_metrics_port,
+        )
+        self.triton = TritonServer(install, repository, ports, settings.triton_start_timeout_s)
+        await self.triton.start()
+        self._exits.push_async_callback(self.triton.stop)
+        client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
+        self.client = await self._exits.enter_async_context(client)
+
+    async def _test(self) -> None:
+        """One real prediction before anyone is told that we are ready."""
+        request = GenerationRequest(
+            prompt=_TEST_PROMPT,
+            max_tokens=_TEST_TOKENS,
+            min_tokens=0,
+            stop_sequences=(),
+            sampling=SamplingInputs(temperature=0),
+        )
+        generation = self.generate(request)
+        async for _ in generation.text():
+            pass
+        print(f"test prediction: {generation.output_token_count} tokens", flush=True)
+
+
+def _tell_engine(engine: Engine) -> None:
+    manifest = engine.manifest
+    source = f" from {manifest.model_id}" if manifest.model_id else ""
+    print(f"engine: {manifest.engine_kind}{source} at {engine.path}", flush=True)
+    for warning in engine.warnings:
+        print(f"warning: {warning}", flush=True)
+
+
+def _runtime_dir(http_port: int) -> Path:
+    """A folder for what is made at start, one per port and user: used again, so nothing piles up."""
+    parent = Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    if parent.stat().st_uid != os.getuid():
+        raise InvalidSetting(name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent))
+    path = parent / str(http_port)
+    path.mkdir(exist_ok=True)
+    return path

@@ -1,0 +1,210 @@
+"""From the tensors of a Triton request to engine messages: the slot's side of the tensor contract.
+
+The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``); later names
+(``min_tokens``, ``seed``) are accepted beside the earlier ones (``min_length``, ``random_seed``).
+Nothing is dropped silently: what no engine here can honour is E1104, a bad value E1103.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from errors.prompt import PromptTooLong
+from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from runner.engines.messages import Ready, Sampling, Submit
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+"""Input tensors by name, batch dimension first."""
+
+_UNSUPPORTED_SCALARS = (
+    "return_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
+    "return_kv_cache_reuse_stats",
+    "early_stopping",
+    "runtime_top_p_min",
+    "runtime_top_p_decay",
+    "runtime_top_p_reset_ids",
+    "beam_search_diversity_rate",
+    "draft_acceptance_threshold",
+)
+_UNSUPPORTED_TENSORS = (
+    "draft_input_ids",
+    "decoder_input_ids",
+    "draft_logits",
+    "embedding_bias",
+    "prompt_embedding_table",
+    "prompt_table_extra_ids",
+    "lora_task_id",
+    "lora_weights",
+    "lora_config",
+    "context_phase_params",
+    "encoder_input_features",
+    "cross_attention_mask",
+    "skip_cross_attn_blocks",
+)
+_NO_ENGINE_REMEDY = "leave it out"
+_GREEDY_TOP_K = 1
+
+
+@dataclass(frozen=True)
+class SlotRequest:
+    """One row of a request, checked. ``request_id`` of ``submit`` is set by the slot."""
+
+    submit: Submit
+    is_streaming: bool
+    includes_input: bool
+
+
+class Row:
+    """One row of a batch: reads scalars and words from it."""
+
+    def __init__(self, tensors: Tensors, index: int) -> None:
+        self._tensors = tensors
+        self._index = index
+
+    def scalar(self, *names: str) -> Any | None:
+        """The value of the first tensor present among ``names`` (aliases), as a Python scalar."""
+        for name in names:
+            if name in self._tensors:
+                values = self._tensors[name][self._index].reshape(-1)
+                if values.size != 1:
+                    raise InvalidTensor(name=name, expected="one value per request", value=values.tolist())
+                return values[0].item()
+        return None
+
+    def integer(self, *names: str, default: int, minimum: int) -> int:
+        value = self.scalar(*names)
+        if value is None:
+            return default
+        if value < minimum:
+            raise InvalidTensor(name=names[0], expected=f"at least {minimum}", value=value)
+        return int(value)
+
+    def number(self, name: str, *, default: float, minimum: float = -math.inf) -> float:
+        value = self.scalar(name)
+        if value is None:
+            return default
+        if not math.isfinite(value) or value < minimum:
+            floor = "" if minimum == -math.inf else f" of at least {minimum:g}"
+            raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
+        return float(value)
+
+    def words(self, name: str) -> list[list[int]]:
+        """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
+        if name not in self._tensors:
+            return []
+        tensor = self._tensors[name][self._index]
+        if tensor.ndim != 2 or tensor.shape[0] != 2:
+            raise InvalidTensor(name=name, expected="of shape [2, length]", value=list(tensor.shape))
+        ids, offsets = tensor
+        ends = [int(end) for end in offsets if end >= 0]
+        if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
+            raise InvalidTensor(name=name, expected="rising end offsets within its length", value=ends)
+        starts = [0, *ends[:-1]]
+        return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
+
+
+def batch_size(tensors: Tensors) -> int:
+    """Rows of the request; tensors that disagree are E1103."""
+    sizes = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(sizes.values())) != 1:
+        raise InvalidTensor(name="batch dimension", expected="the same in all tensors", value=sizes)
+    return next(iter(sizes.values()))
+
+
+def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: bool) -> SlotRequest:
+    """Check one row. Raises E1002, E1103 or E1104; ``includes_input`` is the model's default."""
+    row = Row(tensors, index)
+    _refuse_unsupported(tensors, row, ready.engine_kind)
+    input_ids = _input_ids(tensors, index, row, ready)
+    requested = row.scalar("request_output_len")
+    if requested is None or requested < 1:
+        raise InvalidTensor(name="request_output_len", expected="at least 1", value=requested)
+    # As TensorRT-LLM does: more than what the sequence has room for is cut, not refused.
+    max_tokens = min(int(requested), ready.max_sequence_length - len(input_ids))
+    end_id = row.scalar("end_id")
+    submit = Submit(
+        request_id=0,
+        input_ids=input_ids,
+        max_tokens=max_tokens,
+        sampling=_sampling(row),
+        min_tokens=min(row.integer("min_length", "min_tokens", default=0, minimum=0), max_tokens),
+        end_id=None if end_id is None or end_id < 0 else int(end_id),
+        pad_id=row.scalar("pad_id"),
+        stop_words=row.words("stop_words_list"),
+        bad_words=row.words("bad_words_list"),
+    )
+    excludes = row.scalar("exclude_input_in_output")
+    return SlotRequest(
+        submit=submit,
+        is_streaming=bool(row.scalar("streaming")),
+        includes_input=includes_input if excludes is None else not excludes,
+    )
+
+
+def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int]:
+    if "input_ids" not in tensors:
+        raise InvalidTensor(name="input_ids", expected="given", value=None)
+    ids = tensors["input_ids"][index].reshape(-1)
+    length = row.integer("input_lengths", default=len(ids), minimum=0)
+    ids = ids[:length]
+    if len(ids) == 0 or len(ids) < length:
+        raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
+    if ids.min() < 0 or ids.max() >= ready.vocab_size:
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        raise InvalidTensor(name="input_ids", expected=f"within 0..{ready.vocab_size - 1}", value=wrong)
+    if len(ids) >= ready.max_sequence_length:
+        raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=ready.max_sequence_length - 1)
+    result: list[int] = np.asarray(ids).tolist()
+    return result
+
+
+def _sampling(row: Row) -> Sampling:
+    top_k = row.integer("runtime_top_k", default=0, minimum=0)
+    top_p = row.number("runtime_top_p", default=0.0)
+    if top_p > 1:
+        raise InvalidTensor(name="runtime_top_p", expected="at most 1", value=top_p)
+    if top_k == 0 and top_p <= 0:
+        top_k = _GREEDY_TOP_K  # As TensorRT-LLM does: neither given means greedy.
+    seed = row.scalar("random_seed", "seed")
+    return Sampling(
+        temperature=row.number("temperature", default=1.0, minimum=0.0),
+        top_k=top_k,
+        top_p=top_p if top_p > 0 else 1.0,
+        repetition_penalty=_positive(row, "repetition_penalty"),
+        presence_penalty=row.number("presence_penalty", default=0.0),
+        frequency_penalty=row.number("frequency_penalty", default=0.0),
+        length_penalty=row.number("len_penalty", default=1.0),
+        seed=None if seed is None else int(seed),
+    )
+
+
+def _positive(row: Row, name: str) -> float:
+    value = row.number(name, default=1.0)
+    if value <= 0:
+        raise InvalidTensor(name=name, expected="above 0", value=value)
+    return value
+
+
+def _refuse_unsupported(tensors: Tensors, row: Row, engine_kind: str) -> None:
+    for name in _UNSUPPORTED_TENSORS:
+        if name in tensors:
+            value = f"<{'x'.join(map(str, tensors[name].shape))} tensor>"
+            raise _unsupported(name, value, engine_kind)
+    for name in _UNSUPPORTED_SCALARS:
+        if value := row.scalar(name):
+            raise _unsupported(name, value, engine_kind)
+    for name in ("beam_width", "num_return_sequences"):
+        if (value := row.scalar(name)) not in (None, 0, 1):
+            raise _unsupported(name, value, engine_kind)
+
+
+def _unsupported(name: str, value: object, engine_kind: str) -> UnsupportedArgument:
+    return UnsupportedArgument(name=name, value=value, engine_kind=engine_kind, remedy=_NO_ENGINE_REMEDY)

@@ -1,0 +1,148 @@
+"""The runner's client of the engine slot: Triton's ``generate_stream`` over one HTTP session.
+
+Errors of the way become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events),
+E2105 (Triton gone), and whatever coded error the slot put into its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from errors import find_in_text
+from errors.base import CodedError
+from errors.triton_system import (
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonTokenizerError,
+    TritonUnavailable,
+    TritonUnknownError,
+)
+
+_MODEL_PATH = "/v2/models/tensorrt_llm"
+_EVENT_PREFIX = b"data:"
+_EVENT_END = b"\n\n"
+_QUOTED_DATA_LENGTH = 200
+_PROBE_TIMEOUT_S = 2.0
+
+
+class Event(msgspec.Struct):
+    """One event of the slot: new tokens, the end, or an error. Other keys are Triton's own."""
+
+    output_ids: int | list[int] | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        # Triton writes a tensor of one element as a bare number.
+        return [self.output_ids] if isinstance(self.output_ids, int) else self.output_ids or []
+
+
+class TritonClient:
+    """Use as ``async with``; one per process. ``down_reason`` tells why Triton is known to be away."""
+
+    def __init__(
+        self, base_url: str, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._base_url = base_url
+        self._timeout_s = timeout_s
+        self._down_reason = down_reason
+        self._decoder = msgspec.json.Decoder(Event)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> TritonClient:
+        self._session = aiohttp.ClientSession(
+            base_url=self._base_url,
+            connector=aiohttp.TCPConnector(limit=0),
+            # NOTE: silence is what we bound; a long answer is not an error. Connecting is loopback.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._timeout_s),
+            read_bufsize=1 << 20,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def generate(self, inputs: Mapping[str, Any]) -> AsyncIterator[list[Event]]:
+        """Stream a generation: all events that have arrived, each time, until the last.
+
+        ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, by
+        which Triton cancels the request. Raises a CodedError.
+        """
+        assert self._session is not None
+        if (reason := self._down_reason()) is not None:
+            raise TritonUnavailable(reason=reason)
+        try:
+            request = self._session.post(f"{_MODEL_PATH}/generate_stream", data=msgspec.json.encode(inputs))
+            async with request as response:
+                if response.status != 200:
+                    raise _failure(await response.text())
+                async for events in self._events(response.content):
+                    yield events
+        except aiohttp.ConnectionTimeoutError as exc:
+            raise TritonUnavailable(reason=str(exc)) from exc
+        except asyncio.TimeoutError as exc:
+            raise TritonTimeout(timeout_s=self._timeout_s) from exc
+        except (aiohttp.ClientError, ConnectionError) as exc:
+            raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
+
+    async def is_slot_answering(self) -> bool:
+        """True if Triton and the engine worker behind the slot answer now."""
+        assert self._session is not None
+        probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
+        try:
+            timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
+            request = self._session.post(
+                f"{_MODEL_PATH}/generate", data=msgspec.json.encode(probe), timeout=timeout
+            )
+            async with request as response:
+                return response.status == 200
+        except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError):
+            return False
+
+    async def _events(self, content: aiohttp.StreamReader) -> AsyncIterator[list[Event]]:
+        rest = b""
+        while data := await content.readany():
+            *whole, rest = (rest + data).split(_EVENT_END)
+            if whole:
+                yield [self._event(each) for each in whole]
+        if rest.strip():
+            raise TritonMalformedJSON(data=_quote(rest))
+
+    def _event(self, data: bytes) -> Event:
+        try:
+            event = self._decoder.decode(data.removeprefix(_EVENT_PREFIX))
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise TritonMalformedJSON(data=_quote(data)) from exc
+        if event.error is not None:
+            raise _failure(event.error)
+        if event.output_ids is None:
+            raise TritonMalformedEvent(event=_quote(data))
+        return event
+
+
+def _failure(text: str) -> CodedError:
+    """Ours, if the slot said so; otherwise by what is known of Triton's texts."""
+    try:
+        text = str(msgspec.json.decode(text)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        pass  # Not Triton's JSON: the text itself is all we have.
+    if (error := find_in_text(text)) is not None:
+        return error
+    if "the first token of the stop sequence IDs was not" in text:
+        return TritonTokenizerError(reason=text)
+    return TritonUnknownError(reason=text)
+
+
+def _quote(data: bytes) -> str:
+    return data[:_QUOTED_DATA_LENGTH].decode(errors="replace")

@@ -1,0 +1,96 @@
+"""Where Triton's server is and what it needs to run: the files of the nvidia-pytriton wheel."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+import shutil
+import stat
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors.prompt import MissingRequirement
+
+
+@dataclass(frozen=True)
+class TritonInstall:
+    """The server's binary, the folder of its backends, and the folders of the libraries both need."""
+
+    server: Path
+    backend_dir: Path
+    library_dirs: tuple[Path, ...]
+
+    def environment(self) -> dict[str, str]:
+        """Our environment, changed so that Triton's stub finds libpython and our Python first."""
+        before = os.environ.get("LD_LIBRARY_PATH", "")
+        libraries = [*map(str, self.library_dirs), *before.split(":")]
+        return dict(
+            os.environ,
+            LD_LIBRARY_PATH=":".join(filter(None, libraries)),
+            COG_TRITON_ENGINE_LD_LIBRARY_PATH=before,
+            # NOTE: the stub embeds Python and takes its prefix from the first `python3` on PATH.
+            PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+        )
+
+
+def install_triton(runtime_dir: Path, extra_backend_dir: Path | None) -> TritonInstall:
+    """Lay out a backend folder in ``runtime_dir`` for this Python. Raises E1008 if a part is missing.
+
+    ``extra_backend_dir`` (TRITONSERVER_BACKEND_DIR) adds its backends, such as NVIDIA's tensorrtllm.
+    """
+    wheel = _wheel_dir()
+    server = wheel / "tritonserver" / "bin" / "tritonserver"
+    if not os.access(server, os.X_OK):
+        server.chmod(server.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    backend_dir = runtime_dir / "backends"
+    _lay_out_python_backend(wheel, backend_dir / "python")
+    if extra_backend_dir is not None:
+        for extra in extra_backend_dir.iterdir():
+            if extra.is_dir() and extra.name != "python":
+                (backend_dir / extra.name).unlink(missing_ok=True)
+                (backend_dir / extra.name).symlink_to(extra.resolve())
+    return TritonInstall(server, backend_dir, (wheel.parent / "nvidia_pytriton.libs", _libpython_dir()))
+
+
+def _wheel_dir() -> Path:
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy="run `make setup`")
+    return Path(spec.origin).parent
+
+
+def _lay_out_python_backend(wheel: Path, target: Path) -> None:
+    """Triton wants the stub for its Python version beside the backend's library."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = wheel / "tritonserver" / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        raise MissingRequirement(
+            what=f"Triton's Python stub for Python {version}", remedy="use Python 3.10, 3.11 or 3.12"
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    for source in (wheel / "tritonserver" / "backends" / "python").iterdir():
+        if source.is_file():
+            shutil.copy2(source, target / source.name)
+    shutil.copy2(stub, target / stub.name)
+    (target / stub.name).chmod(0o755)
+
+
+def _libpython_dir() -> Path:
+    """The folder of the shared libpython that the stub links against."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"libpython{version}.so.1.0"
+    folders = [sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib"]
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    if multiarch:
+        folders.append(f"/usr/lib/{multiarch}")
+    for folder in filter(None, folders):
+        if (Path(folder) / name).exists():
+            return Path(folder)
+    if ctypes.util.find_library(f"python{version}"):
+        return Path("/usr/lib")  # The loader finds it by itself.
+    raise MissingRequirement(
+        what=f"The shared library {name}", remedy=f"install it (Debian, Ubuntu: apt-get install libpython{version})"
+    )

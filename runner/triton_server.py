@@ -1,0 +1,248 @@
+"""Triton as a supervised child: started with a deadline, watched, restarted with back-off, stopped whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from errors import find_in_text
+from errors.base import CodedError
+from errors.prompt import PortInUse
+from errors.triton_system import TritonStartFailed
+from runner.triton_install import TritonInstall
+
+_READY_POLL_S = 0.05
+_STOP_GRACE_S = 10.0
+_EXIT_TIMEOUT_S = 5
+_FIRST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 30.0
+_LOG_LINES = 40
+_EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
+
+
+@dataclass(frozen=True)
+class TritonPorts:
+    """Where Triton listens: ``host`` for all three."""
+
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+    def check_free(self) -> None:
+        """Raise E1007 for the first port that somebody else has."""
+        for port, purpose, variable in (
+            (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),
+            (self.grpc, "Triton's gRPC", "TRITON_GRPC_PORT"),
+            (self.metrics, "Triton's metrics", "TRITON_METRICS_PORT"),
+        ):
+            check_port_free(self.host, port, purpose, variable)
+
+    @property
+    def http_url(self) -> str:
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
+        return f"http://{host}:{self.http}"
+
+
+def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
+    """Raise E1007 if ``port`` can't be bound. ``variable`` is the setting that changes it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
+
+
+class TritonServer:
+    """One tritonserver at a time, from ``start`` to ``stop``."""
+
+    def __init__(
+        self, install: TritonInstall, model_repository: Path, ports: TritonPorts, start_timeout_s: float
+    ) -> None:
+        self._install = install
+        self._model_repository = model_repository
+        self._ports = ports
+        self._start_timeout_s = start_timeout_s
+        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._process: asyncio.subprocess.Process | None = None
+        self._log_task: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self.restarts = 0
+        self.down_reason: str | None = "it was not started"
+        """Why Triton can't take requests, or None while it can."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start Triton and wait until all models are ready. Raises E1007 or E2106."""
+        self._ports.check_free()
+        await self._launch()
+        self._supervisor = asyncio.create_task(self._supervise(), name="triton-supervisor")
+
+    async def stop(self) -> None:
+        """End Triton and all it started: SIGTERM, a grace period, SIGKILL."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        self.down_reason = "it was stopped"
+        await self._end_process()
+
+    async def _launch(self) -> None:
+        self._log.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command(),
+            env=self._install.environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._log_task = asyncio.create_task(self._forward_log(self._process), name="triton-log")
+        try:
+            await self._await_ready(self._process)
+        except BaseException:
+            await self._end_process()
+            raise
+        self.down_reason = None
+
+    def _command(self) -> list[str]:
+        host = self._ports.host
+        return [
+            # -I: neither our working folder nor PYTHONPATH matter to this script.
+            *(sys.executable, "-I", str(_EXEC_WITH_PARENT), str(os.getpid())),
+            str(self._install.server),
+            f"--model-repository={self._model_repository}",
+            f"--backend-directory={self._install.backend_dir}",
+            # A prefix of our own, so that servers on one machine never meet in shared memory.
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
+            f"--http-port={self._ports.http}",
+            f"--grpc-port={self._ports.grpc}",
+            f"--metrics-port={self._ports.metrics}",
+            "--disable-auto-complete-config",
+            "--http-thread-count=16",
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+        ]
+
+    @property
+    def _shm_prefix(self) -> str:
+        return f"cog_triton_{os.getpid()}_{self._ports.http}_"
+
+    async def _await_ready(self, process: asyncio.subprocess.Process) -> None:
+        deadline_s = time.monotonic() + self._start_timeout_s
+        async with aiohttp.ClientSession() as session:
+            while not await self._is_ready(session):
+                if process.returncode is not None:
+                    await self._drain_log()
+                    raise self._start_failed(f"it ended ({_exit_reason(process.returncode)})")
+                if time.monotonic() > deadline_s:
+                    raise self._start_failed(f"not within {self._start_timeout_s:g} s")
+                await asyncio.sleep(_READY_POLL_S)
+
+    async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            async with session.get(f"{self._ports.http_url}/v2/health/ready") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    def _start_failed(self, reason: str) -> CodedError:
+        """E2106 with the log's end; an engine's own coded error, found in the log, says more."""
+        for line in reversed(self._log):
+            if (cause := find_in_text(line.rstrip())) is not None:
+                return cause
+        return TritonStartFailed(reason=reason, log_tail=" | ".join(self._log) or "(none)")
+
+    async def _supervise(self) -> None:
+        """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            self.down_reason = f"it ended ({_exit_reason(code)})"
+            _report(f"Triton ended ({_exit_reason(code)}); it is started again")
+            await self._end_process()
+            await self._restart()
+
+    async def _restart(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            self.restarts += 1
+            try:
+                await self._launch()
+            except CodedError as exc:
+                _report(f"{exc}; next try in {backoff_s:g} s")
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            else:
+                _report("Triton is ready again")
+                return
+
+    async def _end_process(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_GRACE_S)
+        except asyncio.TimeoutError:
+            _report(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        await self._drain_log()
+        self._remove_shared_memory()
+
+    def _remove_shared_memory(self) -> None:
+        """What a killed Triton leaves behind."""
+        for region in Path("/dev/shm").glob(f"{self._shm_prefix}*"):  # noqa: S108
+            region.unlink(missing_ok=True)
+
+    async def _forward_log(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in _lines(process.stdout):
+            self._log.append(line)
+            sys.stderr.write(f"triton: {line}\n")
+
+    async def _drain_log(self) -> None:
+        if self._log_task is not None:
+            # A grandchild that holds the pipe must not hold us.
+            await asyncio.wait([self._log_task], timeout=1.0)
+            self._log_task.cancel()
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines of a log; one longer than the reader's limit comes in pieces."""
+    buffer = b""
+    while data := await stream.read(1 << 16):
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(buffer) > 1 << 16:
+            yield buffer.decode(errors="replace")
+            buffer = b""
+    if buffer:
+        yield buffer.decode(errors="replace")
+
+
+def _exit_reason(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
