@@ -1,0 +1,58 @@
+# What people type here. `make` lists it.
+#
+# Each environment variable below may be given on the command line too: make setup PYTHON=python3.11
+#   PYTHON           the Python to use, 3.10 to 3.12 (else the best one on PATH)
+#   TORCH            cpu or cuda (else cuda where there is an NVIDIA GPU)
+#   TORCH_CPU_INDEX  a package index that has torch's CPU build
+#   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
+#   TESTS            what `make test` tests (else everything)
+#   LOCK_OPTIONS     for `make lock`, such as --upgrade
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint format lock clean
+MAKEFLAGS += --no-print-directory
+
+RUN := .venv/bin/python -m
+RUN_ENGINE := .venv-engine/bin/python -m
+PACKAGES := $(wildcard errors engine builder runner cli scripts)
+ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py)
+LOCKS := serving engine test dev torch-cuda
+COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
+	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make the two environments, or bring them up to date
+	@command -v $(or $(PYTHON),python3) > /dev/null || { \
+		echo "E1008 MissingRequirement: $(or $(PYTHON),python3) was not found; install Python 3.10, 3.11 or 3.12," \
+			"or name the one to use with PYTHON=." >&2; exit 2; }
+	@$(or $(PYTHON),python3) scripts/setup_environment.py
+
+demo: setup ## build a tiny engine, serve it, stream a prediction, stop
+	@$(RUN) cli demo
+
+serve: setup ## serve an engine until Ctrl-C: Cog on 5000, Triton on 8000, 8001 and 8002
+	@$(RUN) cli serve $(ENGINE)
+
+test: setup ## run all tests: in .venv, then those of the engine's environment
+	@status=0; \
+	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
+	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
+	exit $$status
+
+lint: setup ## check style and types
+	@$(RUN) ruff check --quiet .
+	@$(RUN) ruff format --quiet --check .
+	@$(RUN) mypy $(PACKAGES)
+
+format: setup ## rewrite the code in the house's style
+	@$(RUN) ruff check --quiet --fix .
+	@$(RUN) ruff format --quiet .
+
+lock: setup ## pin again what requirements/*.in ask for
+	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) requirements/$(name).in -o requirements/$(name).txt &&) true
+
+clean: ## remove what was made here: environments, caches, the demo's files
+	@rm -rf .venv .venv-engine .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
