@@ -37,7 +37,7 @@ class Detokenizer:
         return "".join(texts)
 
     def finish(self) -> str:
-        """The rest of the text, when the stream has ended. To be called once; nothing may be pushed afterwards."""
+        """The rest of the text, when the stream has ended. Called once; nothing is pushed afterwards."""
         rest: list[str] = []
         for stage in self._stages:
             rest = stage.push(rest) + stage.finish()

@@ -1,25 +1,25 @@
-"""How a tokenizer's decoder is done incrementally: worked out once per tokenizer, shared by its streams.
-
-NOTE: the transforms follow what the ``tokenizers`` library does, oddities included, because the
-promise is equality with its ``decode``; the tests hold each against the library.
-"""
+"""How a tokenizer's decoder is done incrementally: worked out once per tokenizer, shared by its streams."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Decoder, Replace
 
 from runner import detokenizer_stages as stages
+from runner.detokenizer_transforms import Transform, bytes_of_token, ctc, metaspace, strip, word_piece
+
+logger = logging.getLogger(__name__)
 
 Spec = dict[str, Any]
 """One decoder as ``tokenizer.json`` writes it: ``type`` and the options of that type."""
-Transform = Callable[[str], str]
 StageFactory = Callable[[], stages.Stage]
 
 
@@ -52,7 +52,7 @@ class TokenTexts(dict[int, "str | None"]):
 
 @dataclass(frozen=True)
 class DecodingPlan:
-    """What the streams of one tokenizer share: the table of token texts, and which stages each has to make."""
+    """What the streams of one tokenizer share: the table of token texts, and the stages each has to make."""
 
     token_texts: TokenTexts
     stage_factories: tuple[StageFactory, ...]
@@ -60,7 +60,10 @@ class DecodingPlan:
 
 @lru_cache(maxsize=8)
 def decoding_plan(tokenizer: Tokenizer, skip_special_tokens: bool) -> DecodingPlan:
-    """The plan of ``tokenizer``, which must not be changed any more from its first use here on."""
+    """The plan of ``tokenizer``, which must not be changed any more from its first use here on.
+
+    Keeps the last few tokenizers alive: a process has one, or a handful.
+    """
     transforms, factories = _compile(tokenizer.decoder)
     return DecodingPlan(TokenTexts(tokenizer, skip_special_tokens, transforms), tuple(factories))
 
@@ -69,14 +72,18 @@ def _compile(decoder: Decoder | None) -> tuple[list[Transform], list[StageFactor
     """The transforms that go into the table, and the stages after them."""
     if decoder is None:
         return [], [partial(stages.FirstAndLater, str, " {}".format)]
-    if type(decoder) is Decoder:  # Written in Python: its rules can't be known.
-        return [], [partial(stages.DecodeAtEnd, decoder)]
     chain = _Chain()
-    specs = _flatten(json.loads(decoder.__getstate__()))
-    for spec, following in zip(specs, [*specs[1:], {"type": "Fuse"}]):
-        if not chain.add(spec, is_fused_next=following["type"] == "Fuse"):
-            return [], [partial(stages.DecodeAtEnd, decoder)]
+    if _is_written_in_python(decoder) or not chain.add_all(_flatten(json.loads(decoder.__getstate__()))):
+        logger.warning(
+            "The tokenizer's decoder can't work incrementally: text comes at the end of streams only."
+        )
+        return [], [partial(stages.DecodeAtEnd, decoder)]
     return chain.transforms, chain.factories
+
+
+def _is_written_in_python(decoder: Decoder) -> bool:
+    """Such a decoder can't tell its state; the library's own are all of a subclass."""
+    return type(decoder) is Decoder
 
 
 def _flatten(spec: Spec) -> list[Spec]:
@@ -93,20 +100,24 @@ class _Chain:
         self.factories: list[StageFactory] = []
         self._is_fused = False
 
-    def add(self, spec: Spec, *, is_fused_next: bool) -> bool:
-        """Append a decoder; False if it can't be done incrementally at this place."""
+    def add_all(self, specs: list[Spec]) -> bool:
+        """Append the decoders in order; False as soon as one can't work incrementally at its place."""
+        in_the_end: Spec = {"type": "Fuse"}
+        return all(self._add(spec, following) for spec, following in pairwise([*specs, in_the_end]))
+
+    def _add(self, spec: Spec, following: Spec) -> bool:
         if spec["type"] == "Fuse":
             self._is_fused = True
         elif self._is_fused:
             return self._add_stage(_text_stage(spec))
         elif spec["type"] == "ByteLevel":
-            self._add_transform(_bytes_of_token)
+            self._add_transform(bytes_of_token)
             self._add_stage(stages.Utf8)
             self._is_fused = True
         elif (transform := _token_transform(spec)) is not None:
             self._add_transform(transform)
         else:
-            return self._add_stage(_token_stage(spec, is_fused_next))
+            return self._add_stage(_token_stage(spec, is_last=following["type"] == "Fuse"))
         return True
 
     def _add_transform(self, transform: Transform) -> None:
@@ -128,22 +139,23 @@ def _token_transform(spec: Spec) -> Transform | None:
         replace = Replace(Regex(pattern) if kind == "Regex" else pattern, spec["content"])
         return lambda token: replace.decode([token])
     if spec["type"] == "Strip":
-        return partial(_strip, content=spec["content"], start=spec["start"], stop=spec["stop"])
+        return partial(strip, content=spec["content"], start=spec["start"], stop=spec["stop"])
     return None
 
 
-def _token_stage(spec: Spec, is_fused_next: bool) -> StageFactory | None:
-    """The decoder as a stage that gets whole tokens."""
+def _token_stage(spec: Spec, is_last: bool) -> StageFactory | None:
+    """The decoder as a stage that gets whole tokens; ``is_last``: none after it does."""
     if spec["type"] == "ByteFallback":
         return stages.ByteFallback
     if spec["type"] == "Metaspace":
         return partial(stages.FirstAndLater, *_metaspace(spec))
     if spec["type"] == "WordPiece":
-        return partial(stages.FirstAndLater, *_word_piece(spec["prefix"], spec["cleanup"]))
-    if spec["type"] == "BPEDecoder" and is_fused_next:
+        return partial(stages.FirstAndLater, *word_piece(spec["prefix"], spec["cleanup"]))
+    if spec["type"] == "BPEDecoder" and is_last:
         return partial(stages.SuffixToSpace, spec["suffix"])
     if spec["type"] == "CTC":
-        return partial(stages.SkipRepeated, _ctc(spec))
+        transform = ctc(spec["pad_token"], spec["word_delimiter_token"], spec["cleanup"])
+        return partial(stages.SkipRepeated, transform)
     return None
 
 
@@ -159,80 +171,5 @@ def _text_stage(spec: Spec) -> StageFactory | None:
     return None
 
 
-def _byte_characters() -> dict[int, str]:
-    """The byte-level alphabet: a printable character's code point -> its byte, as the character of that number.
-
-    Bytes that print stand for themselves, the others, in order, for the code points from 256 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {256 + n: chr(byte) for n, byte in enumerate(others)}
-
-
-_BYTE_CHARACTERS = _byte_characters()
-
-
-def _bytes_of_token(token: str) -> str:
-    """A byte-level token's bytes as characters U+0000 to U+00FF; of any other token, its UTF-8."""
-    if all(ord(character) in _BYTE_CHARACTERS for character in token):
-        return token.translate(_BYTE_CHARACTERS)
-    return token.encode().decode("latin-1")
-
-
-def _strip(token: str, *, content: str, start: int, stop: int) -> str:
-    stage = stages.StripText(content, start, stop)
-    return stage.push([token])[0]
-
-
 def _metaspace(spec: Spec) -> tuple[Transform, Transform]:
-    """The first token loses its spaces altogether, unless the scheme says that none was put there."""
-
-    def later(token: str) -> str:
-        return token.replace(spec["replacement"], " ")
-
-    def first(token: str) -> str:
-        return token.replace(spec["replacement"], "")
-
-    return (later if spec["prepend_scheme"] == "never" else first), later
-
-
-def _word_piece(prefix: str, has_cleanup: bool) -> tuple[Transform, Transform]:
-    def first(token: str) -> str:
-        return _cleanup(token) if has_cleanup else token
-
-    def later(token: str) -> str:
-        return first(token[len(prefix) :] if token.startswith(prefix) else f" {token}")
-
-    return first, later
-
-
-def _ctc(spec: Spec) -> Transform:
-    def transform(token: str) -> str:
-        text = token.replace(spec["pad_token"], "")
-        if spec["cleanup"]:
-            text = _cleanup(text).replace(spec["word_delimiter_token"], " ")
-        return text
-
-    return transform
-
-
-def _cleanup(token: str) -> str:
-    """Undo what splitting off punctuation and English contractions did, in the library's order."""
-    for spaced, closed in _CLEANUP:
-        token = token.replace(spaced, closed)
-    return token
-
-
-_CLEANUP = (
-    (" .", "."),
-    (" ?", "?"),
-    (" !", "!"),
-    (" ,", ","),
-    (" ' ", "'"),
-    (" n't", "n't"),
-    (" 'm", "'m"),
-    (" do not", " don't"),
-    (" 's", "'s"),
-    (" 've", "'ve"),
-    (" 're", "'re"),
-)
+    return metaspace(spec["replacement"], spec["prepend_scheme"])

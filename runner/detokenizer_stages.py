@@ -58,7 +58,7 @@ class FirstAndLater:
 
 
 class ByteFallback:
-    """Turns each run of byte tokens (``<0xE4>``) into its text, or into one U+FFFD per byte if it is not UTF-8.
+    """Turns each run of byte tokens (``<0xE4>``) into its text, or, if not UTF-8, into one U+FFFD per byte.
 
     A run counts as a whole: one wrong byte spoils its valid characters too. So nothing of a run is
     certain before the token after it, except that a run already spoilt stays so.
@@ -210,7 +210,7 @@ class ReplaceInText:
 
 
 class StripText:
-    """Takes up to ``start`` characters ``content`` off the text's beginning and up to ``stop`` off its end."""
+    """Takes up to ``start`` characters ``content`` off the text's beginning, up to ``stop`` off its end."""
 
     def __init__(self, content: str, start: int, stop: int) -> None:
         self._content = content
@@ -237,7 +237,7 @@ class StripText:
 
 
 class DecodeAtEnd:
-    """Keeps every token to the end and gives them to the decoder itself: exact for any decoder, but no stream."""
+    """Keeps all tokens to the end and gives them to the decoder: exact for any decoder, but no stream."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder

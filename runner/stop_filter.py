@@ -34,37 +34,33 @@ class StopFilter:
             return ""
         if self._automaton.first_character is None:
             return text
-        at = len(self._held)
+        unseen = len(self._held)
         text = self._held + text
-        self._scan(text, at)
-        if self.matched is None:
-            return self._keep_back(text)
-        return self._cut(text)
+        return self._cut(text) if self._settles(text, unseen) else self._keep_back(text)
 
     def finish(self) -> str:
-        """What was kept back and may be shown, now that no more text comes. Nothing may be pushed afterwards."""
+        """What was kept back and may be shown, now that no more text comes. Nothing is pushed afterwards."""
         if self._candidate is not None:
-            self.matched = self._candidate[1]
             return self._cut(self._held)
         rest, self._held = self._held, ""
         return rest
 
-    def _scan(self, text: str, at: int) -> None:
-        """Follow ``text`` from index ``at`` to its end, or to where a match is settled."""
+    def _settles(self, text: str, at: int) -> bool:
+        """Follow ``text`` from index ``at``; True, and no further, once nothing can precede the candidate."""
         automaton = self._automaton
         while at < len(text):
             if self._state == 0:
                 at = automaton.find_first_character(text, at)
                 if at == len(text):
-                    return
+                    return False
             self._state = state = automaton.step(self._state, text[at])
             at += 1
             complete = automaton.longest_stop[state]
             if complete and (self._candidate is None or at - len(complete) < self._candidate[0]):
                 self._candidate = (at - len(complete), complete)
             if self._candidate is not None and self._candidate[0] <= at - automaton.depth[state]:
-                self.matched = self._candidate[1]
-                return
+                return True
+        return False
 
     def _keep_back(self, text: str) -> str:
         """Give out ``text`` up to where a stop sequence may have begun."""
@@ -76,8 +72,9 @@ class StopFilter:
         return text[:shown]
 
     def _cut(self, text: str) -> str:
+        """Give out ``text`` up to the candidate, which is the match."""
         assert self._candidate is not None
-        start, _ = self._candidate
+        start, self.matched = self._candidate
         self._held = ""
         self._candidate = None
         return text[:start]
