@@ -109,8 +109,7 @@ def describe(executable: str) -> Python | None:
     version = facts["version"]
     if facts["implementation"] != "CPython" or _minor(version) not in SUPPORTED_VERSIONS:
         return None
-    ldconfig = _output_of(shutil.which("ldconfig") or "/sbin/ldconfig", "-p")
-    library = find_library(f"libpython{_minor(version)}.so.1.0", facts["library_folders"], ldconfig)
+    library = find_library(f"libpython{_minor(version)}.so.1.0", facts["library_folders"], _ldconfig())
     return Python(facts["executable"], version, facts["has_venv"], library)
 
 
@@ -160,6 +159,11 @@ def _output_of(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode(errors="replace")
+
+
+def _ldconfig() -> str:
+    """The libraries that the loader knows; its folder is not on every user's PATH."""
+    return _output_of(shutil.which("ldconfig") or "/sbin/ldconfig", "-p")
 
 
 def _minor(version: str) -> str:

@@ -1,9 +1,9 @@
 """Make the two environments that everything here runs in: ``.venv`` and ``.venv-engine``.
 
 ``.venv`` serves (Cog, Triton, the command line) and tests; ``.venv-engine`` is the engine process's: torch
-and transformers, whose pins must never hold the server back. Both hold exactly what ``requirements/*.txt`` pin
-by hash. A finished environment carries a stamp of what it was made from: with the same stamp nothing is done
-and no network is used; with another one, or after an interruption, it is made anew.
+and transformers, whose pins must never hold the server back. Both hold exactly what ``requirements/*.txt``
+pin by hash. A finished environment carries a stamp of what it was made from: with the same stamp nothing is
+done and no network is used; with another one, or after an interruption, it is made anew.
 
 Environment: ``PYTHON`` (which Python to use), ``TORCH`` (``cpu`` or ``cuda``; unset: cuda where there is an
 NVIDIA GPU), ``TORCH_CPU_INDEX`` (where torch's CPU build is, if pip's own indexes don't have it).

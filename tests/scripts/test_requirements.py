@@ -1,0 +1,102 @@
+"""The locks in requirements/ pin everything, by hash, for each Python, and name no package registry."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from scripts import setup_environment
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "requirements"
+LOCKS = sorted(REQUIREMENTS.glob("*.txt"))
+PYTHONS = ("3.10", "3.11", "3.12")
+ENVIRONMENTS = (("serving", "test", "dev"), ("engine", "test", "torch-cuda"), ("engine", "test", "torch-cpu"))
+HOST = re.compile(r"https?://|\bpypi\.|\.(?:org|com|io|net|dev|ai)\b|find-links|--index|^-f ", re.MULTILINE)
+
+
+def entries(lock: Path) -> list[tuple[Requirement, list[str]]]:
+    """Each requirement of a lock file, with its hashes."""
+    text = re.sub(r"^#.*\n", "", lock.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    split = [re.split(r"\s+--hash=", line.strip()) for line in text.splitlines()]
+    return [(Requirement(requirement), hashes) for requirement, *hashes in split]
+
+
+def pins(name: str, python: str) -> list[tuple[str, str]]:
+    """The name and version of every package that a lock brings to this Python on Linux."""
+    surroundings = {
+        "implementation_name": "cpython",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "python_full_version": f"{python}.5",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    wanted = [entry for entry, _ in entries(REQUIREMENTS / f"{name}.txt")]
+    return [
+        (entry.name.lower().replace("_", "-"), str(entry.specifier).removeprefix("=="))
+        for entry in wanted
+        if entry.marker is None or entry.marker.evaluate(surroundings)
+    ]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_every_requirement_is_pinned_by_version_and_hash(lock: Path) -> None:
+    locked = entries(lock)
+    assert locked
+    for requirement, hashes in locked:
+        assert re.fullmatch(r"==[\w.+]+", str(requirement.specifier)), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes), requirement
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids="-".join)
+def test_an_environment_gets_one_version_of_each_package(environment: tuple[str, ...], python: str) -> None:
+    versions: dict[str, set[str]] = {}
+    for lock in environment:
+        names = [name for name, _ in pins(lock, python)]
+        assert len(names) == len(set(names))
+        for name, version in pins(lock, python):
+            versions.setdefault(name, set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("wanted", sorted(REQUIREMENTS.glob("*.in")), ids=lambda wanted: wanted.stem)
+def test_a_lock_is_what_its_requirements_ask_for(wanted: Path, python: str) -> None:
+    lines = [line for line in wanted.read_text().splitlines() if line and not line.startswith(("#", "-"))]
+    locked = dict(pins(wanted.stem, python))
+    if wanted.stem == "torch-cpu" and not setup_environment.has_torch_hash(python):
+        assert locked == {}
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+            assert locked[requirement.name.lower().replace("_", "-")] in requirement.specifier
+
+
+def test_the_hash_of_torchs_cpu_wheel_is_known_for_the_pythons_preferred() -> None:
+    assert [python for python in PYTHONS if setup_environment.has_torch_hash(python)] == ["3.11", "3.12"]
+
+
+def test_both_builds_of_torch_are_the_same_version() -> None:
+    for python in ("3.11", "3.12"):
+        (cpu,) = pins("torch-cpu", python)
+        assert cpu[1] == f"{dict(pins('torch-cuda', python))['torch']}+cpu"
+
+
+def test_no_file_names_a_package_registry() -> None:
+    files = [*REQUIREMENTS.iterdir(), *(ROOT / name for name in ("Makefile", "pyproject.toml", ".ci/run"))]
+    assert {
+        file.name: HOST.findall(file.read_text()) for file in files if HOST.search(file.read_text())
+    } == {}
+
+
+def test_the_index_of_torchs_cpu_build_is_named_in_one_place() -> None:
+    host = setup_environment.TORCH_CPU_INDEX.split("/")[2]
+    script = (ROOT / "scripts" / "setup_environment.py").read_text()
+    assert script.count(host) == 1
+    assert len(HOST.findall(script)) == 2  # its scheme and its name, and nothing else

@@ -1,0 +1,265 @@
+"""The set-up does what is needed, once, and repairs what was interrupted.
+
+Stand-in: a shell script that answers as Python, venv and pip would and writes down what it was asked; the
+real installation takes minutes and is what every run of the suite has behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from errors.prompt import InvalidSetting, MissingRequirement
+from scripts import machine, setup_environment
+
+ROOT = Path(__file__).parents[2]
+
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+-c*)
+    echo '{{"executable": "{folder}/python3.11", "implementation": "CPython", "version": "3.11.7",
+        "library_folders": ["{folder}"], "has_venv": true}}'
+    exit ;;
+*"-m venv"*)
+    rm -rf "$4"
+    mkdir -p "$4/bin" "$4/lib/python3.11/site-packages"
+    cp "$0" "$4/bin/python" ;;
+esac
+echo "$* index=$PIP_INDEX_URL" >> {folder}/calls
+if [ -e {folder}/refuse ] && echo "$* index=$PIP_INDEX_URL" | grep -q -f {folder}/refuse; then
+    cat {folder}/answer
+    exit 1
+fi
+"""
+
+
+class Checkout:
+    """A copy of what the set-up reads, and the Python it is given."""
+
+    def __init__(self, root: Path, tools: Path) -> None:
+        self.root, self.tools = root, tools
+        shutil.copytree(ROOT / "requirements", root / "requirements")
+        shutil.copy(ROOT / "pyproject.toml", root)
+        (root / ".cache").mkdir()
+        python = tools / "python3.11"
+        python.write_text(FAKE_PYTHON.format(folder=tools))
+        python.chmod(0o755)
+        (tools / "libpython3.11.so.1.0").touch()
+
+    def calls(self) -> list[str]:
+        """What Python was asked since the last time."""
+        calls = self.tools / "calls"
+        lines = calls.read_text().replace(str(self.root), "").splitlines() if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return lines
+
+    def refuse(self, pattern: str, answer: str) -> None:
+        """From now on commands that match fail with ``answer``; none do if ``pattern`` is ""."""
+        (self.tools / "answer").write_text(answer + "\n")
+        (self.tools / "refuse").write_text(pattern + "\n")
+        if not pattern:
+            (self.tools / "refuse").unlink()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    root, tools = tmp_path / "checkout", tmp_path / "tools"
+    root.mkdir()
+    tools.mkdir()
+    made = Checkout(root, tools)
+    monkeypatch.setattr(setup_environment, "ROOT", root)
+    monkeypatch.setattr(setup_environment, "REQUIREMENTS", root / "requirements")
+    monkeypatch.setattr(setup_environment, "LOG", root / ".cache" / "setup.log")
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("TORCH", "cpu")
+    for name in ("PYTHON", "TORCH_CPU_INDEX", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return made
+
+
+def installs(calls: list[str]) -> list[str]:
+    return [call for call in calls if "pip install" in call]
+
+
+def test_both_environments_are_made_of_the_locks_alone(checkout: Checkout) -> None:
+    assert setup_environment.set_up() == []
+    serving, project, torch, engine = installs(checkout.calls())
+    for call, names in (
+        (serving, ("serving", "test", "dev")),
+        (torch, ("torch-cpu",)),
+        (engine, ("engine", "test")),
+    ):
+        assert "--no-deps" in call
+        assert "--only-binary=:all: --require-hashes" in call
+        assert [f"requirements/{name}.txt" in call for name in names] == [True] * len(names)
+        assert call.count(" -r ") == len(names)
+    assert "--no-build-isolation --editable" in project
+    path_file = checkout.root / ".venv-engine" / "lib" / "python3.11" / "site-packages" / "cog-triton.pth"
+    assert path_file.read_text() == f"{checkout.root}\n"
+
+
+def test_a_finished_set_up_asks_nothing_of_pip_again(checkout: Checkout) -> None:
+    setup_environment.set_up()
+    checkout.calls()
+    assert setup_environment.set_up() == []
+    assert checkout.calls() == []
+
+
+def test_a_finished_set_up_stays_when_another_python_comes_first(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup_environment.set_up()
+    checkout.calls()
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert setup_environment.set_up() == []
+    assert checkout.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "environments"),
+    [
+        ("requirements/serving.txt", [".venv"]),
+        ("requirements/engine.txt", [".venv-engine"]),
+        ("requirements/test.txt", [".venv", ".venv-engine"]),
+        ("pyproject.toml", []),
+    ],
+)
+def test_a_change_renews_what_was_made_of_it(
+    checkout: Checkout, changed: str, environments: list[str]
+) -> None:
+    setup_environment.set_up()
+    checkout.calls()
+    with (checkout.root / changed).open("a") as file:
+        file.write("# changed\n")
+    assert setup_environment.set_up() == []
+    calls = checkout.calls()
+    assert [call.split("/")[1].split()[0] for call in calls if "-m venv" in call] == environments
+    assert any("--editable" in call for call in calls) == (environments != [".venv-engine"])
+
+
+def test_another_build_of_torch_renews_the_engines_environment(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup_environment.set_up()
+    checkout.calls()
+    monkeypatch.setenv("TORCH", "cuda")
+    setup_environment.set_up()
+    (install,) = installs(checkout.calls())
+    assert "requirements/torch-cuda.txt" in install
+    assert "--require-hashes" in install
+
+
+@pytest.mark.parametrize(
+    "broken", ["-m venv", "serving.txt", "editable", "torch-cpu.txt", "engine.txt", "pip check"]
+)
+def test_what_was_interrupted_is_made_by_the_next_run(checkout: Checkout, broken: str) -> None:
+    checkout.refuse(broken, "cut off")
+    with pytest.raises(setup_environment.InstallationFailed) as caught:
+        setup_environment.set_up()
+    assert "cut off" in caught.value.output
+    assert "cut off" in setup_environment.LOG.read_text()
+    checkout.refuse("", "")
+    assert setup_environment.set_up() == []
+    checkout.calls()
+    assert setup_environment.set_up() == []
+    assert checkout.calls() == []
+
+
+def test_torch_comes_from_its_own_index_only_if_pips_have_none(checkout: Checkout) -> None:
+    checkout.refuse("torch-cpu.txt index=$", "ERROR: No matching distribution found for torch==2.13.0+cpu")
+    assert setup_environment.set_up() == []
+    first, second = (call for call in installs(checkout.calls()) if "torch-cpu" in call)
+    assert first.endswith("--require-hashes -r /requirements/torch-cpu.txt index=")
+    assert second == first + setup_environment.TORCH_CPU_INDEX
+
+
+def test_a_wrong_torch_is_not_answered_by_looking_elsewhere(checkout: Checkout) -> None:
+    checkout.refuse(
+        "torch-cpu.txt", "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
+    )
+    with pytest.raises(setup_environment.InstallationFailed):
+        setup_environment.set_up()
+    assert len([call for call in installs(checkout.calls()) if "torch-cpu" in call]) == 1
+
+
+def test_a_torch_that_nobody_has_is_an_error_that_says_what_to_do(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_CPU_INDEX", "http://user:secret@mirror.example/simple")
+    checkout.refuse("torch-cpu.txt", "ERROR: No matching distribution found for torch==2.13.0+cpu")
+    with pytest.raises(
+        MissingRequirement, match=r"E1008 .*torch's CPU build for Python 3\.11 was not found"
+    ) as caught:
+        setup_environment.set_up()
+    assert "set TORCH_CPU_INDEX" in str(caught.value)
+    assert "`make setup PYTHON=python3.12`" in str(caught.value)
+    assert checkout.calls()[-1].endswith("index=http://user:secret@mirror.example/simple")
+    assert "secret" not in str(caught.value) + setup_environment.LOG.read_text()
+
+
+def test_without_a_known_hash_the_indexs_own_is_relied_on_and_that_is_said(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup_environment, "has_torch_hash", lambda minor_version: False)
+    setup_environment.set_up()
+    (torch,) = (call for call in installs(checkout.calls()) if "torch-cpu" in call)
+    assert "-r /requirements/torch-cpu.in" in torch
+    assert "--require-hashes" not in torch
+    assert "torch-cpu.txt has no hash for Python 3.11" in capsys.readouterr().out
+
+
+def test_nothing_is_made_on_a_machine_that_lacks_something(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "glibc_version", lambda: "2.31")
+    (error,) = setup_environment.set_up()
+    assert error.facts["what"] == "glibc 2.35 or newer"
+    assert checkout.calls() == []
+
+
+def test_an_unknown_build_of_torch_is_an_error_that_names_it() -> None:
+    with pytest.raises(InvalidSetting, match=r"E1006 .*TORCH must be cpu or cuda, but is 'rocm'"):
+        setup_environment.torch_requirements("rocm")
+
+
+def test_a_large_download_is_told_and_the_shells_python_settings_are_not_passed_on(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    lines = (
+        "  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (1.9 GB)",
+        "Downloading nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl (55.4 MB)",
+        "  Downloading idna-3.20-py3-none-any.whl (71 kB)",
+        "  Downloading rich-15.0.0-py3-none-any.whl.metadata (1.5 MB)",
+    )
+    setup_environment.run("echo", "printf", "%s\n", *lines)
+    setup_environment.run("env", "sh", "-c", 'echo "PYTHONPATH=$PYTHONPATH."')
+    out = capsys.readouterr().out
+    assert out == "  downloading torch-2.13.0 (1.9 GB)\n  downloading nvidia_pytriton-0.7.0 (55.4 MB)\n"
+    assert setup_environment.LOG.read_text() == "\n".join((*lines, "PYTHONPATH=.")) + "\n"
+
+
+def test_two_at_once_take_turns(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    program = (
+        "import sys; from pathlib import Path; from scripts import setup_environment as s\n"
+        "s.LOCK = Path(sys.argv[1])\n"
+        "with s.only_set_up(): print('its turn', flush=True)"
+    )
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [sys.executable, "-c", program, str(lock)]
+        second = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert second.stdout is not None
+        assert second.stdout.readline().startswith("Another set-up is running here")
+        assert second.poll() is None
+        fcntl.flock(held, fcntl.LOCK_UN)
+        assert second.stdout.readline() == "its turn\n"
+        assert second.wait() == 0
+        second.stdout.close()
