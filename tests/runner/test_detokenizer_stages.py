@@ -57,6 +57,9 @@ AWKWARD_TOKENS = [
     *["<0x+5>", "<0xfe>", "<0xg0>", "<0xé>", "<0x411>", "<unk>"],
 ]
 IDS = {token: token_id for token_id, token in enumerate(AWKWARD_TOKENS)}
+TELLING = [
+    IDS[token] for token in ["", "a", "b", "aab", "x", " ", "▁", "</w>", "<0x41>", "<0x80>", "<0xFF>", "ĺ"]
+]
 
 LLAMA: list[Any] = [
     decoders.Replace("▁", " "),
@@ -93,6 +96,7 @@ STREAMED = {
     "bpe with a letter": decoders.BPEDecoder("a"),
     "ctc": decoders.CTC(),
     "ctc without cleanup": decoders.CTC(cleanup=False),
+    "ctc, word piece": chain(decoders.CTC(), decoders.WordPiece()),
     "empty chain": chain(),
     "byte fallback, metaspace": chain(decoders.ByteFallback(), decoders.Metaspace()),
     "metaspace, byte fallback": chain(decoders.Metaspace(), *LLAMA[1:3]),
@@ -136,7 +140,7 @@ def test_random_streams_equal_decoding_at_once(name: str) -> None:
     choice = random.Random(name)
     everything = range(tokenizer.get_vocab_size() + 2)
     for _ in range(RANDOM_SEQUENCES):
-        drawn_from = choice.choice([everything, everything[256:], choice.sample(everything, 6)])
+        drawn_from = choice.choice([everything, everything[256:], choice.sample(everything, 6), TELLING])
         ids = choice.choices(drawn_from, k=choice.randrange(14))
         skip_special_tokens = choice.random() < 0.7
         whole = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -149,11 +153,10 @@ def test_all_text_that_no_further_token_changes_is_out(name: str) -> None:
     """Certain is what decoding leaves standing whatever follows: here, every token and every pair of some."""
     tokenizer = tokenizer_with(name)
     choice = random.Random(name)
-    telling = [IDS[token] for token in ["a", "b", "x", " ", "▁", "</w>", "<0x41>", "<0x80>", "<0xFF>", "ĺ"]]
     endings = [
         [],
         *([token_id] for token_id in range(len(IDS))),
-        *map(list, itertools.product(telling, telling)),
+        *map(list, itertools.product(TELLING, TELLING)),
     ]
     endings += [[IDS["Ł"], IDS["ĺ"], IDS["ĺ"]], [IDS["ĺ"], IDS["ĺ"]]]
     # Without the byte tokens that begin longer characters: these endings would not complete them.
