@@ -14,7 +14,9 @@ class TritonUnknownError(CodedError):
 class TritonTimeout(CodedError):
     code = "E2101"
     summary = "Triton timed out after {TRITON_TIMEOUT}s: httpx.ReadTimeout."
-    template = "Triton timed out after {timeout_s:g}s: httpx.ReadTimeout. Raise TRITON_TIMEOUT to wait longer."
+    template = (
+        "Triton timed out after {timeout_s:g}s: httpx.ReadTimeout. Raise TRITON_TIMEOUT to wait longer."
+    )
 
 
 class TritonTokenizerError(CodedError):
@@ -53,7 +55,10 @@ class TritonStartFailed(CodedError):
 class EngineCrashed(CodedError):
     code = "E2107"
     summary = "The engine process ended while it worked on this request; it is restarted automatically"
-    template = "The {engine_kind} engine process ended ({reason}); it is restarted automatically, send the request again."
+    template = (
+        "The {engine_kind} engine process ended ({reason}); "
+        "it is restarted automatically, send the request again."
+    )
 
 
 class EngineStartFailed(CodedError):

@@ -90,9 +90,9 @@ class Generation:
                 text = self._take(events)
                 if text:
                     yield text
-                if self.finish_reason is not None:
+                if self._is_over():
                     break
-        if self.finish_reason is None:
+        if not self._is_over():
             raise TritonUnavailable(reason="its stream ended before the last token")
         self._ended_s = time.perf_counter()
         if self._stop.matched is None:
@@ -101,6 +101,9 @@ class Generation:
                 self.finish_reason = "stop"
             if rest:
                 yield rest
+
+    def _is_over(self) -> bool:
+        return self.finish_reason is not None
 
     async def _inputs(self) -> dict[str, Any]:
         """The slot's tensors. Raises E1002 if the prompt leaves no room."""

@@ -47,7 +47,7 @@ class LiveOutput:
                 self._queue.put(text)
         except asyncio.CancelledError:
             end = CancelationException("cancelled")
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is raised where Cog sees it
             end = exc
         finally:
             await self._source.aclose()

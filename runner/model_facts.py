@@ -51,9 +51,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     config = _read_json(engine.path / "config.json")
     end_ids = _end_ids(engine.path, config, tokenizer) if settings.end_id is None else (settings.end_id,)
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
-    max_input_length = min(
-        engine.manifest.max_input_len or max_sequence_length, max_sequence_length - 1
-    )
+    max_input_length = min(engine.manifest.max_input_len or max_sequence_length, max_sequence_length - 1)
     return ModelFacts(
         tokenizer=tokenizer,
         end_ids=end_ids,
@@ -106,6 +104,8 @@ def _max_sequence_length(engine: Engine, config: dict[str, Any]) -> int:
     length = engine.manifest.max_seq_len or pretrained.get("max_position_embeddings")
     if not isinstance(length, int):
         raise InvalidSetting(
-            name="MAX_SEQUENCE_LENGTH", expected="set, because the engine's config.json does not tell it", value=length
+            name="MAX_SEQUENCE_LENGTH",
+            expected="set, because the engine's config.json does not tell it",
+            value=length,
         )
     return length

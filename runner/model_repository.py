@@ -25,16 +25,45 @@ SLOT = "tensorrt_llm"
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
-_SLOT_PASS_THROUGH = (
-    "tokens_per_second max_batch_size kv_cache_tokens dtype device encoder_engine_dir max_tokens_in_paged_kv_cache "
-    "max_attention_window_size sink_token_length batch_scheduler_policy kv_cache_free_gpu_mem_fraction "
-    "cross_kv_cache_fraction kv_cache_host_memory_bytes kv_cache_onboard_blocks cancellation_check_period_ms "
-    "stats_check_period_ms iter_stats_max_iterations request_stats_max_iterations enable_kv_cache_reuse "
-    "normalize_log_probs enable_chunked_context gpu_device_ids participant_ids lora_cache_optimal_adapter_size "
-    "lora_cache_max_adapter_size lora_cache_gpu_memory_fraction lora_cache_host_memory_bytes decoding_mode "
-    "executor_worker_path medusa_choices eagle_choices gpu_weights_percent enable_context_fmha_fp32_acc "
-    "multi_block_mode cuda_graph_mode cuda_graph_cache_size speculative_decoding_fast_logits"
-).split()
+_SLOT_PASS_THROUGH = [
+    "tokens_per_second",
+    "max_batch_size",
+    "kv_cache_tokens",
+    "dtype",
+    "device",
+    "encoder_engine_dir",
+    "max_tokens_in_paged_kv_cache",
+    "max_attention_window_size",
+    "sink_token_length",
+    "batch_scheduler_policy",
+    "kv_cache_free_gpu_mem_fraction",
+    "cross_kv_cache_fraction",
+    "kv_cache_host_memory_bytes",
+    "kv_cache_onboard_blocks",
+    "cancellation_check_period_ms",
+    "stats_check_period_ms",
+    "iter_stats_max_iterations",
+    "request_stats_max_iterations",
+    "enable_kv_cache_reuse",
+    "normalize_log_probs",
+    "enable_chunked_context",
+    "gpu_device_ids",
+    "participant_ids",
+    "lora_cache_optimal_adapter_size",
+    "lora_cache_max_adapter_size",
+    "lora_cache_gpu_memory_fraction",
+    "lora_cache_host_memory_bytes",
+    "decoding_mode",
+    "executor_worker_path",
+    "medusa_choices",
+    "eagle_choices",
+    "gpu_weights_percent",
+    "enable_context_fmha_fp32_acc",
+    "multi_block_mode",
+    "cuda_graph_mode",
+    "cuda_graph_cache_size",
+    "speculative_decoding_fast_logits",
+]
 
 _DEFAULTS: dict[str, dict[str, str]] = {
     "preprocessing": {
@@ -107,7 +136,11 @@ def render(
 
 
 def _values(
-    engine: Engine, engine_python: str, end_id: int, pad_id: int, overrides: Mapping[str, Mapping[str, object]]
+    engine: Engine,
+    engine_python: str,
+    end_id: int,
+    pad_id: int,
+    overrides: Mapping[str, Mapping[str, object]],
 ) -> dict[str, dict[str, str]]:
     batch_size = str(engine.manifest.max_batch_size or 64)
     facts = {
@@ -145,7 +178,9 @@ def _override(values: dict[str, dict[str, str]], model: str, key: str, value: st
         )
     if '"' in value or "\\" in value or "\n" in value:
         raise InvalidSetting(
-            name=f"instantiate.server.{model}.args.{key}", expected="without quotes or line breaks", value=value
+            name=f"instantiate.server.{model}.args.{key}",
+            expected="without quotes or line breaks",
+            value=value,
         )
     values[model][key] = value
 

@@ -30,7 +30,9 @@ def _fields(template: str) -> set[str]:
     NOTE: ``{prompt.__class__}``, ``{prompt[0]}`` and the like would let a template read our objects.
     """
     try:
-        parsed = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
+        parsed = [
+            (field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)
+        ]
     except ValueError as exc:
         raise PromptTemplateError(reason=str(exc).lower()) from exc
     fields = set()
@@ -38,7 +40,9 @@ def _fields(template: str) -> set[str]:
         if field is None:
             continue
         if field not in _FIELDS:
-            raise PromptTemplateError(reason=f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist")
+            raise PromptTemplateError(
+                reason=f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist"
+            )
         if spec or conversion:
             raise PromptTemplateError(reason=f"the field {{{field}}} has a format or conversion")
         fields.add(field)

@@ -1,10 +1,9 @@
-"""The runner's Cog interface: prompt in, text streamed out. Inputs, defaults and limits are the original's."""
+"""The runner's Cog interface: prompt in, text streamed out, with the original's inputs and limits."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator
-from typing import Optional
 
 import cog
 from cog import BaseRunner, ConcatenateIterator, Input
@@ -44,14 +43,14 @@ class Runner(BaseRunner):
     async def run(
         self,
         prompt: str = Input(description="Prompt to send to the model."),
-        system_prompt: Optional[str] = Input(
-            description="System prompt, inserted into the prompt template. Default: SYSTEM_PROMPT of the server.",
+        system_prompt: str | None = Input(
+            description="System prompt, put into the prompt template. Default: the server's SYSTEM_PROMPT.",
             default=None,
         ),
         max_tokens: int = Input(
             description="Maximum number of tokens to generate.", ge=1, default=DEFAULT_MAX_TOKENS
         ),
-        min_tokens: Optional[int] = Input(
+        min_tokens: int | None = Input(
             description="Minimum number of tokens to generate; -1 to disable.", ge=-1, default=None
         ),
         temperature: float = Input(
@@ -66,8 +65,8 @@ class Runner(BaseRunner):
         top_k: int = Input(
             description="Sample from this many of the most likely tokens; 0 and -1 for all.", ge=-1, default=0
         ),
-        stop_sequences: Optional[str] = Input(
-            description="Comma-separated texts at which generation stops. Default: STOP_SEQUENCES of the server.",
+        stop_sequences: str | None = Input(
+            description="Comma-separated texts at which to stop. Default: the server's STOP_SEQUENCES.",
             default=None,
         ),
         length_penalty: float = Input(
@@ -84,18 +83,18 @@ class Runner(BaseRunner):
             ge=0.01,
             default=1.0,
         ),
-        seed: Optional[int] = Input(description="Random seed; leave empty for a random one.", default=None),
-        prompt_template: Optional[str] = Input(
+        seed: int | None = Input(description="Random seed; leave empty for a random one.", default=None),
+        prompt_template: str | None = Input(
             description="Template for the prompt with the fields {prompt} and {system_prompt}. "
             "Default: PROMPT_TEMPLATE of the server.",
             min_length=1,
             default=None,
         ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
-        max_new_tokens: Optional[int] = Input(
+        max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
         ),
-        min_new_tokens: Optional[int] = Input(
+        min_new_tokens: int | None = Input(
             description="Older name of min_tokens.", ge=-1, default=None, deprecated=True
         ),
     ) -> ConcatenateIterator[str]:
@@ -158,7 +157,7 @@ class Runner(BaseRunner):
             print(f"Serverside time to first token: {first_token_s:.2f} seconds")
 
 
-def _max_tokens(max_tokens: int, max_new_tokens: Optional[int]) -> int:
+def _max_tokens(max_tokens: int, max_new_tokens: int | None) -> int:
     if max_new_tokens is None or max_new_tokens == max_tokens:
         return max_tokens
     if max_tokens != DEFAULT_MAX_TOKENS:
@@ -166,7 +165,7 @@ def _max_tokens(max_tokens: int, max_new_tokens: Optional[int]) -> int:
     return max_new_tokens
 
 
-def _min_tokens(min_tokens: Optional[int], min_new_tokens: Optional[int]) -> int:
+def _min_tokens(min_tokens: int | None, min_new_tokens: int | None) -> int:
     if min_new_tokens is None or min_new_tokens == min_tokens:
         return min_tokens or 0
     if min_tokens is not None:
@@ -174,7 +173,7 @@ def _min_tokens(min_tokens: Optional[int], min_new_tokens: Optional[int]) -> int
     return min_new_tokens
 
 
-def _stop_sequences(text: Optional[str], settings: Settings) -> tuple[str, ...]:
+def _stop_sequences(text: str | None, settings: Settings) -> tuple[str, ...]:
     text = settings.stop_sequences if text is None else text
     return tuple(filter(None, text.split(","))) if text else ()
 

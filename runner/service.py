@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from engine.directory import Engine, load
 from engine.store import open_engine
+
+from engine.directory import Engine, load
+from engine.progress import Progress
 from errors.prompt import InvalidSetting
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
@@ -18,17 +21,25 @@ from runner.model_repository import render
 from runner.settings import Settings
 from runner.triton_client import TritonClient
 from runner.triton_install import install_triton
-from runner.triton_server import TritonPorts, TritonServer
+from runner.triton_server import Log, TritonPorts, TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
 
 
+def log_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 class Service:
     """Use ``open`` and ``close``; between them ``generate`` is ready."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, log: Log = log_to_stderr, progress: Progress | None = None
+    ) -> None:
         self._settings = settings
+        self._log = log
+        self._progress = progress
         self._exits = AsyncExitStack()
         self.engine: Engine
         self.model: ModelFacts
@@ -40,7 +51,7 @@ class Service:
         started_s = time.monotonic()
         try:
             self.engine = await asyncio.to_thread(self._open_engine)
-            _tell_engine(self.engine)
+            self._tell_engine()
             self._check_world_size()
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
@@ -48,7 +59,7 @@ class Service:
         except BaseException:
             await self.close()
             raise
-        print(f"ready after {time.monotonic() - started_s:.1f} s", flush=True)
+        self._log(f"ready after {time.monotonic() - started_s:.1f} s")
 
     async def close(self) -> None:
         await self._exits.aclose()
@@ -63,7 +74,7 @@ class Service:
     def _open_engine(self) -> Engine:
         settings = self._settings
         if settings.weights:
-            return open_engine(settings.weights, settings.cache_dir)
+            return open_engine(settings.weights, settings.cache_dir, progress=self._progress)
         return load(settings.engine_dir)
 
     def _check_world_size(self) -> None:
@@ -94,7 +105,7 @@ class Service:
             settings.triton_grpc_port,
             settings.triton_metrics_port,
         )
-        self.triton = TritonServer(install, repository, ports, settings.triton_start_timeout_s)
+        self.triton = TritonServer(install, repository, ports, settings.triton_start_timeout_s, self._log)
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
@@ -112,15 +123,14 @@ class Service:
         generation = self.generate(request)
         async for _ in generation.text():
             pass
-        print(f"test prediction: {generation.output_token_count} tokens", flush=True)
+        self._log(f"test prediction: {generation.output_token_count} tokens")
 
-
-def _tell_engine(engine: Engine) -> None:
-    manifest = engine.manifest
-    source = f" from {manifest.model_id}" if manifest.model_id else ""
-    print(f"engine: {manifest.engine_kind}{source} at {engine.path}", flush=True)
-    for warning in engine.warnings:
-        print(f"warning: {warning}", flush=True)
+    def _tell_engine(self) -> None:
+        manifest = self.engine.manifest
+        source = f" from {manifest.model_id}" if manifest.model_id else ""
+        self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")
+        for warning in self.engine.warnings:
+            self._log(f"warning: {warning}")
 
 
 def _runtime_dir(http_port: int) -> Path:
@@ -128,7 +138,9 @@ def _runtime_dir(http_port: int) -> Path:
     parent = Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}"
     parent.mkdir(mode=0o700, exist_ok=True)
     if parent.stat().st_uid != os.getuid():
-        raise InvalidSetting(name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent))
+        raise InvalidSetting(
+            name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
+        )
     path = parent / str(http_port)
     path.mkdir(exist_ok=True)
     return path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.prompt import InvalidSetting
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Settings(BaseModel):
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
-    engine_python: str = sys.executable
+    engine_python: str
     server: ServerArguments = {}
 
 
@@ -90,7 +90,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         "triton_http_port": read("TRITON_HTTP_PORT", _port),
         "triton_grpc_port": read("TRITON_GRPC_PORT", _port),
         "triton_metrics_port": read("TRITON_METRICS_PORT", _port),
-        "engine_python": read("COG_TRITON_ENGINE_PYTHON", _program),
+        "engine_python": read(ENGINE_PYTHON_VARIABLE, _program) or engine_python(environment),
     }
     return Settings(**{key: value for key, value in values.items() if value is not None})
 
@@ -102,7 +102,9 @@ class _Reader:
         self._environment = environment
 
     def __call__(self, name: str, parse: Callable[[str], T]) -> T | None:
-        text = self._environment.get(name, "").strip() if parse is not str else self._environment.get(name, "")
+        text = (
+            self._environment.get(name, "").strip() if parse is not str else self._environment.get(name, "")
+        )
         if not text:
             return None
         try:

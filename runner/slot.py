@@ -47,7 +47,7 @@ log = logging.getLogger("cog_triton.slot")
 class Generation:
     """One row of a Triton request, from submit to its last response."""
 
-    __slots__ = ("request_id", "request", "call", "batch_index", "stream", "collected", "is_cancelled")
+    __slots__ = ("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "stream")
 
     def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
         self.request_id = request_id
@@ -108,7 +108,9 @@ class TritonPythonModel:
     """What Triton's stub calls. ``initialize`` returns once the engine is loaded."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+        logging.basicConfig(
+            level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        )
         parameters = _parameters(json.loads(args["model_config"]))
         self._includes_input = parameters.pop("exclude_input_in_output", "true") == "false"
         self._ids = itertools.count(1)
@@ -152,7 +154,8 @@ class TritonPythonModel:
             return
         rows = batch_size(tensors)
         parsed = [
-            parse_row(tensors, index, self._ready, includes_input=self._includes_input) for index in range(rows)
+            parse_row(tensors, index, self._ready, includes_input=self._includes_input)
+            for index in range(rows)
         ]
         call = Call(sender, request.request_id(), tensors.get("stream_id"), rows)
         for index, row in enumerate(parsed):
@@ -163,9 +166,7 @@ class TritonPythonModel:
             self._running[generation.request_id] = generation
         self._metrics.submitted += 1
         self._has_work.set()
-        message: Submit = msgspec.structs.replace(
-            generation.request.submit, request_id=generation.request_id
-        )
+        message: Submit = msgspec.structs.replace(generation.request.submit, request_id=generation.request_id)
         try:
             self._engine.send(message)
         except CodedError as exc:
@@ -180,7 +181,7 @@ class TritonPythonModel:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         with self._lock:
             targets = [each for each in self._running.values() if each.call.request_id == request_id]
-        if self._engine.pid is None:
+        if not self._engine.is_ready:
             self._engine.send(Cancel(0))  # Raises E2107 with the reason.
         for generation in targets:
             self._cancel(generation)

@@ -107,7 +107,7 @@ class Row:
         ends = [int(end) for end in offsets if end >= 0]
         if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
             raise InvalidTensor(name=name, expected="rising end offsets within its length", value=ends)
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
 
@@ -196,14 +196,14 @@ def _positive(row: Row, name: str) -> float:
 def _refuse_unsupported(tensors: Tensors, row: Row, engine_kind: str) -> None:
     for name in _UNSUPPORTED_TENSORS:
         if name in tensors:
-            value = f"<{'x'.join(map(str, tensors[name].shape))} tensor>"
-            raise _unsupported(name, value, engine_kind)
+            shape = "x".join(map(str, tensors[name].shape))
+            raise _unsupported(name, f"<{shape} tensor>", engine_kind)
     for name in _UNSUPPORTED_SCALARS:
-        if value := row.scalar(name):
-            raise _unsupported(name, value, engine_kind)
+        if flag := row.scalar(name):
+            raise _unsupported(name, flag, engine_kind)
     for name in ("beam_width", "num_return_sequences"):
-        if (value := row.scalar(name)) not in (None, 0, 1):
-            raise _unsupported(name, value, engine_kind)
+        if (count := row.scalar(name)) not in (None, 0, 1):
+            raise _unsupported(name, count, engine_kind)
 
 
 def _unsupported(name: str, value: object, engine_kind: str) -> UnsupportedArgument:

@@ -7,7 +7,7 @@ E2105 (Triton gone), and whatever coded error the slot put into its answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -73,7 +73,7 @@ class TritonClient:
         if self._session is not None:
             await self._session.close()
 
-    async def generate(self, inputs: Mapping[str, Any]) -> AsyncIterator[list[Event]]:
+    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
 
         ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, by

@@ -92,5 +92,6 @@ def _libpython_dir() -> Path:
     if ctypes.util.find_library(f"python{version}"):
         return Path("/usr/lib")  # The loader finds it by itself.
     raise MissingRequirement(
-        what=f"The shared library {name}", remedy=f"install it (Debian, Ubuntu: apt-get install libpython{version})"
+        what=f"The shared library {name}",
+        remedy=f"install it (Debian, Ubuntu: apt-get install libpython{version})",
     )

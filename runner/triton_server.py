@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,10 @@ _EXIT_TIMEOUT_S = 5
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 _LOG_LINES = 40
+
+Log = Callable[[str], None]
+"""Takes a line for the operator."""
+
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 
 
@@ -69,13 +73,19 @@ class TritonServer:
     """One tritonserver at a time, from ``start`` to ``stop``."""
 
     def __init__(
-        self, install: TritonInstall, model_repository: Path, ports: TritonPorts, start_timeout_s: float
+        self,
+        install: TritonInstall,
+        model_repository: Path,
+        ports: TritonPorts,
+        start_timeout_s: float,
+        log: Log,
     ) -> None:
         self._install = install
         self._model_repository = model_repository
         self._ports = ports
         self._start_timeout_s = start_timeout_s
-        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._log = log
+        self._log_tail: deque[str] = deque(maxlen=_LOG_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._log_task: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -103,7 +113,7 @@ class TritonServer:
         await self._end_process()
 
     async def _launch(self) -> None:
-        self._log.clear()
+        self._log_tail.clear()
         self._process = await asyncio.create_subprocess_exec(
             *self._command(),
             env=self._install.environment(),
@@ -163,10 +173,10 @@ class TritonServer:
 
     def _start_failed(self, reason: str) -> CodedError:
         """E2106 with the log's end; an engine's own coded error, found in the log, says more."""
-        for line in reversed(self._log):
+        for line in reversed(self._log_tail):
             if (cause := find_in_text(line.rstrip())) is not None:
                 return cause
-        return TritonStartFailed(reason=reason, log_tail=" | ".join(self._log) or "(none)")
+        return TritonStartFailed(reason=reason, log_tail=" | ".join(self._log_tail) or "(none)")
 
     async def _supervise(self) -> None:
         """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
@@ -174,7 +184,7 @@ class TritonServer:
             assert self._process is not None
             code = await self._process.wait()
             self.down_reason = f"it ended ({_exit_reason(code)})"
-            _report(f"Triton ended ({_exit_reason(code)}); it is started again")
+            self._log(f"Triton ended ({_exit_reason(code)}); it is started again")
             await self._end_process()
             await self._restart()
 
@@ -185,11 +195,11 @@ class TritonServer:
             try:
                 await self._launch()
             except CodedError as exc:
-                _report(f"{exc}; next try in {backoff_s:g} s")
+                self._log(f"{exc}; next try in {backoff_s:g} s")
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
             else:
-                _report("Triton is ready again")
+                self._log("Triton is ready again")
                 return
 
     async def _end_process(self) -> None:
@@ -201,7 +211,7 @@ class TritonServer:
         try:
             await asyncio.wait_for(process.wait(), _STOP_GRACE_S)
         except asyncio.TimeoutError:
-            _report(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
+            self._log(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -216,8 +226,8 @@ class TritonServer:
     async def _forward_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         async for line in _lines(process.stdout):
-            self._log.append(line)
-            sys.stderr.write(f"triton: {line}\n")
+            self._log_tail.append(line)
+            self._log(f"triton: {line}")
 
     async def _drain_log(self) -> None:
         if self._log_task is not None:
@@ -242,7 +252,3 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 def _exit_reason(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

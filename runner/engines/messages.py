@@ -7,7 +7,7 @@ then ``Tokens``, ``Finished``, ``Failed`` per request and ``Statistics`` about o
 
 from __future__ import annotations
 
-from typing import Literal, Union
+from typing import Literal
 
 import msgspec
 
@@ -101,5 +101,5 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cache_used: float | None = None
 
 
-ToWorker = Union[Submit, Cancel]
-FromWorker = Union[Ready, StartFailed, Tokens, Finished, Failed, Statistics]
+ToWorker = Submit | Cancel
+FromWorker = Ready | StartFailed | Tokens | Finished | Failed | Statistics

@@ -83,6 +83,11 @@ class EngineProcess:
         self.restarts = 0
 
     @property
+    def is_ready(self) -> bool:
+        """True while a loaded engine can be sent to."""
+        return self._connection is not None
+
+    @property
     def pid(self) -> int | None:
         """The worker's process id while it runs."""
         process = self._process
@@ -100,7 +105,7 @@ class EngineProcess:
         with self._lock:
             try:
                 if self._connection is None:
-                    raise BrokenPipeError("it is being started again")
+                    raise BrokenPipeError("it is not ready yet")
                 self._connection.sendall(data)
             except OSError as exc:
                 raise EngineCrashed(engine_kind=self._command.engine_kind, reason=exc) from exc

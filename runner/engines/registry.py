@@ -29,7 +29,5 @@ FACTORIES: dict[str, Factory] = {"transformers": _transformers, "paced": _paced}
 def factory(engine_kind: str) -> Factory:
     """The factory of an engine kind; an unknown kind is E1006, naming the known ones."""
     if engine_kind not in FACTORIES:
-        raise InvalidSetting(
-            name="engine kind", expected=f"one of {', '.join(FACTORIES)}", value=engine_kind
-        )
+        raise InvalidSetting(name="engine kind", expected=f"one of {', '.join(FACTORIES)}", value=engine_kind)
     return FACTORIES[engine_kind]

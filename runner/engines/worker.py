@@ -62,7 +62,9 @@ class SocketSink:
         self._sender.send(Failed(request_id, str(error)))
 
     def broken(self, error: Exception) -> None:
-        log.critical("%s", EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error)), exc_info=error)
+        log.critical(
+            "%s", EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error)), exc_info=error
+        )
         self._sender.close()
         # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
         os._exit(_BROKEN_EXIT_CODE)
@@ -78,7 +80,11 @@ def serve(connection: socket.socket, engine_kind: str, engine_dir: Path, options
     try:
         engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind), options)
     except Exception as exc:
-        error = exc if isinstance(exc, CodedError) else EngineStartFailed(engine_kind=engine_kind, reason=_reason(exc))
+        error = (
+            exc
+            if isinstance(exc, CodedError)
+            else EngineStartFailed(engine_kind=engine_kind, reason=_reason(exc))
+        )
         log.error("%s", error, exc_info=exc)
         sender.send(StartFailed(str(error)))
         sender.close()

@@ -1,0 +1,45 @@
+"""``cog-triton build CONFIG -o engine.tar``: a build config in, an engine out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from builder.build import build
+from builder.config_file import read_config
+from builder.kinds import plan
+from cli.inspect import describe
+from cli.progress import ProgressPrinter, size
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "build",
+        help="build an engine.tar from a build config",
+        description="Build an engine.tar from a build config. A token for the Hugging Face Hub is taken from "
+        "HF_TOKEN or the config.",
+    )
+    parser.add_argument("config", help="build config: a YAML file or its URL")
+    parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.dry_run:
+        for number, step in enumerate(plan(read_config(options.config).config), 1):
+            print(f"{number}. {step.title}")
+        return 0
+    with ProgressPrinter() as progress:
+        manifest = build(
+            options.config,
+            options.output,
+            report=print,
+            progress=progress,
+        )
+    print(describe(manifest))
+    print(f"{'written':<12}{options.output} ({size(options.output.stat().st_size)})")
+    return 0

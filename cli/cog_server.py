@@ -1,0 +1,186 @@
+"""Starts one of our Cog servers as a child, waits until it is ready, and stops all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from cli.openapi_schema import ROOT
+from errors import find_in_text
+from errors.triton_system import TritonStartFailed
+from runner.triton_server import check_port_free
+
+_POLL_S = 0.1
+_STOP_GRACE_S = 20.0
+_LOG_TAIL_LINES = 15
+
+
+def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """What Cog's server reads: which runner, which port, how many predictions at once."""
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    return {
+        # NOTE: in a burst two of Cog's threads meet at its slots' locks and one refuses a free slot;
+        # with one thread none does (seen with 0.23.1).
+        "TOKIO_WORKER_THREADS": "1",
+        "COG_MAX_CONCURRENCY": "64" if kind == "runner" else "1",
+        **os.environ,
+        "PATH": path,  # Cog starts its worker as `python`.
+        "PORT": str(port),
+        "COG_PREDICT_TYPE_STUB": f"{ROOT / kind / 'run.py'}:Runner",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONSAFEPATH": "1",
+        **extra,
+    }
+
+
+def command(host: str) -> list[str]:
+    return [sys.executable, "-m", "cog.server.http", "--host", host]
+
+
+class CogServer:
+    """A running Cog server of ours. ``kind`` is ``runner`` or ``builder``; its folder holds the schema."""
+
+    def __init__(self, kind: str, *, host: str, port: int, log_path: Path, extra: Mapping[str, str]) -> None:
+        check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
+        self.kind = kind
+        self.url = f"http://{host}:{port}"
+        self._log_path = log_path
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                command(host),
+                cwd=ROOT / kind,
+                env=environment(kind, port, extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> CogServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until Cog says READY. Raises what setup failed with, or E2106."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            health = self.health()
+            if health.get("status") == "READY":
+                return
+            if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or self._process.poll() is not None:
+                log = str(health.get("setup", {}).get("logs", "")) + self._log_path.read_text(
+                    errors="replace"
+                )
+                raise find_in_text(_last_error(log)) or self._start_failed("its setup failed", log)
+            time.sleep(_POLL_S)
+        raise self._start_failed(f"not within {timeout_s:g} s", self._log_path.read_text(errors="replace"))
+
+    def health(self) -> dict[str, Any]:
+        """Cog's ``/health-check``, or nothing while it does not answer."""
+        try:
+            document: dict[str, Any] = httpx.get(f"{self.url}/health-check", timeout=10).json()
+        except (httpx.HTTPError, ValueError):
+            return {}
+        return document
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def check_running(self) -> None:
+        """Raise E2106 if the server has ended."""
+        if not self.is_running():
+            log = self._log_path.read_text(errors="replace")
+            raise self._start_failed(f"it ended (exit code {self._process.returncode})", log)
+
+    @property
+    def log_path(self) -> Path:
+        return self._log_path
+
+    def stop(self) -> None:
+        """SIGTERM, a grace period, SIGKILL; then wait for all that it started."""
+        group = self._process.pid
+        if self._process.poll() is None:
+            os.killpg(group, signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(group, signal.SIGKILL)
+                self._process.wait()
+        _wait_for_group(group)
+
+    def _start_failed(self, reason: str, log: str) -> TritonStartFailed:
+        tail = " | ".join(log.strip().splitlines()[-_LOG_TAIL_LINES:])
+        return TritonStartFailed(reason=reason, log_tail=tail)
+
+
+def _last_error(log: str) -> str:
+    """The last line of a log that carries one of our codes."""
+    for line in reversed(log.splitlines()):
+        if find_in_text(line) is not None:
+            return line
+    return ""
+
+
+def _wait_for_group(group: int) -> None:
+    """Wait until no process of the group is left, at most a grace period."""
+    deadline_s = time.monotonic() + _STOP_GRACE_S
+    while time.monotonic() < deadline_s:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(_POLL_S)
+    os.killpg(group, signal.SIGKILL)
+
+
+@contextmanager
+def followed(path: Path, report: Callable[[str], None]) -> Iterator[None]:
+    """Report the lines that a prediction printed, as they come into a server's log."""
+    done = threading.Event()
+
+    def follow() -> None:
+        with path.open(errors="replace") as log:
+            while True:
+                is_last = done.is_set()
+                for line in log:
+                    if (text := prediction_line(line)) is not None:
+                        report(text)
+                if is_last:
+                    return
+                done.wait(_POLL_S)
+
+    thread = threading.Thread(target=follow, name="follow-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def prediction_line(line: str) -> str | None:
+    """The text that a prediction printed, from a line of Cog's JSON log; None for other lines."""
+    try:
+        entry = json.loads(line)
+        if entry["fields"].get("source") == "Stdout":
+            return str(entry["fields"]["message"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass  # Not one of Cog's lines.
+    return None

@@ -1,0 +1,52 @@
+"""The documented requests, as curl commands: what the demo runs, ``serve`` prints and tests type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+PROMPT = "What is machine learning?"
+
+
+@dataclass(frozen=True)
+class CurlForm:
+    """One request: its name, and all that makes its curl command."""
+
+    name: str
+    url: str
+    body: dict[str, Any]
+    headers: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        headers = [argument for header in self.headers for argument in ("-H", header)]
+        return ["curl", "-s", "-N", "-X", "POST", *headers, "-d", json.dumps(self.body), self.url]
+
+    @property
+    def command(self) -> str:
+        """The command as a person would type it."""
+        headers = "".join(f" \\\n  -H '{header}'" for header in self.headers)
+        return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
+
+
+def curl_forms(cog_port: int, triton_port: int, prompt: str = PROMPT, max_tokens: int = 24) -> list[CurlForm]:
+    """Cog JSON, Cog server-sent events, Triton's ensemble, the engine slot alone."""
+    cog = f"http://localhost:{cog_port}/predictions"
+    models = f"http://localhost:{triton_port}/v2/models"
+    prediction = {"input": {"prompt": prompt, "max_tokens": max_tokens, "seed": 0}}
+    json_header = "Content-Type: application/json"
+    return [
+        CurlForm("Cog, JSON", cog, prediction, (json_header,)),
+        CurlForm("Cog, server-sent events", cog, prediction, (json_header, "Accept: text/event-stream")),
+        CurlForm(
+            "Triton, ensemble (text in, text out)",
+            f"{models}/ensemble/generate",
+            {"text_input": prompt, "max_tokens": max_tokens, "bad_words": "", "stop_words": ""},
+        ),
+        CurlForm(
+            "Triton, engine slot (token ids in, token ids out)",
+            f"{models}/tensorrt_llm/generate_stream",
+            {"input_ids": [300, 301, 302], "input_lengths": 3, "request_output_len": 4, "streaming": True},
+        ),
+    ]

@@ -1,0 +1,200 @@
+"""``cog-triton demo``: the whole journey on this machine, from a build config to streamed text."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from cli.cog_server import CogServer, followed
+from cli.curl_forms import CurlForm, curl_forms
+from cli.example_engine import DEMO_DIR, EXAMPLES
+from cli.inspect import describe
+from engine.inspect import read_manifest
+from engine.unpack import unpack
+from errors import find_in_text
+from errors.base import CodedError
+from errors.triton_system import TritonUnknownError
+from runner.settings import load_settings
+
+_HOST = "127.0.0.1"
+_READY_TIMEOUT_S = 300.0
+_BUILD_TIMEOUT_S = 600.0
+_STREAM_PROMPT = "Once upon a time"
+_STREAM_TOKENS = 80
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "demo",
+        help="build a tiny engine, serve it, stream a prediction, stop",
+        description="The whole journey on this machine with the tiny model that ships with the project: "
+        "builder, engine.tar, Triton, Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
+        "(8001) and TRITON_METRICS_PORT (8002) are Triton's.",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    started_s = time.monotonic()
+    port = int(os.environ.get("PORT", "5000"))
+    DEMO_DIR.mkdir(exist_ok=True)
+    tar = _build(port)
+    engine_dir = _unpack(tar)
+    _serve(port, engine_dir)
+    print(f"\nDone in {time.monotonic() - started_s:.0f} s; all is stopped. `make serve` leaves it running.")
+    return 0
+
+
+def _build(port: int) -> Path:
+    _step(1, "Build: the builder's Cog server makes an engine.tar from a build config")
+    tar = DEMO_DIR / "engine.tar"
+    extra = {"ENGINE_TAR": str(tar)}
+    with (
+        _file_server(EXAMPLES) as examples_url,
+        CogServer(
+            "builder", host=_HOST, port=port, log_path=DEMO_DIR / "builder.log", extra=extra
+        ) as builder,
+    ):
+        builder.wait_ready(_READY_TIMEOUT_S)
+        body = {"input": {"config": f"{examples_url}/tiny/config.yaml"}}
+        print(f"POST {builder.url}/predictions {json.dumps(body)}")
+        with followed(builder.log_path, lambda line: print(f"  {line}", flush=True)):
+            prediction = _post(f"{builder.url}/predictions", body)
+    _take_output(str(prediction["output"]), tar)
+    print(f"  -> {tar.relative_to(Path.cwd()) if tar.is_relative_to(Path.cwd()) else tar}")
+    return tar
+
+
+def _unpack(tar: Path) -> Path:
+    _step(2, "Inspect and unpack")
+    target = DEMO_DIR / "engine"
+    shutil.rmtree(target, ignore_errors=True)
+    with tar.open("rb") as stream:
+        unpack(stream, target)
+    print(describe(read_manifest(str(target))))
+    return target
+
+
+def _serve(port: int, engine_dir: Path) -> None:
+    _step(3, "Serve: the runner's Cog server, with a real Triton behind it")
+    extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HOST": _HOST}
+    triton_port = load_settings({**os.environ, **extra}).triton_http_port
+    started_s = time.monotonic()
+    with CogServer("runner", host=_HOST, port=port, log_path=DEMO_DIR / "runner.log", extra=extra) as runner:
+        runner.wait_ready(_READY_TIMEOUT_S)
+        seconds = time.monotonic() - started_s
+        print(f"ready after {seconds:.1f} s: Cog at {runner.url}, Triton's HTTP at port {triton_port}")
+        _step(4, f"Stream a prediction: {_STREAM_PROMPT!r}")
+        _stream(f"{runner.url}/predictions")
+        _step(5, "The same by curl")
+        for form in curl_forms(port, triton_port):
+            _show(form)
+
+
+def _stream(url: str) -> None:
+    """Print a prediction as it comes, then its figures."""
+    prediction: dict[str, Any] = {}
+    body = {"input": {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}}
+    print(_STREAM_PROMPT, end="", flush=True)
+    with httpx.stream(
+        "POST", url, json=body, headers={"Accept": "text/event-stream"}, timeout=60
+    ) as response:
+        for event, data in _events(response):
+            if event == "output":
+                print(data["chunk"], end="", flush=True)
+            elif event == "completed":
+                prediction = data
+    metrics = _succeeded(prediction)["metrics"]
+    print(
+        f"\n\n{metrics['output_token_count']} tokens, {metrics['tokens_per_second']:.0f} tokens/s, first "
+        f"token after {1000 * metrics['time_to_first_token']:.0f} ms, ended by {metrics['finish_reason']}"
+    )
+
+
+def _show(form: CurlForm) -> None:
+    """Run one documented request as it is typed, if there is a curl, and show what came."""
+    print(f"\n# {form.name}\n{form.command}")
+    if shutil.which("curl"):
+        output = subprocess.run(
+            form.arguments, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+    else:
+        headers = dict(header.split(": ", 1) for header in form.headers)
+        output = httpx.post(form.url, content=json.dumps(form.body), headers=headers, timeout=120).text
+    lines = [line for line in output.splitlines() if line.strip()]
+    shown = lines if len(lines) <= 8 else [*lines[:5], f"... {len(lines) - 7} more lines ...", *lines[-2:]]
+    for line in shown:
+        print(f"  {line if len(line) <= 300 else line[:300] + ' ...'}")
+
+
+def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    return _succeeded(httpx.post(url, json=body, timeout=_BUILD_TIMEOUT_S).json())
+
+
+def _succeeded(prediction: dict[str, Any]) -> dict[str, Any]:
+    """The prediction, unless it failed: then its error is raised."""
+    if prediction.get("status") != "succeeded":
+        raise _prediction_error(str(prediction.get("error")))
+    return prediction
+
+
+def _prediction_error(text: str) -> CodedError:
+    return find_in_text(text) or TritonUnknownError(reason=text)
+
+
+def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Server-sent events: name and JSON data."""
+    event = ""
+    for line in response.iter_lines():
+        if line.startswith("event: "):
+            event = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield event, json.loads(line.removeprefix("data: "))
+
+
+def _take_output(output: str, tar: Path) -> None:
+    """A small tar comes as a data URL, a large one as the URI of a file."""
+    if output.startswith("data:"):
+        tar.write_bytes(base64.b64decode(output.split(",", 1)[1]))
+        return
+    path = Path(unquote(urlsplit(output).path))
+    if path != tar:
+        shutil.move(path, tar)
+
+
+@contextmanager
+def _file_server(folder: Path) -> Iterator[str]:
+    """Serve a folder on loopback; yields its URL."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            """Nobody reads it here."""
+
+    server = http.server.ThreadingHTTPServer((_HOST, 0), partial(Handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{_HOST}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _step(number: int, title: str) -> None:
+    print(f"\n=== {number}. {title}", flush=True)

@@ -1,0 +1,115 @@
+"""``cog-triton generate ENGINE PROMPT``: one prediction through the whole stack, streamed to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from typing import Any
+
+from cli.progress import ProgressPrinter
+from cli.serve import engine_environment
+from errors.prompt import InvalidInput
+from runner.generation import GenerationRequest, SamplingInputs
+from runner.prompt import format_prompt
+from runner.service import Service, log_to_stderr
+from runner.settings import Settings, load_settings
+
+_PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "generate",
+        help="generate text once, through a Triton of its own",
+        description="Start Triton on an engine, stream one prediction to stdout, stop.",
+    )
+    parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
+    parser.add_argument("prompt", help="the prompt; - reads it from stdin")
+    parser.add_argument("--system-prompt", default=None, help="inserted into the prompt template")
+    parser.add_argument("--prompt-template", default=None, help="with {prompt} and {system_prompt}")
+    parser.add_argument("--max-tokens", type=int, default=128, help="default: %(default)s")
+    parser.add_argument("--min-tokens", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy; default: %(default)s")
+    parser.add_argument("--top-p", type=float, default=0.95, help="default: %(default)s")
+    parser.add_argument("--top-k", type=int, default=0, help="0 for all; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=None, help="default: a random one")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="stop at it; may be repeated"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and the figures")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    _check(options)
+    environment = {**os.environ, **engine_environment(options.engine), "TRITON_HOST": "127.0.0.1"}
+    environment |= {name: str(port) for name, port in zip(_PORTS, _free_ports(len(_PORTS)), strict=True)}
+    settings = load_settings(environment)
+    request = _request(options, settings)
+    asyncio.run(_generate(settings, request, is_verbose=options.verbose))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """The limits that Cog's schema sets for the server's callers."""
+    checks = (
+        ("--max-tokens", options.max_tokens, options.max_tokens >= 1, "at least 1"),
+        ("--min-tokens", options.min_tokens, options.min_tokens >= 0, "at least 0"),
+        ("--temperature", options.temperature, 0 <= options.temperature <= 5, "from 0 to 5"),
+        ("--top-p", options.top_p, 0 <= options.top_p <= 1, "from 0 to 1"),
+        ("--top-k", options.top_k, options.top_k >= 0, "at least 0"),
+    )
+    for name, value, is_right, expected in checks:
+        if not is_right:
+            raise InvalidInput(name=name, expected=expected, value=value)
+
+
+def _request(options: argparse.Namespace, settings: Settings) -> GenerationRequest:
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    system_prompt = settings.system_prompt if options.system_prompt is None else options.system_prompt
+    template = options.prompt_template or settings.prompt_template
+    seed = secrets.randbits(64) if options.seed is None else options.seed % (1 << 64)
+    return GenerationRequest(
+        prompt=format_prompt(template, prompt=prompt, system_prompt=system_prompt),
+        max_tokens=options.max_tokens,
+        min_tokens=options.min_tokens,
+        stop_sequences=tuple(options.stop),
+        sampling=SamplingInputs(
+            temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=seed
+        ),
+    )
+
+
+async def _generate(settings: Settings, request: GenerationRequest, *, is_verbose: bool) -> None:
+    with ProgressPrinter() as progress:
+        service = Service(settings, log_to_stderr if is_verbose else _log_nothing, progress)
+        await service.open()
+    try:
+        generation = service.generate(request)
+        async for text in generation.text():
+            print(text, end="", flush=True)
+        print()
+        if is_verbose:
+            print(
+                f"{generation.output_token_count} tokens, {generation.tokens_per_second:.1f} tokens/s, "
+                f"ended by {generation.finish_reason}, seed {request.sampling.seed}",
+                file=sys.stderr,
+            )
+    finally:
+        await service.close()
+
+
+def _log_nothing(line: str) -> None:
+    """What goes wrong is raised; the rest is for ``--verbose``."""
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

@@ -1,0 +1,55 @@
+"""``cog-triton inspect ENGINE``: what an engine is, for which GPU, from which model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from cli.progress import size
+from engine.inspect import read_manifest
+from engine.manifest import Manifest
+from engine.verify import verify
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "inspect",
+        help="tell what an engine is, for which GPU, from which model",
+        description="Tell what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
+    )
+    parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    parser.add_argument("--verify", action="store_true", help="read it all and check every file's hash")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    manifest = verify(options.engine) if options.verify else read_manifest(options.engine)
+    print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
+    if options.verify and not options.json:
+        print("verified    every file has the size and SHA-256 that the manifest tells")
+    return 0
+
+
+def describe(manifest: Manifest) -> str:
+    """A few lines, one fact each; what is not known is left out."""
+    gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else _where(manifest.engine_kind)
+    library = f"{manifest.library.name} {manifest.library.version}" if manifest.library else None
+    model = (
+        manifest.model_id and f"{manifest.model_id}{f' at {manifest.revision}' if manifest.revision else ''}"
+    )
+    rows = {
+        "engine": manifest.engine_kind,
+        "model": model,
+        "runs on": gpu if manifest.world_size == 1 else f"{gpu}, {manifest.world_size} of them",
+        "library": library,
+        "precision": ", ".join(filter(None, (manifest.dtype, manifest.quantization))),
+        "sequence": manifest.max_seq_len and f"{manifest.max_seq_len} tokens, prompt and output",
+        "batch": manifest.max_batch_size and f"{manifest.max_batch_size} sequences",
+        "files": f"{len(manifest.files)}, {size(sum(each.size_bytes for each in manifest.files.values()))}",
+    }
+    return "\n".join(f"{name:<12}{value}" for name, value in rows.items() if value)
+
+
+def _where(engine_kind: str) -> str:
+    return {"transformers": "CPU or GPU", "paced": "any machine"}.get(engine_kind, "NVIDIA GPU")

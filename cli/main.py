@@ -1,0 +1,47 @@
+"""The ``cog-triton`` command."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+from cli import build, demo, generate, inspect, serve
+from errors.base import CodedError
+
+EXIT_OURS = 1
+EXIT_YOURS = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = (build, inspect, serve, generate, demo)
+"""Modules with ``add_parser(subparsers)``, which sets ``run`` on the parsed arguments."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="cog-triton",
+        description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
+        epilog="Exit codes: 0 done; 1 our failure (E2...); 2 yours to fix (E1... or usage); 130 interrupted.",
+    )
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add_parser(subparsers)
+    options = parser.parse_args(arguments)
+    # A terminated command cleans up like an interrupted one.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return int(options.run(options))
+    except CodedError as exc:
+        print(exc, file=sys.stderr)
+        return EXIT_YOURS if exc.code.startswith("E1") else EXIT_OURS
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # What read our output has gone; that is its right.
+        sys.stderr.close()
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Progress for people: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+_PLAIN_INTERVAL_S = 5.0
+
+
+class ProgressPrinter:
+    """An ``engine.progress.Progress`` that writes to stderr. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._bar: tqdm[None] | None = None
+        self._what = ""
+        self._told_s = 0.0
+
+    def __enter__(self) -> ProgressPrinter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def __call__(self, done_bytes: int, total_bytes: int | None, what: str) -> None:
+        if what != self._what:
+            self._end()
+            self._what = what
+            self._told_s = time.monotonic()
+        if self._is_terminal:
+            self._draw(done_bytes, total_bytes)
+        elif time.monotonic() - self._told_s >= _PLAIN_INTERVAL_S:
+            self._told_s = time.monotonic()
+            print(f"{what}: {plain(done_bytes, total_bytes)}", file=sys.stderr, flush=True)
+
+    def _draw(self, done_bytes: int, total_bytes: int | None) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total_bytes, desc=self._what, unit="B", unit_scale=True, unit_divisor=1024, leave=False
+            )
+        self._bar.total = total_bytes
+        self._bar.update(done_bytes - self._bar.n)
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def plain(done_bytes: int, total_bytes: int | None) -> str:
+    """``1.2 GiB of 4.0 GiB (30 %)``."""
+    if not total_bytes:
+        return size(done_bytes)
+    return f"{size(done_bytes)} of {size(total_bytes)} ({100 * done_bytes // total_bytes} %)"
+
+
+def size(count_bytes: float) -> str:
+    """A size with a binary unit, three digits or so."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:.1f} TiB"

@@ -1,0 +1,68 @@
+"""``cog-triton serve ENGINE``: the runner's Cog server and Triton on one engine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from cli.cog_server import CogServer
+from cli.curl_forms import curl_forms
+from cli.example_engine import built_example_engine
+from cli.inspect import describe
+from engine.inspect import read_manifest
+from runner.settings import load_settings
+
+_READY_TIMEOUT_S = 3600.0
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve an engine: Cog on 5000, Triton on 8000, 8001 and 8002",
+        description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
+        "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, COG_MAX_CONCURRENCY, ...); see the README.",
+    )
+    parser.add_argument(
+        "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=int, default=None, help="Cog's port (default: PORT or 5000)")
+    parser.set_defaults(run=run)
+
+
+def engine_environment(engine: str) -> dict[str, str]:
+    """How the runner is told which engine: a folder by ENGINE_DIR, a tar by COG_WEIGHTS."""
+    if Path(engine).is_dir():
+        return {"ENGINE_DIR": str(Path(engine).resolve()), "COG_WEIGHTS": ""}
+    is_url = "://" in engine
+    return {"COG_WEIGHTS": engine if is_url else str(Path(engine).resolve())}
+
+
+def run(options: argparse.Namespace) -> int:
+    engine = options.engine or str(built_example_engine(print))
+    print(describe(read_manifest(engine)))
+    port = options.port or int(os.environ.get("PORT", "5000"))
+    extra = {"TRITON_HOST": options.host, **engine_environment(engine)}
+    settings = load_settings({**os.environ, **extra})
+    log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
+    with CogServer("runner", host=options.host, port=port, log_path=log_path, extra=extra) as server:
+        print(f"starting; log: {log_path}", flush=True)
+        server.wait_ready(_READY_TIMEOUT_S)
+        print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
+        print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics). Try:\n")
+        for form in curl_forms(port, settings.triton_http_port):
+            print(f"{form.command}\n", flush=True)
+        print("Ctrl-C stops it.", flush=True)
+        _wait(server)
+    return 0
+
+
+def _wait(server: CogServer) -> None:
+    """Until the server ends or somebody interrupts us."""
+    pause = threading.Event()
+    while server.is_running():
+        pause.wait(0.5)
+    server.check_running()
