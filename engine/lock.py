@@ -1,0 +1,59 @@
+"""A lock between processes that dies with its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
+    """A descriptor that holds the lock file ``path``, for ``unlock``.
+
+    ``on_wait`` is called once if somebody else holds it and has to be awaited. Holders in the same
+    process exclude each other, too.
+    """
+    descriptor = try_lock(path)
+    if descriptor is None:
+        on_wait()
+    while descriptor is None:
+        descriptor = _open_and_lock(path, fcntl.LOCK_EX)
+    return descriptor
+
+
+def try_lock(path: Path) -> int | None:
+    """As ``lock``, but None if somebody else holds it."""
+    try:
+        return _open_and_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def unlock(path: Path, descriptor: int) -> None:
+    """Give the lock back and remove its file."""
+    try:
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _open_and_lock(path: Path, operation: int) -> int | None:
+    """None if the holder unlinked the file in the meantime: then a lock on it is worth nothing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, operation)
+        if _is_same_file(path, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

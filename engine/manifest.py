@@ -1,0 +1,164 @@
+"""``engine_manifest.json``: what an engine is, where it came from and the digest of each of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from engine.names import BadName, NameSet, normal_name
+from engine.redact import without_secrets
+from errors.engine_artifact import InvalidManifest, NewerManifest
+
+MANIFEST_NAME = "engine_manifest.json"
+FORMAT_VERSION = 1
+MAX_MANIFEST_BYTES = 16 << 20
+
+_DIGEST_KEY = "manifest_sha256"
+
+EngineKind = Literal["tensorrt_llm", "vllm", "transformers", "paced"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+class Library(_Frozen):
+    """The library that built the engine and must load it, e.g. ``tensorrt_llm`` 0.16.0."""
+
+    name: str
+    version: str
+
+
+class FileEntry(_Frozen):
+    size_bytes: Annotated[int, Field(ge=0)]
+    sha256: Sha256 | None
+    """Lower-case hex. None only in a manifest derived from a directory that has none of its own."""
+
+
+class EngineFacts(_Frozen):
+    """Everything a builder knows of an engine; None stands for "not known" or "has no meaning here"."""
+
+    engine_kind: EngineKind
+    library: Library | None = None
+    sm: Count | None = None
+    """Compute capability without the dot (86 is 8.6) that the engine was compiled for; None: any."""
+    world_size: Count = 1
+    dtype: str | None = None
+    quantization: str | None = None
+    max_batch_size: Count | None = None
+    max_input_len: Count | None = None
+    """In tokens, of the prompt."""
+    max_seq_len: Count | None = None
+    """In tokens, prompt and output together."""
+    model_id: str | None = None
+    revision: str | None = None
+    build_config: dict[str, Any] = {}
+    """The build config as given, less its secrets (taken out here, whoever forgets to)."""
+
+    @field_validator("build_config", mode="before")
+    @classmethod
+    def _without_secrets(cls, value: object) -> object:
+        return without_secrets(value)
+
+
+class Manifest(EngineFacts):
+    format_version: Literal[1] = 1
+    files: dict[str, FileEntry]
+    """Every file of the engine but the manifest itself, by its posix name relative to the engine."""
+
+    @field_validator("files")
+    @classmethod
+    def _names_are_plain(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        names = NameSet()
+        names.add(MANIFEST_NAME)
+        for name in files:
+            try:
+                if normal_name(name) != name or not name:
+                    raise BadName("is not a plain relative name")
+                names.add(name)
+            except BadName as exc:
+                raise ValueError(f"the name {name!r} {exc}") from exc
+        return files
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together, less the manifest."""
+        return sum(entry.size_bytes for entry in self.files.values())
+
+
+def make_manifest(facts: EngineFacts, files: dict[str, FileEntry], place: str) -> Manifest:
+    """``facts`` and ``files`` together; InvalidManifest if a file's name does not do."""
+    try:
+        return Manifest(**facts.model_dump(), files=files)
+    except ValidationError as exc:
+        raise InvalidManifest(place=place, reason=_first_complaint(exc)) from exc
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The one JSON text of ``manifest``: keys sorted, and a digest of itself so that damage shows."""
+    fields = manifest.model_dump(mode="json")
+    fields[_DIGEST_KEY] = _digest(fields)
+    return (json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def parse_manifest(data: bytes, place: str) -> Manifest:
+    """The manifest in ``data``; InvalidManifest or NewerManifest, which name ``place``."""
+    try:
+        return _parse(data, place)
+    except RecursionError as exc:
+        raise InvalidManifest(place=place, reason="it is nested too deeply") from exc
+
+
+def content_key(manifest: Manifest) -> str:
+    """What names an engine's content: equal keys, equal bytes in every file."""
+    return hashlib.sha256(manifest_bytes(manifest)).hexdigest()
+
+
+def _parse(data: bytes, place: str) -> Manifest:
+    fields = _json_object(data, place)
+    format_version = fields.get("format_version")
+    if type(format_version) is int and format_version > FORMAT_VERSION:
+        raise NewerManifest(place=place, format_version=format_version, newest_known=FORMAT_VERSION)
+    stated_digest = fields.pop(_DIGEST_KEY, None)
+    if stated_digest is not None and stated_digest != _digest(fields):
+        raise InvalidManifest(place=place, reason=f"its content does not match its {_DIGEST_KEY}")
+    try:
+        manifest = Manifest.model_validate(fields)
+    except ValidationError as exc:
+        raise InvalidManifest(place=place, reason=_first_complaint(exc)) from exc
+    for name, entry in manifest.files.items():
+        if entry.sha256 is None:
+            raise InvalidManifest(place=place, reason=f"it has no sha256 for {name!r}")
+    return manifest
+
+
+def _digest(fields: dict[str, Any]) -> str:
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _json_object(data: bytes, place: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(data.decode(), object_pairs_hook=_unique_keys)
+    except ValueError as exc:
+        raise InvalidManifest(place=place, reason=f"it is not JSON ({exc})") from exc
+    if not isinstance(fields, dict):
+        raise InvalidManifest(place=place, reason="it is not a JSON object")
+    return fields
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return fields
+
+
+def _first_complaint(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,56 @@
+"""Which file names an engine may hold: relative, plain, and different on every file system."""
+
+from __future__ import annotations
+
+import unicodedata
+
+MAX_NAME_BYTES = 1024
+MAX_PART_BYTES = 255
+
+
+class BadName(ValueError):
+    """A name that must not be used; its text finishes the sentence "the name ..."."""
+
+
+def normal_name(raw: str) -> str:
+    """``raw`` as a relative posix name without ``.`` parts and doubled slashes; BadName if it is unsafe.
+
+    The root itself (``./``) is the empty string.
+    """
+    if raw.startswith("/"):
+        raise BadName("is absolute")
+    if any(ord(character) < 32 or ord(character) == 127 for character in raw):
+        raise BadName("contains a control character")
+    parts = [part for part in raw.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise BadName("leaves its folder ('..')")
+    try:
+        sizes = [len(part.encode()) for part in parts]
+    except UnicodeEncodeError as exc:
+        raise BadName("is not UTF-8") from exc
+    if max(sizes, default=0) > MAX_PART_BYTES or sum(sizes) + len(sizes) > MAX_NAME_BYTES:
+        raise BadName("is too long")
+    return "/".join(parts)
+
+
+class NameSet:
+    """File names that can stand side by side on any file system, whatever it makes of case and accents."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Add a name from ``normal_name``; BadName if it meets one that is already there."""
+        key = _folded(name)
+        parents = {key[:end] for end in range(len(key)) if key[end] == "/"}
+        if key in self._files:
+            raise BadName("occurs twice (upper and lower case, accents and './' don't make it another)")
+        if key in self._folders or parents & self._files:
+            raise BadName("is a file and a folder at once")
+        self._files.add(key)
+        self._folders |= parents
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

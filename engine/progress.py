@@ -1,0 +1,13 @@
+"""How long-running work tells how far it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    def __call__(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
+        """Called after every step of about a megabyte, from the thread that asked for the work.
+
+        ``total_bytes`` is None where nobody knows it; ``what`` is a present participle ("packing").
+        """

@@ -1,0 +1,69 @@
+"""Make a file or folder beside its final place and put it there in one step, whole or not at all."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.disk import writing
+from engine.lock import lock, try_lock, unlock
+
+_MARK = ".cog-triton-staged-"
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A free path beside ``target``; what the block makes there becomes ``target``, or vanishes if it raises.
+
+    A lock file tells that its maker lives: what a killed process left is removed by the next ``staged``
+    or ``remove_stale`` in the same folder.
+    """
+    path = target.with_name(f".{target.name}{_MARK}{secrets.token_hex(4)}")
+    with writing(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(target.parent)
+        descriptor = lock(_lock_of(path))
+    try:
+        yield path
+        with writing(target):
+            path.rename(target)
+    finally:
+        _remove(path)
+        unlock(_lock_of(path), descriptor)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed processes were making in ``folder``."""
+    for path in folder.glob(f".*{_MARK}*"):
+        lock_path = path if path.suffix == ".lock" else _lock_of(path)
+        descriptor = try_lock(lock_path)
+        if descriptor is not None:
+            _remove(lock_path.with_suffix(""))
+            unlock(lock_path, descriptor)
+
+
+def is_staged(path: Path) -> bool:
+    """Whether ``path`` is something that ``staged`` has left or is making."""
+    return path.name.startswith(".") and _MARK in path.name
+
+
+def discard(folder: Path) -> None:
+    """Remove ``folder`` so that nobody ever sees half of it."""
+    with writing(folder):
+        doomed = folder.with_name(f".{folder.name}{_MARK}{secrets.token_hex(4)}")
+        folder.rename(doomed)
+        _remove(doomed)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

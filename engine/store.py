@@ -1,0 +1,146 @@
+"""Engines by source, each unpacked once into a cache folder that several processes may share.
+
+    <cache_dir>/engines/<key>/      an engine, whole
+    <cache_dir>/sources/<digest>    the key of the engine that a source last led to
+
+An engine's key is the digest of its manifest, which holds the digest of every file: so it is content,
+not a URL, that is found again, and opening a known engine costs the first bytes of its tar. Without a
+manifest (tars of the original cog-trt-llm) the key is the source together with what changes when its
+content does: ETag, Last-Modified and size of a URL, size, time and inode of a file. If a server tells
+none of them, such a tar is fetched anew each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engine.compression import PlainTar, plain_tar
+from engine.directory import Engine, load
+from engine.disk import writing
+from engine.fetch import Source, fetch, local_path
+from engine.inspect import leading_manifest
+from engine.lock import lock, unlock
+from engine.manifest import content_key
+from engine.progress import Progress
+from engine.staging import discard, remove_stale
+from engine.transfer import DEFAULT_TRANSFER, Transfer
+from engine.unpack import unpack
+from errors.base import CodedError
+from errors.engine_artifact import SourceFailed, SourceForbidden, SourceUnreachable
+
+
+def open_engine(
+    source: str | Path,
+    cache_dir: Path,
+    *,
+    progress: Progress | None = None,
+    transfer: Transfer = DEFAULT_TRANSFER,
+) -> Engine:
+    """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
+
+    Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
+    signature expired), the engine it last led to is used, with a warning. Raises the errors of ``load``,
+    ``fetch`` and ``unpack``.
+    """
+    path = local_path(source)
+    if path is not None and path.is_dir():
+        return load(path)
+    cache = _Cache(cache_dir)
+    try:
+        stream = fetch(source, transfer=transfer)
+    except (SourceUnreachable, SourceForbidden, SourceFailed) as error:
+        if (engine := cache.last_known(source)) is None:
+            raise
+        warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
+        return replace(engine, warnings=(*engine.warnings, warning))
+    with stream:
+        return cache.open(stream, source, progress)
+
+
+class _Cache:
+    def __init__(self, folder: Path) -> None:
+        self._engines = folder / "engines"
+        self._sources = folder / "sources"
+        with writing(folder):
+            self._engines.mkdir(parents=True, exist_ok=True)
+            self._sources.mkdir(exist_ok=True)
+            remove_stale(self._engines)
+
+    def open(self, stream: Source, source: str | Path, progress: Progress | None) -> Engine:
+        tar = plain_tar(stream, stream.place, stream.size_bytes)
+        manifest = leading_manifest(tar, stream.place)
+        if manifest is not None:
+            key, is_content_known = content_key(manifest), True
+        else:
+            key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
+        with self._locked(key, progress):
+            engine = self._load(key) if is_content_known else None
+            if engine is None:
+                engine = self._unpack(key, tar, stream, progress)
+            self._remember(source, key)
+        return engine
+
+    def last_known(self, source: str | Path) -> Engine | None:
+        try:
+            key = self._record(source).read_text()
+        except OSError:
+            return None
+        return self._load(key)
+
+    def _load(self, key: str) -> Engine | None:
+        try:
+            return load(self._engines / key)
+        except CodedError:
+            return None  # never there, or damaged since: both are cured by fetching it
+
+    def _unpack(self, key: str, tar: PlainTar, stream: Source, progress: Progress | None) -> Engine:
+        target = self._engines / key
+        if target.exists():
+            discard(target)
+        unpack(tar, target, place=stream.place, progress=progress)
+        return load(target)
+
+    def _remember(self, source: str | Path, key: str) -> None:
+        record = self._record(source)
+        with writing(record):
+            temporary = record.with_name(f"{record.name}.{secrets.token_hex(4)}")
+            temporary.write_text(key)
+            temporary.replace(record)
+
+    def _record(self, source: str | Path) -> Path:
+        return self._sources / _digest(_name(source))
+
+    @contextmanager
+    def _locked(self, key: str, progress: Progress | None) -> Iterator[None]:
+        """One process unpacks an engine; who wants the same one meanwhile waits, and finds it."""
+        path = self._engines / f"{key}.lock"
+
+        def tell() -> None:
+            if progress:
+                progress(0, None, "waiting for another process that unpacks this engine")
+
+        with writing(path):
+            descriptor = lock(path, tell)
+        try:
+            yield
+        finally:
+            unlock(path, descriptor)
+
+
+def _name(source: str | Path) -> str:
+    """What stands for a source in a digest: a URL without user and password, a path in full."""
+    path = local_path(source)
+    if path is not None:
+        return str(path.resolve())
+    parts = urlsplit(str(source))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

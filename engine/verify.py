@@ -1,0 +1,77 @@
+"""Read every byte of an engine and hold it against the manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.archive import Member
+from engine.compression import plain_tar
+from engine.contents import ContentReader, Write, compare
+from engine.digest import HashingCopier
+from engine.directory import file_sizes, load
+from engine.disk import reading
+from engine.manifest import MANIFEST_NAME, FileEntry, Manifest
+from engine.progress import Progress
+from errors.engine_artifact import EngineNotFound
+
+
+def verify(path: Path, *, progress: Progress | None = None) -> Manifest:
+    """The manifest of the engine directory or tar ``path``, of which every byte is as it was packed.
+
+    Raises what ``load`` or ``unpack`` would, and UnexpectedEngineFile for a file the manifest does not
+    list. Without a manifest only the tar's own structure can be checked.
+    """
+    with reading(path):
+        if not path.exists():
+            raise EngineNotFound(place=path, reason="does not exist")
+    return _verify_directory(path, progress) if path.is_dir() else _verify_tar(path, progress)
+
+
+def _verify_tar(path: Path, progress: Progress | None) -> Manifest:
+    with reading(path):
+        file = path.open("rb")
+    with file:
+        tar = plain_tar(file, str(path), os.fstat(file.fileno()).st_size)
+        return ContentReader(
+            tar, str(path), _discard, what="verifying", size_bytes=tar.size_bytes, progress=progress
+        ).read_all()
+
+
+@contextmanager
+def _discard(member: Member) -> Iterator[Write]:
+    yield _ignore
+
+
+def _verify_directory(path: Path, progress: Progress | None) -> Manifest:
+    manifest = load(path).manifest
+    if not (path / MANIFEST_NAME).exists():
+        return manifest
+    done_bytes = 0
+
+    def read(buffer: memoryview) -> int:
+        nonlocal done_bytes
+        count = file.readinto(buffer)
+        done_bytes += count
+        if progress:
+            progress(done_bytes, manifest.size_bytes, "verifying")
+        return count
+
+    digests: dict[str, tuple[int, Future[str]]] = {}
+    with HashingCopier() as copier:
+        for name, size_bytes in file_sizes(path):
+            with reading(path / name), (path / name).open("rb", buffering=0) as file:
+                digests[name] = size_bytes, copier.copy(read, _ignore, size_bytes)
+        files = {
+            name: FileEntry(size_bytes=size_bytes, sha256=digest.result())
+            for name, (size_bytes, digest) in digests.items()
+        }
+    compare(manifest, files, str(path))
+    return manifest
+
+
+def _ignore(chunk: memoryview) -> None:
+    pass
