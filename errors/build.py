@@ -1,1 +1,47 @@
 """23xx: failures while an engine is built."""
+
+from __future__ import annotations
+
+from errors.base import CodedError
+
+
+class DownloadFailed(CodedError):
+    code = "E2301"
+    summary = "A download from the Hugging Face Hub did not finish"
+    template = "Downloading {what} from {endpoint} failed ({reason}); {remedy}."
+
+
+class DownloadCorrupt(CodedError):
+    code = "E2302"
+    summary = "A downloaded file is not the file that the Hugging Face Hub announced"
+    template = (
+        "{name} of {model_id} arrived with {algorithm} {actual}, but the Hub announces {expected}; "
+        "the file was thrown away, start the build again to fetch it anew."
+    )
+
+
+class ConversionFailed(CodedError):
+    code = "E2303"
+    summary = "A program of the engine environment that converts a model's files failed"
+    template = "{what} failed ({reason}). Its last lines: {log_tail}"
+
+
+class UploadFailed(CodedError):
+    code = "E2304"
+    summary = "The finished engine could not be uploaded"
+    template = "engine.tar could not be uploaded to {url} ({reason}); it is kept as {path}."
+
+
+class NotEnoughSpace(CodedError):
+    code = "E2305"
+    summary = "The disk has not enough free space for the build"
+    template = (
+        "{folder} has {free_bytes} bytes free, but {purpose} takes {needed_bytes}; "
+        "free some space or set {variable} to a folder on a larger disk."
+    )
+
+
+class BuildFailed(CodedError):
+    code = "E2306"
+    summary = "A file or folder of the build can't be read or written"
+    template = "The build stopped ({reason}); check that {path} can be read and written and start it again."

@@ -1,1 +1,80 @@
 """12xx: what can be wrong with a build config and with what it points to."""
+
+from __future__ import annotations
+
+from errors.base import CodedError
+
+
+class BuildConfigUnreadable(CodedError):
+    code = "E1201"
+    summary = "The build config can't be read as a YAML mapping"
+    template = "The build config {source} can't be read: {reason}."
+
+
+class UnknownBuildKey(CodedError):
+    code = "E1202"
+    summary = "The build config has a key that does not exist"
+    template = "{key} is not a key of {where}; {remedy}"
+
+
+class InvalidBuildValue(CodedError):
+    code = "E1203"
+    summary = "A key of the build config has a value it does not allow"
+    template = "{key} must be {expected}, but is {value}."
+
+
+class ConflictingBuildKeys(CodedError):
+    code = "E1204"
+    summary = "Keys of the build config are missing or can't stand together"
+    template = "The build config {problem}; {remedy}."
+
+
+class ModelPathInvalid(CodedError):
+    code = "E1205"
+    summary = "model_path is not a model folder inside the folder it is relative to"
+    template = "model_path {model_path!r} {problem}; {remedy}."
+
+
+class ModelNotFound(CodedError):
+    code = "E1206"
+    summary = "The Hugging Face Hub has no such model or revision"
+    template = "{endpoint} has no model {model_id!r} at revision {revision!r}; check model_id and revision."
+
+
+class ModelAccessDenied(CodedError):
+    code = "E1207"
+    summary = "The Hugging Face Hub does not let this caller have the model"
+    template = (
+        "{endpoint} denies access to model {model_id!r} (HTTP {status}): it is private, gated or misspelt; "
+        "{remedy}."
+    )
+
+
+class WeightFormatMissing(CodedError):
+    code = "E1208"
+    summary = "The model has no weights in the format asked for"
+    template = "{model} has no weights in format {weight_format}; {remedy}."
+
+
+class EngineKindUnavailable(CodedError):
+    code = "E1209"
+    summary = "This builder can't build engines of this kind"
+    template = "This builder can't build {engine_kind} engines on this machine; it builds {available}."
+
+
+class ModelUnusable(CodedError):
+    code = "E1210"
+    summary = "The model's files are incomplete or contradict each other"
+    template = "{model} can't be built: {problem}."
+
+
+class TokenizerUnusable(CodedError):
+    code = "E1211"
+    summary = "The model has no tokenizer that can become a fast one"
+    template = "{model} gives no fast tokenizer: {problem}."
+
+
+class ModelTarUnavailable(CodedError):
+    code = "E1212"
+    summary = "model_tar_url can't be fetched or is not a model's tar"
+    template = "model_tar_url {url} can't be used: {reason}."

@@ -1,0 +1,116 @@
+"""Build an engine: config -> plan -> engine.tar, which is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import get_token
+from pydantic import SecretStr
+
+from builder.config import BuildConfig
+from builder.config_file import checked_token, read_config
+from builder.files import cache_folder
+from builder.kinds import plan
+from builder.plan import Work
+from engine.lock import lock, try_lock, unlock
+from engine.manifest import Manifest
+from engine.progress import Progress
+from errors.build import BuildFailed
+
+OWN_FOLDER = Path(__file__).resolve().parent
+"""What ``model_path`` is relative to in a config that came by URL: the models that ship lie here."""
+
+
+def build(
+    config_source: str | Path,
+    destination: Path,
+    *,
+    hf_token: str | None = None,
+    base_dir: Path | None = None,
+    report: Callable[[str], None] = print,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Build the engine that the config at ``config_source`` (path or URL) describes into ``destination``.
+
+    ``model_path`` is relative to ``base_dir``; without one to the config's folder, then to this package's.
+    ``hf_token`` wins over a token in the config, that over HF_TOKEN. ``report`` is given lines without a
+    token in them. Raises 12xx for what the caller can change, 13xx and 23xx for the rest; a failed build
+    leaves ``destination`` as it was.
+    """
+    try:
+        file = read_config(config_source)
+        token = _first_token(hf_token, file.hf_token)
+        steps = plan(file.config)
+        folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
+        with _scratch(cache_folder()) as scratch:
+            work = Work(
+                config=file.config,
+                hf_token=token,
+                folders=folders,
+                cache=cache_folder(),
+                directory=scratch / "engine",
+                scratch=scratch,
+                destination=destination.absolute(),
+                packed_config=_packed_config(file.config, token),
+                report=_without_token(report, token),
+                progress=progress,
+            )
+            work.directory.mkdir()
+            for note in file.notes:
+                work.report(note)
+            for number, step in enumerate(steps, 1):
+                work.report(f"[{number}/{len(steps)}] {step.title}")
+                step.run(work)
+            return work.manifest
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or destination) from exc
+
+
+def _first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:
+    """The token given, else the config's, else the one this machine's user has for the Hub."""
+    token = checked_token(given or "") or configured
+    return token or checked_token(get_token() or "", key="HF_TOKEN")
+
+
+def _without_token(report: Callable[[str], None], token: SecretStr | None) -> Callable[[str], None]:
+    secret = token.get_secret_value() if token is not None else ""
+    return lambda line: report(line.replace(secret, "***") if secret else line)
+
+
+def _packed_config(config: BuildConfig, token: SecretStr | None) -> dict[str, Any]:
+    """The config's keys as given for the manifest, without the token wherever it may stand."""
+    text = config.model_dump_json(exclude_unset=True)
+    if token is not None:
+        text = text.replace(json.dumps(token.get_secret_value())[1:-1], "***")
+    packed: dict[str, Any] = json.loads(text)
+    return packed
+
+
+@contextmanager
+def _scratch(cache: Path) -> Iterator[Path]:
+    """A new folder on the cache's file system, where files of the cache need no copy.
+
+    Those of killed builds are removed: nobody holds their locks any more.
+    """
+    parent = cache / "builds"
+    parent.mkdir(parents=True, exist_ok=True)
+    for lock_path in parent.glob("*.lock"):
+        if (descriptor := try_lock(lock_path)) is not None:
+            shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
+            unlock(lock_path, descriptor)
+    folder = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
+    lock_path = folder.with_suffix(".lock")
+    descriptor = lock(lock_path)
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        unlock(lock_path, descriptor)

@@ -1,0 +1,207 @@
+"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, apart, its token.
+
+All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
+which may hold a token.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from builder.config import BuildConfig, PacedEngine, ProgramStep
+from engine.redact import redact_url
+from errors.build_config import (
+    BuildConfigUnreadable,
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    UnknownBuildKey,
+)
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_NODES = 10_000
+FETCH_TIMEOUT_S = 30.0
+
+TOKEN_KEY = "hf_token"
+_IGNORED_KEYS = {"merge": "cog-trt-llm wrote it into the configs it packed"}
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "convert_to_ft": ProgramStep,
+    "quantize": ProgramStep,
+    "build": ProgramStep,
+    "paced": PacedEngine,
+}
+_EXPECTED = {
+    "string_type": "text (put it in quotes)",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "greater_than_equal": "at least {ge}",
+    "literal_error": "{expected}",
+    "value_error": "{error}",
+}
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A build config as read; ``folder`` is where it lies, None when it came by URL."""
+
+    config: BuildConfig
+    hf_token: SecretStr | None
+    folder: Path | None
+    notes: tuple[str, ...]
+
+
+def read_config(source: str | Path) -> ConfigFile:
+    """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors."""
+    is_url = isinstance(source, str) and source.startswith(("http://", "https://"))
+    shown = redact_url(str(source)) if is_url else str(source)
+    text = _fetch(str(source), shown) if is_url else _read(Path(source))
+    folder = None if is_url else Path(source).absolute().parent
+    return parse_config(text, shown=shown, folder=folder)
+
+
+def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
+    """Check the YAML ``text`` of a config that errors call ``shown``."""
+    keys = _parse_yaml(text, shown)
+    token = _take_token(keys)
+    notes = tuple(
+        f"{key}: ignored ({why})" for key, why in _IGNORED_KEYS.items() if keys.pop(key, None) is not None
+    )
+    try:
+        config = BuildConfig.model_validate(keys)
+    except ValidationError as exc:
+        raise _translated(exc) from None  # NOTE: pydantic's text repeats values
+    return ConfigFile(config, token, folder, notes)
+
+
+def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
+    """``token`` without surrounding white space, None if nothing is left; never told in an error."""
+    stripped = token.strip()
+    if not re.fullmatch(r"[!-~]*", stripped):
+        raise InvalidBuildValue(key=key, expected="a Hugging Face token", value="something else (not shown)")
+    return SecretStr(stripped) if stripped else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as exc:
+        raise BuildConfigUnreadable(source=path, reason=exc.strerror or type(exc).__name__) from exc
+    return _of_allowed_size(text, str(path))
+
+
+def _fetch(url: str, shown: str) -> bytes:
+    text = b""
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=FETCH_TIMEOUT_S) as response:
+            if response.status_code != httpx.codes.OK:
+                raise BuildConfigUnreadable(source=shown, reason=f"HTTP {response.status_code}")
+            for chunk in response.iter_bytes():
+                text += chunk
+                if len(text) > MAX_CONFIG_BYTES:
+                    break
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise BuildConfigUnreadable(source=shown, reason=type(exc).__name__) from exc
+    return _of_allowed_size(text, shown)
+
+
+def _of_allowed_size(text: bytes, shown: str) -> bytes:
+    if len(text) > MAX_CONFIG_BYTES:
+        raise BuildConfigUnreadable(source=shown, reason=f"it is larger than {MAX_CONFIG_BYTES} bytes")
+    return text
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys in silence; here they are an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag != "tag:yaml.org,2002:merge" and isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem="a key stands twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _parse_yaml(text: bytes, shown: str) -> dict[Any, Any]:
+    try:
+        keys = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as exc:
+        raise BuildConfigUnreadable(source=shown, reason=_yaml_problem(exc)) from None
+    if not isinstance(keys, dict):
+        kind = "empty" if keys is None else f"a {type(keys).__name__}"
+        raise BuildConfigUnreadable(source=shown, reason=f"a mapping of keys is expected, but it is {kind}")
+    if not _is_small(keys):
+        raise BuildConfigUnreadable(source=shown, reason=f"it unfolds to more than {MAX_CONFIG_NODES} values")
+    return keys
+
+
+def _yaml_problem(exc: Exception) -> str:
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        mark, problem = exc.problem_mark, str(exc.problem).split("'")[0].strip()  # in quotes: the file's text
+        return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+    return "it is not readable YAML text in UTF-8"
+
+
+def _is_small(value: object) -> bool:
+    """Whether ``value`` has at most MAX_CONFIG_NODES parts, each alias counted where it stands."""
+    pending, count = [value], 0
+    while pending and count <= MAX_CONFIG_NODES:
+        part, count = pending.pop(), count + 1
+        if isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, (list, tuple, set)):
+            pending += part
+    return not pending
+
+
+def _take_token(keys: dict[Any, Any]) -> SecretStr | None:
+    token = keys.pop(TOKEN_KEY, None)
+    if token is None:
+        return None
+    if not isinstance(token, str):
+        raise InvalidBuildValue(key=TOKEN_KEY, expected="text (put it in quotes)", value="not shown")
+    return checked_token(token)
+
+
+def _translated(exc: ValidationError) -> UnknownBuildKey | InvalidBuildValue | ConflictingBuildKeys:
+    problem = exc.errors(include_url=False)[0]
+    path = [str(part) for part in problem["loc"] if part != "[key]"]
+    key = ".".join(path)
+    if problem["type"] in ("extra_forbidden", "invalid_key"):
+        return _unknown_key(path)
+    if problem["type"] == "missing":
+        return ConflictingBuildKeys(problem=f"lacks {key}", remedy=f"add {path[-1]} under {path[0]}")
+    expected = _EXPECTED.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
+    return InvalidBuildValue(key=key, expected=expected, value=_shown(problem["input"]))
+
+
+def _unknown_key(path: list[str]) -> UnknownBuildKey:
+    *section, key = path
+    where = section[0] if section else "the build config"
+    names = list(_SECTIONS[where].model_fields) if section else [*BuildConfig.model_fields, TOKEN_KEY]
+    nearest = difflib.get_close_matches(key, names, n=1)
+    remedy = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(sorted(names))}."
+    return UnknownBuildKey(key=key, where=where, remedy=remedy)
+
+
+def _shown(value: object) -> str:
+    """``value`` for an error's text; of a mapping or list only that, for a token may stand inside."""
+    if isinstance(value, (dict, list, set)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    shown = "empty" if value is None else repr(value)
+    return shown if len(shown) <= 100 else shown[:97] + "..."

@@ -1,0 +1,44 @@
+"""The builder's folders and how files get into them: without copying gigabytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from errors.build import NotEnoughSpace
+
+CACHE_VARIABLE = "COG_TRITON_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: COG_TRITON_CACHE, else ``cog-triton`` in the user's cache folder."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cog-triton"
+
+
+def place(source: Path, destination: Path) -> None:
+    """Make ``source`` appear as ``destination``: one more name for the file where that is possible."""
+    try:
+        os.link(source.resolve(), destination)
+    except OSError as exc:
+        if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+            raise
+        shutil.copyfile(source, destination)
+
+
+def need_space(folder: Path, needed_bytes: int, *, purpose: str, variable: str) -> None:
+    """Raise NotEnoughSpace unless ``folder`` (existing or to be made) has room for ``needed_bytes``."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if needed_bytes > free_bytes:
+        raise NotEnoughSpace(
+            folder=existing,
+            free_bytes=free_bytes,
+            purpose=purpose,
+            needed_bytes=needed_bytes,
+            variable=variable,
+        )

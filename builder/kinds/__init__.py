@@ -1,0 +1,66 @@
+"""The engine kinds this builder can build, one entry each: its keys and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from builder.config import BuildConfig, EngineKind
+from builder.kinds import paced, transformers
+from builder.plan import Step, pack_step
+from errors.build_config import ConflictingBuildKeys, EngineKindUnavailable
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``keys`` are those of the config that mean something to this kind, beside those every kind has."""
+
+    keys: frozenset[str]
+    steps: Callable[[BuildConfig], Sequence[Step]]
+
+
+KINDS: Mapping[EngineKind, Kind] = {
+    "transformers": Kind(transformers.KEYS, transformers.steps),
+    "paced": Kind(paced.KEYS, paced.steps),
+}
+
+_MODEL_KEYS = frozenset(
+    {"engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
+)
+
+
+def plan(config: BuildConfig) -> list[Step]:
+    """The steps of a build from ``config``; raises E1204 and E1209 before anything is done."""
+    _check_source(config)
+    kind = KINDS.get(config.engine_kind)
+    if kind is None:
+        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=" and ".join(KINDS))
+    given = {name for name in config.model_fields_set if getattr(config, name) is not None}
+    if foreign := sorted(given - kind.keys - _MODEL_KEYS):
+        raise ConflictingBuildKeys(
+            problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not know",
+            remedy="leave that out or choose another engine",
+        )
+    return [*kind.steps(config), pack_step()]
+
+
+def plan_lines(config: BuildConfig) -> list[str]:
+    """The plan as text, a line for each step."""
+    steps = plan(config)
+    return [f"[{number}/{len(steps)}] {step.title}" for number, step in enumerate(steps, 1)]
+
+
+def _check_source(config: BuildConfig) -> None:
+    if config.model_id is None and config.model_path is None and config.model_tar_url is None:
+        raise ConflictingBuildKeys(
+            problem="names no model", remedy="give one of model_id, model_path and model_tar_url"
+        )
+    if config.model_path is not None and config.model_tar_url is not None:
+        raise ConflictingBuildKeys(
+            problem="gives both model_path and model_tar_url", remedy="leave one of them out"
+        )
+    if "revision" in config.model_fields_set and (config.model_path or config.model_tar_url):
+        raise ConflictingBuildKeys(
+            problem="gives a revision for a model that does not come from the Hub",
+            remedy="leave out revision, or both model_path and model_tar_url",
+        )

@@ -1,0 +1,61 @@
+"""The ``paced`` engine: no weights, a tokenizer and the rate at which tokens are emitted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from builder.checkpoint import read_config
+from builder.config import BuildConfig
+from builder.plan import Step, Work, download_step
+from builder.tokenizer import place_tokenizer
+from engine.manifest import EngineFacts
+from errors.build_config import ConflictingBuildKeys
+
+KEYS = frozenset({"paced", "max_seq_len", "max_batch_size"})
+
+DEFAULT_MAX_SEQ_LEN = 4096
+"""In tokens, where neither the config nor the model whose tokenizer is used tells one."""
+
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def steps(config: BuildConfig) -> Sequence[Step]:
+    if config.paced is None:
+        raise ConflictingBuildKeys(
+            problem="lacks paced.tokens_per_second", remedy="add it (0 is as fast as possible)"
+        )
+    return [
+        download_step(config, with_weights=False),
+        Step("tokenizer", _place_tokenizer),
+        Step(f"pace ({config.paced.tokens_per_second:g} tokens per second)", _write_pace),
+    ]
+
+
+def _place_tokenizer(work: Work) -> None:
+    work.vocab_size = place_tokenizer(
+        work.model,
+        work.directory,
+        scratch=work.scratch,
+        trust_remote_code=work.config.trust_remote_code,
+    )
+
+
+def _write_pace(work: Work) -> None:
+    assert work.config.paced is not None, "steps() checked it"
+    known = read_config(work.model) if "config.json" in work.model.files else None
+    model_limit = known.max_position_embeddings if known is not None else None
+    max_seq_len = work.config.max_seq_len or model_limit or DEFAULT_MAX_SEQ_LEN
+    token_ids = {key: known.values[key] for key in _TOKEN_IDS if known is not None and key in known.values}
+    pace = {"tokens_per_second": work.config.paced.tokens_per_second}
+    config = {"max_position_embeddings": max_seq_len, "vocab_size": work.vocab_size, **token_ids}
+    for name, content in (("paced.json", pace), ("config.json", config)):
+        (work.directory / name).write_text(json.dumps(content, indent=2) + "\n")
+    work.facts = EngineFacts(
+        engine_kind="paced",
+        max_batch_size=work.config.max_batch_size,
+        max_input_len=max_seq_len - 1 if max_seq_len > 1 else None,
+        max_seq_len=max_seq_len,
+        model_id=work.model.name,
+        revision=work.model.revision,
+    )

@@ -1,0 +1,92 @@
+"""The ``transformers`` engine: safetensors weights, the model's configuration and a fast tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from builder.checkpoint import check_shards, read_config, read_object, safetensors_dtype
+from builder.config import BuildConfig
+from builder.converter import run_conversion
+from builder.files import place
+from builder.model_files import supporting_names, weight_names
+from builder.plan import Step, Work, download_step
+from builder.tokenizer import place_tokenizer
+from engine.manifest import EngineFacts
+from errors.build_config import InvalidBuildValue, ModelUnusable
+
+KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size"})
+
+_INDEX = "model.safetensors.index.json"
+_PICKLED_INDEX = "pytorch_model.bin.index.json"
+
+
+def steps(config: BuildConfig) -> Sequence[Step]:
+    return [
+        download_step(config, with_weights=True),
+        Step("check model", _check_model),
+        Step("weights (safetensors, converted if need be)", _place_weights),
+        Step("tokenizer", _place_tokenizer),
+    ]
+
+
+def _check_model(work: Work) -> None:
+    model_config = read_config(work.model)
+    limit = model_config.max_position_embeddings
+    max_seq_len = work.config.max_seq_len or limit
+    if limit is not None and max_seq_len is not None and max_seq_len > limit:
+        expected = f"at most {limit}, the model's max_position_embeddings"
+        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=max_seq_len)
+    work.facts = EngineFacts(
+        engine_kind="transformers",
+        dtype=work.config.dtype or model_config.dtype,
+        max_batch_size=work.config.max_batch_size,
+        max_input_len=max_seq_len - 1 if max_seq_len is not None and max_seq_len > 1 else None,
+        max_seq_len=max_seq_len,
+        model_id=work.model.name,
+        revision=work.model.revision,
+    )
+    place(work.model.files["config.json"], work.directory / "config.json")
+    if "generation_config.json" in work.model.files:
+        read_object(work.model, "generation_config.json")
+        place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
+    if work.config.trust_remote_code:
+        for name in supporting_names(work.model.files, code=True):
+            if name.endswith(".py"):
+                place(work.model.files[name], work.directory / name)
+
+
+def _place_weights(work: Work) -> None:
+    weight_format, names = weight_names(work.model.name, work.model.files, work.config.weight_format)
+    if weight_format == "safetensors":
+        _place_safetensors(work, names)
+    else:
+        check_shards(work.model, names, _PICKLED_INDEX)
+        what = f"turning {work.model.name}'s {weight_format} weights into safetensors"
+        files = [work.model.files[name] for name in names]
+        run_conversion(
+            "weights_to_safetensors.py", [work.directory, *files], what=what, log=work.scratch / "weights.log"
+        )
+
+
+def _place_safetensors(work: Work, names: Sequence[str]) -> None:
+    model = work.model
+    if len(names) > 1 and _INDEX not in model.files:
+        problem = f"its weights are {len(names)} files, but it lacks {_INDEX}"
+        raise ModelUnusable(model=model.name, problem=problem)
+    check_shards(model, names, _INDEX)
+    dtype = safetensors_dtype(model, names)
+    if work.facts.dtype is None:
+        work.facts = work.facts.model_copy(update={"dtype": dtype})
+    for name in names:
+        place(model.files[name], work.directory / ("model.safetensors" if len(names) == 1 else name))
+    if len(names) > 1:
+        place(model.files[_INDEX], work.directory / _INDEX)
+
+
+def _place_tokenizer(work: Work) -> None:
+    work.vocab_size = place_tokenizer(
+        work.model,
+        work.directory,
+        scratch=work.scratch,
+        trust_remote_code=work.config.trust_remote_code,
+    )

@@ -1,0 +1,75 @@
+"""The builder as a Cog runner: a build config goes in, an engine.tar comes out."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import cast
+
+import cog
+
+from builder.build import OWN_FOLDER, build
+from builder.upload import find_upload_url, upload
+from engine.progress import Progress
+
+ENGINE_TAR_VARIABLE = "ENGINE_TAR"
+MAX_INLINE_BYTES = 64 << 20
+"""Of an engine.tar answered as a file: Cog puts it into the JSON as base64, in eight times its memory."""
+REPORT_INTERVAL_S = 5.0
+
+
+class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
+    """One build at a time; the last one's engine.tar stays at ENGINE_TAR, else in the working directory."""
+
+    def run(
+        self,
+        config: cog.Path = cog.Input(  # noqa: B008 - how Cog declares an input
+            description="The build config (YAML): a URL, or a path on the builder"
+        ),
+        hf_token: cog.Secret | None = cog.Input(  # noqa: B008
+            default=None, description="Hugging Face token, for models that are private or gated"
+        ),
+    ) -> cog.Path:
+        """Build an engine; the answer is engine.tar, or where it is if it is too large for an answer."""
+        engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
+        engine_tar.unlink(missing_ok=True)
+        # NOTE: Cog downloads a URL and passes a Path; any other text reaches us as the str it is.
+        is_local = isinstance(config, str)
+        build(
+            str(config),
+            engine_tar,
+            hf_token=hf_token.get_secret_value() if hf_token is not None else None,
+            base_dir=None if is_local else OWN_FOLDER,
+            report=_print_line,
+            progress=_progress_lines(),
+        )
+        return _answer(engine_tar)
+
+
+def _answer(engine_tar: Path) -> cog.Path:
+    if (upload_url := find_upload_url()) is not None:
+        url = upload(engine_tar, upload_url, _progress_lines())
+        return cast(cog.Path, url)  # NOTE: Cog passes a str on as it is, also where a Path is declared
+    if engine_tar.stat().st_size <= MAX_INLINE_BYTES:
+        return cog.Path(engine_tar)
+    _print_line(f"too large for an answer: docker container cp <container>:{engine_tar} .")
+    return cast(cog.Path, engine_tar.as_uri())
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _progress_lines() -> Progress:
+    """Progress as a line now and then: Cog's logs are no terminal."""
+    last_s = time.monotonic()
+
+    def progress(done_bytes: int, total_bytes: int | None, what: str) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= REPORT_INTERVAL_S:
+            last_s = time.monotonic()
+            of_total = f" of {total_bytes / 1e6:,.0f}" if total_bytes else ""
+            _print_line(f"{what}: {done_bytes / 1e6:,.0f}{of_total} MB")
+
+    return progress

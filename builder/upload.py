@@ -1,0 +1,82 @@
+"""Put a finished engine.tar where the Cog server was told to put outputs, straight from the disk.
+
+Cog's own upload reads the whole file into memory (twice) and gives up after 25 seconds, so a large engine
+is sent from here, by the same protocol: PUT to ``<upload URL>/<file name>``; the answer's Location, or else
+the URL, without its query, is where the file is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urljoin
+
+import httpx
+
+from engine.progress import Progress
+from engine.redact import redact_text, redact_url
+from errors.build import UploadFailed
+
+UPLOAD_URL_VARIABLE = "COG_UPLOAD_URL"
+TIMEOUT_S = 120.0
+"""Of one read or write, not of the whole upload."""
+
+_OPTION = "--upload-url"
+_CHUNK_BYTES = 1 << 20
+_MAX_REDIRECTS = 5
+
+
+def find_upload_url() -> str | None:
+    """COG_UPLOAD_URL, else the ``--upload-url`` of the Cog server whose worker this process is."""
+    if url := os.environ.get(UPLOAD_URL_VARIABLE):
+        return url
+    try:
+        # NOTE: Cog does not hand the option down; its worker is the server's direct child.
+        arguments = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == _OPTION:
+            return following or None
+        if argument.startswith(f"{_OPTION}="):
+            return argument.removeprefix(f"{_OPTION}=") or None
+    return None
+
+
+def upload(path: Path, prefix: str, progress: Progress | None) -> str:
+    """Send ``path`` to below ``prefix`` and return the URL under which it can be had; else UploadFailed."""
+    url = prefix.rstrip("/") + "/" + path.name
+    try:
+        with httpx.Client(timeout=TIMEOUT_S) as client:
+            for _ in range(_MAX_REDIRECTS + 1):
+                response = _put(client, path, url, progress)
+                if response.status_code not in (307, 308) or "Location" not in response.headers:
+                    break
+                url = urljoin(url, response.headers["Location"])
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise _failed(path, prefix, redact_text(str(exc)) or type(exc).__name__) from exc
+    if not response.is_success:
+        raise _failed(path, prefix, f"HTTP {response.status_code}")
+    final = httpx.URL(urljoin(url, response.headers.get("Location", url)))
+    return str(final.copy_with(query=None, userinfo=b""))
+
+
+def _put(client: httpx.Client, path: Path, url: str, progress: Progress | None) -> httpx.Response:
+    headers = {"Content-Type": "application/x-tar", "Content-Length": str(path.stat().st_size)}
+    return client.put(url, content=_chunks(path, progress), headers=headers)
+
+
+def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
+    total_bytes = path.stat().st_size
+    done_bytes = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+            done_bytes += len(chunk)
+            if progress is not None:
+                progress(done_bytes, total_bytes, "uploading")
+
+
+def _failed(path: Path, prefix: str, reason: str) -> UploadFailed:
+    return UploadFailed(url=redact_url(prefix), reason=reason, path=path)

@@ -1,0 +1,74 @@
+"""Obtain a model's files: from the Hugging Face Hub, from a tar, or from a folder that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from builder.config import BuildConfig
+from builder.hub import Hub
+from builder.model_files import Model, supporting_names, weight_names
+from builder.model_tar import obtain_model_tar
+from engine.progress import Progress
+from errors.build_config import ModelPathInvalid
+
+
+def obtain_model(
+    config: BuildConfig,
+    *,
+    folders: Sequence[Path],
+    token: SecretStr | None,
+    cache: Path,
+    scratch: Path,
+    with_weights: bool,
+    progress: Progress | None,
+) -> Model:
+    """The files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
+
+    ``folders`` are what ``model_path`` may be relative to, the first that has it counts. model_path wins
+    over model_tar_url, and that over model_id, which is then just the model's name.
+    """
+    if config.model_path is not None:
+        folder = _find(config.model_path, folders)
+        return _of_folder(config, folder, revision=None, with_weights=with_weights)
+    if config.model_tar_url is not None:
+        folder, digest = obtain_model_tar(
+            config.model_tar_url, cache=cache, scratch=scratch, progress=progress
+        )
+        return _of_folder(config, folder, revision=f"sha256:{digest}", with_weights=with_weights)
+    assert config.model_id is not None, "a checked config names a model"
+    hub = Hub(token=token, cache=cache)
+    snapshot = hub.snapshot(config.model_id, config.revision)
+    names = _names(config, snapshot.names, with_weights=with_weights)
+    files = hub.fetch(snapshot, set(names), progress)
+    return Model(config.model_id, snapshot.commit, files)
+
+
+def _names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
+    wanted = supporting_names(names, code=config.trust_remote_code)
+    if with_weights:
+        wanted += weight_names(config.model_name, names, config.weight_format)[1]
+    return wanted
+
+
+def _of_folder(config: BuildConfig, folder: Path, *, revision: str | None, with_weights: bool) -> Model:
+    names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
+    wanted = _names(config, names, with_weights=with_weights)
+    return Model(config.model_name, revision, {name: folder / name for name in wanted})
+
+
+def _find(model_path: str, folders: Sequence[Path]) -> Path:
+    """The folder ``model_path`` under the first of ``folders`` that has it; links must not lead out of it."""
+    for folder in folders:
+        found = (folder / model_path).resolve()
+        if not found.is_relative_to(folder.resolve()):
+            problem = f"leads out of {folder}"
+            raise ModelPathInvalid(model_path=model_path, problem=problem, remedy="put the model inside it")
+        if found.is_dir():
+            return found
+    places = " nor in ".join(map(str, folders))
+    raise ModelPathInvalid(
+        model_path=model_path, problem=f"is not a folder in {places}", remedy="check the path"
+    )

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder import downloads
+from tests.builder import tiny_model
+from tests.builder.hub_server import HubServer, Repository
+
+MODEL_ID = "acme/tiny"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, no token of this machine's user, and no waiting between tries."""
+    monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf-home"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "COG_UPLOAD_URL", "ENGINE_TAR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(downloads, "RETRY_DELAY_S", 0.01)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    server = HubServer()
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def repository(hub: HubServer) -> Repository:
+    hub.repositories[MODEL_ID] = Repository(
+        tiny_model.files(), lfs={"model.safetensors", "pytorch_model.bin"}
+    )
+    return hub.repositories[MODEL_ID]
