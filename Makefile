@@ -24,10 +24,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make the two environments, or bring them up to date
-	@command -v $(or $(PYTHON),python3) > /dev/null || { \
-		echo "E1008 MissingRequirement: $(or $(PYTHON),python3) was not found; install Python 3.10, 3.11 or 3.12," \
-			"or name the one to use with PYTHON=." >&2; exit 2; }
-	@$(or $(PYTHON),python3) scripts/setup_environment.py
+	@for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2> /dev/null; then \
+			exec $$python scripts/setup_environment.py; \
+		fi; \
+	done; \
+	echo "E1008 MissingRequirement: $(or $(PYTHON),Python) was not found; install Python 3.10, 3.11 or 3.12" \
+		"(Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3.12)" \
+		"or name one with PYTHON=." >&2; \
+	exit 2
 
 demo: setup ## build a tiny engine, serve it, stream a prediction, stop
 	@$(RUN) cli demo

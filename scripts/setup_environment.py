@@ -100,8 +100,8 @@ class Environment:
         """Install with pip, without looking for what else is needed: the locks name it all."""
         # A URL may hold a secret, which a command line would show to everyone on this machine.
         environment = {"PIP_INDEX_URL": index} if index else {}
-        pip = [self.command, "-m", "pip", "install", "--no-deps", "--no-input", "--progress-bar=off"]
-        run("pip install", *pip, *options, **environment)
+        quiet = ("--no-input", "--progress-bar=off", "--disable-pip-version-check")
+        run("pip install", self.command, "-m", "pip", "install", "--no-deps", *quiet, *options, **environment)
 
 
 def locked(*names: str) -> list[str]:
