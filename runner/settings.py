@@ -1,44 +1,32 @@
-"""The runner's configuration: environment and server YAML, parsed here once, at the edge.
+"""The runner's configuration: the environment, and the YAML that it names, parsed once, at the edge.
 
-A value that does not fit is E1006, naming the variable or key. The environment wins over the YAML.
+A value that does not fit is E1006, naming the variable. The environment wins over the YAML.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.prompt import InvalidSetting
-
-T = TypeVar("T")
+from runner.server_config import ServerArguments, read_server_config, server_arguments
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
-DEFAULT_CONFIG = "config.yaml"
-
-_INSTANTIATE_KEYS = ("base_model", "staging_dest", "weights", "system_prompt", "prompt_template", "server")
-_TOP_KEYS = ("instantiate", "build", "version", *_INSTANTIATE_KEYS)
-_SERVER_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
-_SECTION_KEYS = ("template", "output", "args")
-
-ServerArguments = dict[str, dict[str, Any]]
-"""``instantiate.server.<model>.args``, by model."""
 
 
 class Settings(BaseModel):
-    """Everything the runner reads from outside a request. Units are in the names."""
+    """Everything the runner reads from outside a request. Units are in the names; see ``VARIABLES``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine_dir: Path = Path(DEFAULT_ENGINE_DIR)
     weights: str | None = None
-    """URL or path of an engine.tar; None: the engine is what ``engine_dir`` holds."""
     cache_dir: Path
     system_prompt: str = ""
     prompt_template: str = "{prompt}"
@@ -46,7 +34,6 @@ class Settings(BaseModel):
     end_id: int | None = None
     pad_id: int | None = None
     max_sequence_length: int | None = None
-    """In tokens, prompt and output; None: the engine's own."""
     world_size: int | None = None
     log_performance_metrics: bool = False
     triton_backend_dir: Path | None = None
@@ -60,57 +47,14 @@ class Settings(BaseModel):
     server: ServerArguments = {}
 
 
-def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the environment (by default this process's) and the YAML that it names."""
-    environment = os.environ if environment is None else environment
-    config = _read_config(environment)
-    read = _Reader(environment)
-    values: dict[str, Any] = {
-        "weights": config.get("weights"),
-        "system_prompt": config.get("system_prompt"),
-        "prompt_template": config.get("prompt_template"),
-        "server": _server_arguments(config),
-        "cache_dir": _cache_dir(environment),
-    }
-    values |= {
-        "engine_dir": read("ENGINE_DIR", Path),
-        "weights": read("COG_WEIGHTS", str) or values["weights"],
-        "system_prompt": environment.get("SYSTEM_PROMPT", values["system_prompt"]),
-        "prompt_template": read("PROMPT_TEMPLATE", str) or values["prompt_template"],
-        "stop_sequences": read("STOP_SEQUENCES", str),
-        "end_id": read("END_ID", _at_least(int, 0)),
-        "pad_id": read("PAD_ID", _at_least(int, 0)),
-        "max_sequence_length": read("MAX_SEQUENCE_LENGTH", _at_least(int, 2)),
-        "world_size": read("WORLD_SIZE", _at_least(int, 1)),
-        "log_performance_metrics": read("LOG_PERFORMANCE_METRICS", _boolean),
-        "triton_backend_dir": read("TRITONSERVER_BACKEND_DIR", _directory),
-        "triton_timeout_s": read("TRITON_TIMEOUT", _at_least(float, 0.001)),
-        "triton_start_timeout_s": read("TRITON_START_TIMEOUT", _at_least(float, 0.001)),
-        "triton_host": read("TRITON_HOST", str),
-        "triton_http_port": read("TRITON_HTTP_PORT", _port),
-        "triton_grpc_port": read("TRITON_GRPC_PORT", _port),
-        "triton_metrics_port": read("TRITON_METRICS_PORT", _port),
-        "engine_python": read(ENGINE_PYTHON_VARIABLE, _program) or engine_python(environment),
-    }
-    return Settings(**{key: value for key, value in values.items() if value is not None})
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: the setting it sets, how its text is read, and what it means."""
 
-
-class _Reader:
-    """Reads one variable; an unset or empty one is None, one that does not parse is E1006."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def __call__(self, name: str, parse: Callable[[str], T]) -> T | None:
-        text = (
-            self._environment.get(name, "").strip() if parse is not str else self._environment.get(name, "")
-        )
-        if not text:
-            return None
-        try:
-            return parse(text)
-        except ValueError as exc:
-            raise InvalidSetting(name=name, expected=str(exc), value=text) from exc
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    meaning: str
 
 
 def _at_least(number: type[int] | type[float], minimum: float) -> Callable[[str], Any]:
@@ -152,52 +96,83 @@ def _program(text: str) -> str:
     return text
 
 
-def _cache_dir(environment: Mapping[str, str]) -> Path:
-    if path := environment.get("COG_TRITON_CACHE"):
-        return Path(path)
+VARIABLES = (
+    Variable("COG_WEIGHTS", "weights", str, "URL or path of the engine.tar to serve"),
+    Variable("ENGINE_DIR", "engine_dir", Path, "folder of the engine, where there is no COG_WEIGHTS"),
+    Variable("SYSTEM_PROMPT", "system_prompt", str, "system prompt of requests that bring none"),
+    Variable("PROMPT_TEMPLATE", "prompt_template", str, "prompt template of requests that bring none"),
+    Variable(
+        "STOP_SEQUENCES", "stop_sequences", str, "stop sequences, by commas, of requests that bring none"
+    ),
+    Variable("END_ID", "end_id", _at_least(int, 0), "token that ends a text; else the engine's own, else 2"),
+    Variable("PAD_ID", "pad_id", _at_least(int, 0), "padding token; else the engine's own, else END_ID"),
+    Variable(
+        "MAX_SEQUENCE_LENGTH",
+        "max_sequence_length",
+        _at_least(int, 2),
+        "most tokens of prompt and output; else the engine's own",
+    ),
+    Variable("WORLD_SIZE", "world_size", _at_least(int, 1), "GPUs; may only agree with what the engine says"),
+    Variable(
+        "LOG_PERFORMANCE_METRICS", "log_performance_metrics", _boolean, "log performance of every request"
+    ),
+    Variable("COG_TRITON_CACHE", "cache_dir", Path, "folder for downloaded engines and logs"),
+    Variable(
+        ENGINE_PYTHON_VARIABLE,
+        "engine_python",
+        _program,
+        "Python of the engine environment",
+    ),
+    Variable(
+        "TRITONSERVER_BACKEND_DIR",
+        "triton_backend_dir",
+        _directory,
+        "more Triton backends, say tensorrtllm",
+    ),
+    Variable("TRITON_TIMEOUT", "triton_timeout_s", _at_least(float, 0.001), "seconds of silence until E2101"),
+    Variable(
+        "TRITON_START_TIMEOUT",
+        "triton_start_timeout_s",
+        _at_least(float, 0.001),
+        "seconds that Triton has to become ready, engine loading included",
+    ),
+    Variable("TRITON_HOST", "triton_host", str, "address that Triton listens on"),
+    Variable("TRITON_HTTP_PORT", "triton_http_port", _port, "Triton's HTTP port"),
+    Variable("TRITON_GRPC_PORT", "triton_grpc_port", _port, "Triton's gRPC port"),
+    Variable("TRITON_METRICS_PORT", "triton_metrics_port", _port, "Triton's Prometheus port"),
+)
+"""Every environment variable of the runner, once; the README's table is made of them."""
+
+_MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
+"""Set to nothing, these mean nothing; others set to nothing count as unset."""
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the environment (by default this process's) and the YAML that it names."""
+    environment = os.environ if environment is None else environment
+    config = read_server_config(environment)
+    values: dict[str, Any] = {
+        key: config[key] for key in ("weights", "system_prompt", "prompt_template") if config.get(key)
+    }
+    values |= {
+        "server": server_arguments(config),
+        "cache_dir": _default_cache_dir(environment),
+        "engine_python": engine_python(environment),
+    }
+    for variable in VARIABLES:
+        if variable.name in environment and (environment[variable.name] or variable.name in _MAY_BE_BLANK):
+            values[variable.field] = _parse(variable, environment[variable.name])
+    return Settings(**values)
+
+
+def _parse(variable: Variable, text: str) -> Any:
+    """The variable's value; one that does not parse is E1006."""
+    try:
+        return variable.parse(text)
+    except ValueError as exc:
+        raise InvalidSetting(name=variable.name, expected=str(exc), value=text) from exc
+
+
+def _default_cache_dir(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/tmp")) / ".cache"  # noqa: S108
     return Path(home) / "cog-triton"
-
-
-def _read_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The ``instantiate`` section of the server YAML (older files have its keys at top level)."""
-    named = environment.get("COG_TRITON_CONFIG", "")
-    path = Path(named or DEFAULT_CONFIG)
-    if not named and not path.is_file():
-        return {}
-    try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        reason = " ".join(str(exc).split())
-        raise InvalidSetting(
-            name="COG_TRITON_CONFIG", expected=f"a readable YAML file ({reason})", value=str(path)
-        ) from exc
-    document = _mapping(path.name, document, (*_TOP_KEYS, *_SERVER_MODELS))
-    if "instantiate" in document:
-        return _mapping("instantiate", document["instantiate"], _INSTANTIATE_KEYS)
-    server = {key: value for key, value in document.items() if key in _SERVER_MODELS}
-    rest = {key: value for key, value in document.items() if key in _INSTANTIATE_KEYS}
-    return {"server": server, **rest} if server else rest
-
-
-def _server_arguments(config: Mapping[str, Any]) -> ServerArguments:
-    sections = _mapping("instantiate.server", config.get("server"), _SERVER_MODELS)
-    arguments: ServerArguments = {}
-    for model, section in sections.items():
-        name = f"instantiate.server.{model}"
-        arguments[model] = _mapping(f"{name}.args", _mapping(name, section, _SECTION_KEYS).get("args"), None)
-    return arguments
-
-
-def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str, Any]:
-    """``value`` as a mapping (None: empty) whose keys are all known; otherwise E1006."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidSetting(name=name, expected="a mapping of keys to values", value=value)
-    for key in value:
-        if keys is not None and key not in keys:
-            near = difflib.get_close_matches(str(key), keys, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise InvalidSetting(name=name, expected=f"made of {', '.join(keys)}{hint}", value=key)
-    return {str(key): each for key, each in value.items()}

@@ -1,0 +1,70 @@
+"""The server configuration YAML (COG_TRITON_CONFIG) of cog-triton: ``instantiate:`` and what is in it.
+
+A key that is not known is E1006, naming the nearest that is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from errors.prompt import InvalidSetting
+
+DEFAULT_CONFIG = "config.yaml"
+
+_INSTANTIATE_KEYS = ("base_model", "staging_dest", "weights", "system_prompt", "prompt_template", "server")
+_TOP_KEYS = ("instantiate", "build", "version", *_INSTANTIATE_KEYS)
+_SERVER_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+_SECTION_KEYS = ("template", "output", "args")
+
+ServerArguments = dict[str, dict[str, Any]]
+"""``instantiate.server.<model>.args``, by model."""
+
+
+def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The ``instantiate`` section of the server YAML (older files have its keys at top level)."""
+    named = environment.get("COG_TRITON_CONFIG", "")
+    path = Path(named or DEFAULT_CONFIG)
+    if not named and not path.is_file():
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        reason = " ".join(str(exc).split())
+        raise InvalidSetting(
+            name="COG_TRITON_CONFIG", expected=f"a readable YAML file ({reason})", value=str(path)
+        ) from exc
+    document = _mapping(path.name, document, (*_TOP_KEYS, *_SERVER_MODELS))
+    if "instantiate" in document:
+        return _mapping("instantiate", document["instantiate"], _INSTANTIATE_KEYS)
+    server = {key: value for key, value in document.items() if key in _SERVER_MODELS}
+    rest = {key: value for key, value in document.items() if key in _INSTANTIATE_KEYS}
+    return {"server": server, **rest} if server else rest
+
+
+def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
+    """The arguments of each Triton model that ``instantiate.server`` has a section for."""
+    sections = _mapping("instantiate.server", config.get("server"), _SERVER_MODELS)
+    arguments: ServerArguments = {}
+    for model, section in sections.items():
+        name = f"instantiate.server.{model}"
+        arguments[model] = _mapping(f"{name}.args", _mapping(name, section, _SECTION_KEYS).get("args"), None)
+    return arguments
+
+
+def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str, Any]:
+    """``value`` as a mapping (None: empty) whose keys are all known; otherwise E1006."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidSetting(name=name, expected="a mapping of keys to values", value=value)
+    for key in value:
+        if keys is not None and key not in keys:
+            near = difflib.get_close_matches(str(key), keys, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InvalidSetting(name=name, expected=f"made of {', '.join(keys)}{hint}", value=key)
+    return {str(key): each for key, each in value.items()}
