@@ -13,8 +13,8 @@ from cli.inspect import describe
 from cli.progress import ProgressPrinter, size
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
         help="build an engine.tar from a build config",
         description="Build an engine.tar from a build config. A token for the Hugging Face Hub is taken from "
@@ -26,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
         "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
     )
     parser.set_defaults(run=run)
+    return parser
 
 
 def run(options: argparse.Namespace) -> int:

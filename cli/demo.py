@@ -38,8 +38,8 @@ _STREAM_PROMPT = "Once upon a time"
 _STREAM_TOKENS = 80
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         help="build a tiny engine, serve it, stream a prediction, stop",
         description="The whole journey on this machine with the tiny model that ships with the project: "
@@ -47,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
         "(8001) and TRITON_METRICS_PORT (8002) are Triton's.",
     )
     parser.set_defaults(run=run)
+    return parser
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,8 +21,8 @@ from runner.settings import Settings, load_settings
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "generate",
         help="generate text once, through a Triton of its own",
         description="Start Triton on an engine, stream one prediction to stdout, stop.",
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--system-prompt", default=None, help="inserted into the prompt template")
     parser.add_argument("--prompt-template", default=None, help="with {prompt} and {system_prompt}")
     parser.add_argument("--max-tokens", type=int, default=128, help="default: %(default)s")
-    parser.add_argument("--min-tokens", type=int, default=0)
+    parser.add_argument("--min-tokens", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy; default: %(default)s")
     parser.add_argument("--top-p", type=float, default=0.95, help="default: %(default)s")
     parser.add_argument("--top-k", type=int, default=0, help="0 for all; default: %(default)s")
@@ -42,6 +42,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and the figures")
     parser.set_defaults(run=run)
+    return parser
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from engine.manifest import Manifest
 from engine.verify import verify
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
         help="tell what an engine is, for which GPU, from which model",
         description="Tell what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
@@ -21,6 +21,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     parser.add_argument("--verify", action="store_true", help="read it all and check every file's hash")
     parser.set_defaults(run=run)
+    return parser
 
 
 def run(options: argparse.Namespace) -> int:

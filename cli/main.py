@@ -15,19 +15,22 @@ EXIT_YOURS = 2
 EXIT_INTERRUPTED = 130
 
 _COMMANDS = (build, inspect, serve, generate, demo)
-"""Modules with ``add_parser(subparsers)``, which sets ``run`` on the parsed arguments."""
+"""Modules with ``add_parser(subparsers)``: it returns its parser, which sets ``run`` on what is parsed."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
+    """The whole command's parser, and those of its commands."""
     parser = argparse.ArgumentParser(
         prog="cog-triton",
         description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
         epilog="Exit codes: 0 done; 1 our failure (E2...); 2 yours to fix (E1... or usage); 130 interrupted.",
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add_parser(subparsers)
-    options = parser.parse_args(arguments)
+    return parser, [command.add_parser(subparsers) for command in _COMMANDS]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser()[0].parse_args(arguments)
     # A terminated command cleans up like an interrupted one.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -18,8 +18,8 @@ from runner.settings import load_settings
 _READY_TIMEOUT_S = 3600.0
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve",
         help="serve an engine: Cog on 5000, Triton on 8000, 8001 and 8002",
         description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
@@ -31,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=None, help="Cog's port (default: PORT or 5000)")
     parser.set_defaults(run=run)
+    return parser
 
 
 def engine_environment(engine: str) -> dict[str, str]:

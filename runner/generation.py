@@ -95,12 +95,8 @@ class Generation:
         if not self._is_over():
             raise TritonUnavailable(reason="its stream ended before the last token")
         self._ended_s = time.perf_counter()
-        if self._stop.matched is None:
-            rest = self._stop.push(self._detokenizer.finish()) + self._stop.finish()
-            if self._stop.matched is not None:
-                self.finish_reason = "stop"
-            if rest:
-                yield rest
+        if rest := self._finish():
+            yield rest
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
@@ -152,9 +148,22 @@ class Generation:
         elif reason is not None:
             self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
         text = self._stop.push(self._detokenizer.push(tokens))
-        if self._stop.matched is not None:
+        if self._is_stopped():
             self.finish_reason = "stop"
         return text
+
+    def _finish(self) -> str:
+        """What was held back. A stop sequence can still be found in it."""
+        if self._is_stopped():
+            return ""
+        rest = self._stop.push(self._detokenizer.finish())
+        rest += self._stop.finish()
+        if self._is_stopped():
+            self.finish_reason = "stop"
+        return rest
+
+    def _is_stopped(self) -> bool:
+        return self._stop.matched is not None
 
     def _cut_at_end(self, tokens: list[int]) -> tuple[list[int], bool]:
         """Tokens before the first that ends the text; such a token counts as output but has no text.

@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 512
 _SEEDS = 1 << 64
 
 
-class Runner(BaseRunner):
+class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     """Serves one engine through Triton."""
 
     _settings: Settings
@@ -38,8 +38,8 @@ class Runner(BaseRunner):
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()
 
-    @cog.streaming
-    @cog.concurrent(max=64)
+    @cog.streaming  # type: ignore[untyped-decorator]
+    @cog.concurrent(max=64)  # type: ignore[untyped-decorator]
     async def run(
         self,
         prompt: str = Input(description="Prompt to send to the model."),
