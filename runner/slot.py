@@ -71,18 +71,32 @@ class Call:
     """One Triton request: its response sender and the rows still running."""
 
     def __init__(self, sender: Any, request_id: str, stream_ids: Any | None, rows: int) -> None:
-        self.sender = sender
         self.request_id = request_id
+        self._sender = sender
         self._stream_ids = stream_ids
         self._rows = rows
         self._running = rows
+        self._in_use = threading.Lock()
+        """Held where the last response may go out, or must not."""
 
     def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
         """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
-        if end is not None:
+        response = self._response(batch_index, tokens, end)
+        if end is None:
+            self._sender.send(response)
+            return
+        with self._in_use:
             self._running -= 1
-        flags = 0 if self._running else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self.sender.send(self._response(batch_index, tokens, end), flags=flags)
+            flags = 0 if self._running else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            self._sender.send(response, flags=flags)
+
+    def is_cancelled(self) -> bool:
+        """Ask Triton whether the client is gone; False once all rows have ended.
+
+        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
+        """
+        with self._in_use:
+            return self._running > 0 and bool(self._sender.is_cancelled())
 
     def _response(self, batch_index: int, tokens: list[int], end: End | None) -> Any:
         if isinstance(end, CodedError):
@@ -264,7 +278,7 @@ class TritonPythonModel:
         with self._lock:
             running = list(self._running.values())
         for generation in running:
-            if not generation.is_cancelled and generation.call.sender.is_cancelled():
+            if not generation.is_cancelled and generation.call.is_cancelled():
                 self._cancel(generation)
         return time.perf_counter() - start_s
 
