@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import get_token
 from pydantic import SecretStr
 
-from builder.config import BuildConfig
 from builder.config_file import checked_token, read_config
 from builder.files import cache_folder
 from builder.kinds import plan
@@ -40,26 +37,25 @@ def build(
     """Build the engine that the config at ``config_source`` (path or URL) describes into ``destination``.
 
     ``model_path`` is relative to ``base_dir``; without one to the config's folder, then to this package's.
-    ``hf_token`` wins over a token in the config, that over HF_TOKEN. ``report`` is given lines without a
-    token in them. Raises 12xx for what the caller can change, 13xx and 23xx for the rest; a failed build
-    leaves ``destination`` as it was.
+    ``hf_token`` wins over a token in the config, that over HF_TOKEN; none of them is reported or packed.
+    ``report`` is given a line at a time. Raises 12xx for what the caller can change, 13xx and 23xx for the
+    rest; a failed build leaves ``destination`` as it was.
     """
     try:
         file = read_config(config_source)
-        token = _first_token(hf_token, file.hf_token)
         steps = plan(file.config)
         folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
         with _scratch(cache_folder()) as scratch:
             work = Work(
                 config=file.config,
-                hf_token=token,
+                hf_token=_first_token(hf_token, file.hf_token),
                 folders=folders,
                 cache=cache_folder(),
                 directory=scratch / "engine",
                 scratch=scratch,
                 destination=destination.absolute(),
-                packed_config=_packed_config(file.config, token),
-                report=_without_token(report, token),
+                packed_config=file.config.model_dump(mode="json", exclude_unset=True),
+                report=report,
                 progress=progress,
             )
             work.directory.mkdir()
@@ -77,20 +73,6 @@ def _first_token(given: str | None, configured: SecretStr | None) -> SecretStr |
     """The token given, else the config's, else the one this machine's user has for the Hub."""
     token = checked_token(given or "") or configured
     return token or checked_token(get_token() or "", key="HF_TOKEN")
-
-
-def _without_token(report: Callable[[str], None], token: SecretStr | None) -> Callable[[str], None]:
-    secret = token.get_secret_value() if token is not None else ""
-    return lambda line: report(line.replace(secret, "***") if secret else line)
-
-
-def _packed_config(config: BuildConfig, token: SecretStr | None) -> dict[str, Any]:
-    """The config's keys as given for the manifest, without the token wherever it may stand."""
-    text = config.model_dump_json(exclude_unset=True)
-    if token is not None:
-        text = text.replace(json.dumps(token.get_secret_value())[1:-1], "***")
-    packed: dict[str, Any] = json.loads(text)
-    return packed
 
 
 @contextmanager

@@ -38,6 +38,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "build": ProgramStep,
     "paced": PacedEngine,
 }
+_UNKNOWN = ("extra_forbidden", "invalid_key")
 _EXPECTED = {
     "string_type": "text (put it in quotes)",
     "int_type": "a whole number",
@@ -179,10 +180,11 @@ def _take_token(keys: dict[Any, Any]) -> SecretStr | None:
 
 
 def _translated(exc: ValidationError) -> UnknownBuildKey | InvalidBuildValue | ConflictingBuildKeys:
-    problem = exc.errors(include_url=False)[0]
+    # NOTE: a misspelt key comes first, for the key it should be is missing, too.
+    problem = min(exc.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(path)
-    if problem["type"] in ("extra_forbidden", "invalid_key"):
+    if problem["type"] in _UNKNOWN:
         return _unknown_key(path)
     if problem["type"] == "missing":
         return ConflictingBuildKeys(problem=f"lacks {key}", remedy=f"add {path[-1]} under {path[0]}")

@@ -12,6 +12,8 @@ import cog
 from builder.build import OWN_FOLDER, build
 from builder.upload import find_upload_url, upload
 from engine.progress import Progress
+from errors.build import BuildFailed
+from errors.prompt import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
 MAX_INLINE_BYTES = 64 << 20
@@ -33,18 +35,42 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
     ) -> cog.Path:
         """Build an engine; the answer is engine.tar, or where it is if it is too large for an answer."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
-        engine_tar.unlink(missing_ok=True)
-        # NOTE: Cog downloads a URL and passes a Path; any other text reaches us as the str it is.
-        is_local = isinstance(config, str)
+        _remove(engine_tar)
         build(
-            str(config),
+            _source(config),
             engine_tar,
-            hf_token=hf_token.get_secret_value() if hf_token is not None else None,
-            base_dir=None if is_local else OWN_FOLDER,
+            hf_token=_secret(hf_token),
+            base_dir=OWN_FOLDER if isinstance(config, cog.Path) else None,
             report=_print_line,
             progress=_progress_lines(),
         )
         return _answer(engine_tar)
+
+
+def _source(config: object) -> str:
+    """What ``config`` names: Cog downloads a URL and passes a Path, any other text as the str it is.
+
+    Where Cog has no schema to check inputs by, anything else may arrive, too: InvalidInput.
+    """
+    if not isinstance(config, (str, cog.Path)) or not str(config).strip():
+        raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
+    return str(config)
+
+
+def _secret(hf_token: object) -> str | None:
+    if hf_token is None:
+        return None
+    if not isinstance(hf_token, cog.Secret):
+        raise InvalidInput(name="hf_token", expected="text", value=type(hf_token).__name__)
+    return str(hf_token.get_secret_value())
+
+
+def _remove(engine_tar: Path) -> None:
+    """So that after a failed build nobody takes an earlier engine for its result."""
+    try:
+        engine_tar.unlink(missing_ok=True)
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
 
 
 def _answer(engine_tar: Path) -> cog.Path:

@@ -42,6 +42,10 @@ class Repository:
     sent_instead: dict[str, bytes] = field(default_factory=dict)
     ignores_ranges: bool = False
     lists_hashes: bool = True
+    held: dict[str, threading.Event] = field(default_factory=dict)
+    """By file: its bytes are sent once this is set."""
+    asked: dict[str, threading.Event] = field(default_factory=dict)
+    """By file: set as soon as it is asked for."""
     pieces: int = 1
     """In how many pieces, each its own packet after a pause, a file is sent."""
 
@@ -154,6 +158,10 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 self._send(repository, name, content[start:])
 
         def _send(self, repository: Repository, name: str, content: bytes) -> None:
+            if name in repository.asked:
+                repository.asked[name].set()
+            if name in repository.held:
+                repository.held[name].wait(60)
             cuts = repository.cut_at.get(name, [])
             if cuts:
                 self.wfile.write(content[: cuts.pop(0)])

@@ -1,0 +1,285 @@
+"""A build gives one whole engine.tar of exactly what its kind needs, or a coded error and nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tokenizers import Tokenizer
+
+from builder import build as build_module
+from builder.build import build
+from builder.config_file import parse_config
+from builder.kinds import plan_lines
+from engine.manifest import Manifest
+from engine.verify import verify
+from errors.base import CodedError
+from errors.build import BuildFailed, NotEnoughSpace
+from errors.build_config import (
+    ConflictingBuildKeys,
+    EngineKindUnavailable,
+    InvalidBuildValue,
+    ModelPathInvalid,
+    ModelUnusable,
+    TokenizerUnusable,
+)
+from tests.builder import tiny_model
+from tests.builder.conftest import MODEL_ID
+from tests.builder.hub_server import HubServer, Repository
+
+TRANSFORMERS_FILES = {
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The tiny model as a folder, beside where configs are written."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in tiny_model.files().items():
+        if "/" not in name:
+            (folder / name).write_bytes(content)
+    return folder
+
+
+def run(tmp_path: Path, lines: list[str] | None = None, **keys: Any) -> tuple[Manifest, dict[str, bytes]]:
+    """Build from ``keys``: the manifest and the tar's content."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
+    report = lines.append if lines is not None else lambda line: None
+    manifest = build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=report)
+    assert verify(tmp_path / "engine.tar") == manifest
+    with tarfile.open(tmp_path / "engine.tar") as tar:
+        content = {name: file.read() for name in tar.getnames() if (file := tar.extractfile(name))}
+    return manifest, content
+
+
+def test_a_transformers_engine_of_a_hub_model_holds_its_files_and_facts(
+    tmp_path: Path, repository: Repository
+) -> None:
+    manifest, content = run(tmp_path, model_id=MODEL_ID, max_batch_size=8)
+    assert set(manifest.files) == TRANSFORMERS_FILES
+    assert all(content[name] == repository.files[name] for name in TRANSFORMERS_FILES)
+    facts = (manifest.engine_kind, manifest.model_id, manifest.revision, manifest.dtype)
+    assert facts == ("transformers", MODEL_ID, repository.commit, "float32")
+    assert (manifest.max_seq_len, manifest.max_input_len, manifest.max_batch_size) == (64, 63, 8)
+    assert manifest.build_config == {"model_id": MODEL_ID, "max_batch_size": 8}
+
+
+def test_equal_configs_give_equal_bytes(tmp_path: Path, repository: Repository) -> None:
+    run(tmp_path, model_id=MODEL_ID)
+    first = (tmp_path / "engine.tar").read_bytes()
+    run(tmp_path, model_id=MODEL_ID)
+    assert (tmp_path / "engine.tar").read_bytes() == first
+
+
+def test_a_local_model_needs_no_hub_and_its_weights_are_not_copied(
+    tmp_path: Path, model: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: list[int] = []
+    link = os.link
+
+    def counted(source: Path, destination: Path) -> None:
+        link(source, destination)
+        links.append(destination.stat().st_nlink)
+
+    monkeypatch.setattr(os, "link", counted)
+    manifest, _ = run(tmp_path, model_path="model", dtype="float16", max_seq_len=32)
+    assert hub.requests == []
+    assert links == [2] * len(TRANSFORMERS_FILES)
+    assert (manifest.model_id, manifest.revision) == ("model", None)
+    assert (manifest.dtype, manifest.max_seq_len) == ("float16", 32)
+
+
+def test_a_model_path_falls_back_to_the_builders_own_folder(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    monkeypatch.setattr(build_module, "OWN_FOLDER", tmp_path)
+    assert run(configs, model_path="model")[0].model_id == "model"
+
+
+def test_sharded_weights_are_packed_with_their_index(tmp_path: Path, model: Path) -> None:
+    tensors = tiny_model.tensors()
+    names = sorted(tensors)
+    (model / "model.safetensors").unlink()
+    weight_map: dict[str, str] = {}
+    for number, part in enumerate((names[:5], names[5:]), 1):
+        shard = f"model-{number:05}-of-00002.safetensors"
+        (model / shard).write_bytes(tiny_model.safetensors({name: tensors[name] for name in part}))
+        weight_map |= dict.fromkeys(part, shard)
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    manifest, _ = run(tmp_path, model_path="model")
+    assert {*weight_map.values(), "model.safetensors.index.json"} < set(manifest.files)
+    (model / "model-00002-of-00002.safetensors").unlink()
+    (model / "model-00003-of-00003.safetensors").write_bytes(tiny_model.safetensors(tensors))
+    with pytest.raises(ModelUnusable, match=r"names model-00002-of-00002\.safetensors, which it lacks"):
+        run(tmp_path, model_path="model")
+
+
+def test_a_paced_engine_is_a_tokenizer_and_a_rate_and_takes_no_weights(
+    tmp_path: Path, hub: HubServer, repository: Repository
+) -> None:
+    manifest, content = run(tmp_path, engine="paced", model_id=MODEL_ID, paced={"tokens_per_second": 100})
+    assert not hub.asked_for("model.safetensors")
+    assert set(manifest.files) == {"config.json", "paced.json", "tokenizer.json", "tokenizer_config.json"}
+    assert json.loads(content["paced.json"]) == {"tokens_per_second": 100}
+    vocab_size = Tokenizer.from_str(content["tokenizer.json"].decode()).get_vocab_size()
+    assert json.loads(content["config.json"]) == {
+        "max_position_embeddings": 64,
+        "vocab_size": vocab_size,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    assert (manifest.engine_kind, manifest.dtype, manifest.max_seq_len) == ("paced", None, 64)
+
+
+def test_a_tokenizer_without_its_config_gets_the_least_that_loads(tmp_path: Path, model: Path) -> None:
+    (model / "tokenizer_config.json").unlink()
+    _, content = run(tmp_path, model_path="model")
+    assert json.loads(content["tokenizer_config.json"]) == {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+
+
+def test_code_is_packed_only_when_it_is_asked_for(tmp_path: Path, model: Path) -> None:
+    assert "modeling_tiny.py" in run(tmp_path, model_path="model", trust_remote_code=True)[0].files
+
+
+def test_progress_is_told_step_by_step(tmp_path: Path, model: Path) -> None:
+    lines: list[str] = []
+    run(tmp_path, lines, model_path="model", merge=True)
+    assert lines[0].startswith("merge: ignored")
+    planned = plan_lines(parse_config(b"model_path: model", shown="", folder=None).config)
+    assert [line for line in lines if line.startswith("[")] == planned
+    assert planned[0] == "[1/5] read model (safetensors, else bin, else pt)"
+
+
+def truncated(model: Path) -> None:
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content[:-1])
+
+
+def write(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda model: (model / name).write_bytes(content)
+
+
+def remove(name: str) -> Callable[[Path], object]:
+    return lambda model: (model / name).unlink()
+
+
+BREAKAGES: list[tuple[Callable[[Path], object], type[CodedError], str]] = [
+    (remove("config.json"), ModelUnusable, "no config.json"),
+    (write("config.json", b"{"), ModelUnusable, "not JSON"),
+    (write("config.json", b"[]"), ModelUnusable, "not a JSON object"),
+    (truncated, ModelUnusable, "its header announces"),
+    (write("model.safetensors", b"PK"), ModelUnusable, "not a whole"),
+    (write("model.safetensors", b"\2" + bytes(7) + b"[]"), ModelUnusable, "not safetensors"),
+    (write("tokenizer.json", b"{}"), TokenizerUnusable, "can't be loaded"),
+    (write("tokenizer_config.json", b"{"), ModelUnusable, "not JSON"),
+    (remove("tokenizer.json"), TokenizerUnusable, "neither tokenizer.json"),
+]
+
+
+@pytest.mark.parametrize(("break_it", "error", "reason"), BREAKAGES)
+def test_a_broken_model_is_refused_and_leaves_nothing(
+    tmp_path: Path,
+    model: Path,
+    cache: Path,
+    break_it: Callable[[Path], object],
+    error: type[CodedError],
+    reason: str,
+) -> None:
+    break_it(model)
+    with pytest.raises(error) as caught:
+        run(tmp_path, model_path="model")
+    assert reason in str(caught.value)
+    assert not (tmp_path / "engine.tar").exists()
+    assert list((cache / "builds").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "reason"),
+    [
+        ({}, ConflictingBuildKeys, "names no model"),
+        ({"model_path": "m", "model_tar_url": "http://h/x.tar"}, ConflictingBuildKeys, "both"),
+        ({"model_path": "m", "revision": "main"}, ConflictingBuildKeys, "revision"),
+        ({"engine": "paced", "model_id": "a"}, ConflictingBuildKeys, "lacks paced.tokens_per_second"),
+        ({"engine": "paced", "model_id": "a", "dtype": "float16", "paced": {"tokens_per_second": 1}},
+         ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
+        ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
+        ({"model_id": "a", "build": {"output_dir": "o"}}, EngineKindUnavailable, "build tensorrt_llm engines"),
+        ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers and paced"),
+        ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),
+        ({"model_path": "nothing"}, ModelPathInvalid, "is not a folder"),
+        ({"model_path": "link"}, ModelPathInvalid, "leads out of"),
+    ],
+)  # fmt: skip
+def test_a_config_that_can_not_be_built_is_refused(
+    tmp_path: Path, model: Path, hub: HubServer, keys: dict[str, Any], error: type[CodedError], reason: str
+) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(error) as caught:
+        run(tmp_path, **keys)
+    assert reason in str(caught.value)
+    assert hub.requests == []
+
+
+def test_a_failed_build_leaves_an_earlier_engine_as_it_was(tmp_path: Path, model: Path) -> None:
+    run(tmp_path, model_path="model")
+    before = (tmp_path / "engine.tar").read_bytes()
+    truncated(model)
+    with pytest.raises(ModelUnusable):
+        run(tmp_path, model_path="model")
+    assert (tmp_path / "engine.tar").read_bytes() == before
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_download(
+    tmp_path: Path, hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 10
+
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
+    with pytest.raises(NotEnoughSpace, match="COG_TRITON_CACHE"):
+        run(tmp_path, model_id=MODEL_ID)
+    assert not hub.asked_for("model.safetensors")
+
+
+def test_a_cache_that_can_not_be_written_is_told(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BuildFailed, match="can be read and written"):
+        run(tmp_path, model_path="model")
+
+
+def test_what_a_killed_build_left_is_removed(tmp_path: Path, model: Path, cache: Path) -> None:
+    left = cache / "builds" / "1-dead"
+    left.mkdir(parents=True)
+    (left / "weights").write_bytes(b"x")
+    (cache / "builds" / "1-dead.lock").write_bytes(b"")
+    run(tmp_path, model_path="model")
+    assert list((cache / "builds").iterdir()) == []
+
+
+def test_a_token_is_neither_reported_nor_packed(tmp_path: Path, repository: Repository) -> None:
+    lines: list[str] = []
+    repository.token = token = "hf_planted"
+    manifest, content = run(tmp_path, lines, model_id=MODEL_ID, hf_token=token)
+    assert manifest.build_config == {"model_id": MODEL_ID}
+    assert token not in b"".join(content.values()).decode(errors="replace") + "".join(lines)
