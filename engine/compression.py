@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from engine.archive import ByteStream
 from errors.engine_artifact import DamagedTar, EngineUnreadable
@@ -18,37 +20,41 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class PlainTar:
-    """The uncompressed bytes of a tar; what has been read can be read again once, after ``rewind``.
+    """The uncompressed bytes of a tar; ``size_bytes`` of them, None where unknown.
 
-    ``size_bytes`` of them, None where unknown. OSErrors of the stream become EngineUnreadable here.
+    OSErrors of the stream become EngineUnreadable here.
     """
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None) -> None:
         self.size_bytes = size_bytes
         self._stream = stream
         self._place = place
-        self._seen: bytearray | None = bytearray()
         self._again = memoryview(b"")
+        self._kept: bytearray | None = None
 
     def readinto(self, buffer: memoryview, /) -> int:
         if self._again:
             count = min(len(buffer), len(self._again))
             buffer[:count] = self._again[:count]
             self._again = self._again[count:]
-            return count
-        try:
-            count = self._stream.readinto(buffer) or 0
-        except OSError as exc:
-            raise EngineUnreadable(place=self._place, reason=exc.strerror or str(exc)) from exc
-        if self._seen is not None:
-            self._seen += buffer[:count]
+        else:
+            try:
+                count = self._stream.readinto(buffer) or 0
+            except OSError as exc:
+                raise EngineUnreadable(place=self._place, reason=exc.strerror or str(exc)) from exc
+        if self._kept is not None:
+            self._kept += buffer[:count]
         return count
 
-    def rewind(self) -> None:
-        """Back to the start; from now on nothing is kept any more."""
-        if self._seen is not None:
-            self._again = memoryview(bytes(self._seen))
-            self._seen = None
+    @contextmanager
+    def read_ahead(self) -> Iterator[None]:
+        """What is read inside is kept, and read again after it."""
+        self._kept = bytearray()
+        try:
+            yield
+        finally:
+            self._again = memoryview(bytes(self._kept) + bytes(self._again))
+            self._kept = None
 
 
 def plain_tar(stream: ByteStream, place: str, size_bytes: int | None = None) -> PlainTar:
@@ -56,11 +62,11 @@ def plain_tar(stream: ByteStream, place: str, size_bytes: int | None = None) -> 
     if isinstance(stream, PlainTar):
         return stream
     tar = PlainTar(stream, place, size_bytes)
-    magic = memoryview(bytearray(len(_GZIP_MAGIC)))
+    magic = bytearray(len(_GZIP_MAGIC))
     filled = 0
-    while filled < len(magic) and (count := tar.readinto(magic[filled:])):
-        filled += count
-    tar.rewind()
+    with tar.read_ahead():
+        while filled < len(magic) and (count := tar.readinto(memoryview(magic)[filled:])):
+            filled += count
     return PlainTar(_Unzipped(tar, place), place, None) if magic == _GZIP_MAGIC else tar
 
 

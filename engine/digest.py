@@ -25,8 +25,7 @@ class HashingCopier:
 
     def __init__(self) -> None:
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        for _ in range(BUFFERS):
-            self._free.put(memoryview(bytearray(BUFFER_BYTES)))
+        self._unallocated = BUFFERS
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
 
     def __enter__(self) -> HashingCopier:
@@ -50,7 +49,7 @@ class HashingCopier:
         sha256 = hashlib.sha256()
         left_bytes = size_bytes
         while left_bytes:
-            buffer = self._free.get()
+            buffer = self._take_buffer()
             chunk = buffer[: readinto(buffer[:left_bytes])]
             if not chunk:
                 raise EOFError(f"{left_bytes} of {size_bytes} bytes are missing")
@@ -58,6 +57,12 @@ class HashingCopier:
             write(chunk)
             left_bytes -= len(chunk)
         return self._thread.submit(sha256.hexdigest)
+
+    def _take_buffer(self) -> memoryview:
+        if self._unallocated and self._free.empty():
+            self._unallocated -= 1
+            return memoryview(bytearray(BUFFER_BYTES))
+        return self._free.get()
 
     def _hash(self, sha256: _Hash, chunk: memoryview, buffer: memoryview) -> None:
         sha256.update(chunk)

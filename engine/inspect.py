@@ -34,17 +34,16 @@ def read_manifest(source: str | Path) -> Manifest:
 
 
 def leading_manifest(tar: PlainTar, place: str) -> Manifest | None:
-    """The manifest if it is the first file of ``tar``, which is rewound; None if it is not."""
-    reader = TarReader(tar, place, tar.size_bytes)
-    member = reader.next_file()
-    if member is None or member.name != MANIFEST_NAME:
-        tar.rewind()
-        return None
-    if member.size_bytes > MAX_MANIFEST_BYTES:
-        raise InvalidManifest(place=place, reason=f"its {member.size_bytes} bytes are too many")
-    content = bytearray(member.size_bytes)
-    left = memoryview(content)
-    while left:
-        left = left[reader.readinto(left) :]
-    tar.rewind()
+    """The manifest if it is the first file of ``tar``, else None; ``tar`` can still be read from its start."""
+    with tar.read_ahead():
+        reader = TarReader(tar, place, tar.size_bytes)
+        member = reader.next_file()
+        if member is None or member.name != MANIFEST_NAME:
+            return None
+        if member.size_bytes > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(place=place, reason=f"its {member.size_bytes} bytes are too many")
+        content = bytearray(member.size_bytes)
+        left = memoryview(content)
+        while left:
+            left = left[reader.readinto(left) :]
     return parse_manifest(bytes(content), place)

@@ -10,12 +10,12 @@ from engine.http import Temporary
 
 @dataclass(frozen=True)
 class Transfer:
-    """The defaults hold 160 MiB and saturate a fast network where one connection gets only a share of it."""
+    """The defaults hold 120 MiB and saturate a fast network where one connection gets only a share of it."""
 
     connections: int = 8
     head_bytes: int = 256 << 10
     """Of the first request: enough for the manifest, so that nothing more is asked of a known engine."""
-    part_bytes: int = 16 << 20
+    part_bytes: int = 12 << 20
     """Of every later request."""
     parts_in_memory: int = 10
     attempts: int = 6
