@@ -7,6 +7,7 @@ E2105 (Triton gone), and whatever coded error the slot put into its answer.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 
 from errors import find_in_text
 from errors.base import CodedError
+from errors.prompt import PromptTooLong
 from errors.triton_system import (
     TritonMalformedEvent,
     TritonMalformedJSON,
@@ -30,6 +32,8 @@ _EVENT_PREFIX = b"data:"
 _EVENT_END = b"\n\n"
 _QUOTED_DATA_LENGTH = 200
 _PROBE_TIMEOUT_S = 2.0
+_PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d+)\) exceeds maximum input length \((\d+)\)")
+"""What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
 
 
 class Event(msgspec.Struct):
@@ -86,7 +90,7 @@ class TritonClient:
             request = self._session.post(f"{_MODEL_PATH}/generate_stream", data=msgspec.json.encode(inputs))
             async with request as response:
                 if response.status != 200:
-                    raise _failure(await response.text())
+                    raise _failure(await response.text(errors="replace"))
                 async for events in self._events(response.content):
                     yield events
         except aiohttp.ConnectionTimeoutError as exc:
@@ -122,6 +126,8 @@ class TritonClient:
     def _event(self, data: bytes) -> Event:
         try:
             event = self._decoder.decode(data.removeprefix(_EVENT_PREFIX))
+        except msgspec.ValidationError as exc:
+            raise TritonMalformedEvent(event=_quote(data)) from exc
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise TritonMalformedJSON(data=_quote(data)) from exc
         if event.error is not None:
@@ -134,11 +140,14 @@ class TritonClient:
 def _failure(text: str) -> CodedError:
     """Ours, if the slot said so; otherwise by what is known of Triton's texts."""
     try:
-        text = str(msgspec.json.decode(text)["error"])
+        # An error before a stream's first event is JSON, or that as an event, by where Triton found it.
+        text = str(msgspec.json.decode(text.strip().removeprefix("data:"))["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
         pass  # Not Triton's JSON: the text itself is all we have.
     if (error := find_in_text(text)) is not None:
         return error
+    if (lengths := _PROMPT_TOO_LONG.search(text)) is not None:
+        return PromptTooLong(prompt_tokens=int(lengths[1]), max_input_tokens=int(lengths[2]))
     if "the first token of the stop sequence IDs was not" in text:
         return TritonTokenizerError(reason=text)
     return TritonUnknownError(reason=text)
