@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -115,15 +115,15 @@ class CogServer:
 
     def stop(self) -> None:
         """SIGTERM, a grace period, SIGKILL; then wait for all that it started."""
-        group = self._process.pid
+        session = self._process.pid
         if self._process.poll() is None:
-            os.killpg(group, signal.SIGTERM)
+            self._process.terminate()
             try:
                 self._process.wait(_STOP_GRACE_S)
             except subprocess.TimeoutExpired:
-                os.killpg(group, signal.SIGKILL)
+                self._process.kill()
                 self._process.wait()
-        _wait_for_group(group)
+        _wait_for_session(session)
 
     def _start_failed(self, reason: str, log: str) -> TritonStartFailed:
         tail = " | ".join(log.strip().splitlines()[-_LOG_TAIL_LINES:])
@@ -138,16 +138,26 @@ def _last_error(log: str) -> str:
     return ""
 
 
-def _wait_for_group(group: int) -> None:
-    """Wait until no process of the group is left, at most a grace period."""
+def _wait_for_session(session: int) -> None:
+    """Wait until no process of the session is left; after a grace period, kill what is."""
     deadline_s = time.monotonic() + _STOP_GRACE_S
-    while time.monotonic() < deadline_s:
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return
+    while (members := _session_members(session)) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
-    os.killpg(group, signal.SIGKILL)
+    for pid in members:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _session_members(session: int) -> list[int]:
+    """Processes of a session that have not ended: Cog's server, its worker, Triton, stubs, engine."""
+    members = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # It ended while we looked.
+            # What stands after the name, which is in parentheses: state, parent, group, session.
+            state, _, _, its_session = status.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                members.append(int(status.parent.name))
+    return members
 
 
 @contextmanager

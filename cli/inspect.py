@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from cli.progress import size
 from engine.inspect import read_manifest
 from engine.manifest import Manifest
 from engine.verify import verify
+from errors.prompt import InvalidInput
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -25,7 +27,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    manifest = verify(options.engine) if options.verify else read_manifest(options.engine)
+    if options.verify and "://" in options.engine:
+        raise InvalidInput(
+            name="--verify", expected="used with an engine on this machine", value=options.engine
+        )
+    manifest = verify(Path(options.engine)) if options.verify else read_manifest(options.engine)
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
     if options.verify and not options.json:
         print("verified    every file has the size and SHA-256 that the manifest tells")

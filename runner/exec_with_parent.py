@@ -1,6 +1,7 @@
 """Run a program that must not outlive its parent: ``exec_with_parent.py PARENT_PID PROGRAM ARGUMENT...``.
 
-Linux sends us SIGTERM when the parent is gone, however it went; then we become the program.
+Linux sends us SIGTERM when the parent is gone, however it went. We lead a process group of our own,
+in the parent's session, and then become the program.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != int(parent_pid):
         return  # It went before we asked.
+    os.setpgid(0, 0)
     os.execv(command[0], command)  # noqa: S606
 
 

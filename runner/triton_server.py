@@ -120,7 +120,6 @@ class TritonServer:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
         )
         self._log_task = asyncio.create_task(self._forward_log(self._process), name="triton-log")
         try:
@@ -206,14 +205,12 @@ class TritonServer:
         process = self._process
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+        _signal_group(process, signal.SIGTERM)
         try:
             await asyncio.wait_for(process.wait(), _STOP_GRACE_S)
         except asyncio.TimeoutError:
             self._log(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _signal_group(process, signal.SIGKILL)
         await process.wait()
         await self._drain_log()
         self._remove_shared_memory()
@@ -248,6 +245,15 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
             buffer = b""
     if buffer:
         yield buffer.decode(errors="replace")
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Signal Triton and its stubs; just started, it may not lead its group yet."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
 
 
 def _exit_reason(code: int) -> str:

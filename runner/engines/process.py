@@ -132,7 +132,6 @@ class EngineProcess:
                     env=self._command.environment(),
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    start_new_session=True,
                 )
             except OSError as exc:
                 ours.close()
@@ -223,11 +222,11 @@ def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the worker and what it started (its ranks, say). It leads a session of its own."""
+    """Kill the worker and what it started (its ranks, say). It leads a group, once it runs."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # All of it has ended.
+        process.kill()
 
 
 def _exit_reason(process: subprocess.Popen[bytes]) -> str:

@@ -125,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    os.setpgid(0, 0)  # With what the engine starts, so that it can be killed whole.
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options.socket_fd)

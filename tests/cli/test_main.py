@@ -1,0 +1,188 @@
+"""Exit codes that scripts can trust; one coded sentence on stderr, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.openapi_schema import ROOT
+
+EXAMPLE = ROOT / "builder" / "examples" / "paced" / "config.yaml"
+
+
+Result = subprocess.CompletedProcess[str]
+
+
+def cog_triton(*arguments: str, cwd: Path | None = None, **environment: str) -> Result:
+    return subprocess.run(
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def one_coded_line(result: Result, code: str) -> str:
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith(f"{code} ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def paced_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tar = tmp_path_factory.mktemp("cli") / "paced.tar"
+    result = build_paced(tar)
+    assert result.returncode == 0, result.stderr
+    return tar
+
+
+def build_paced(tar: Path) -> Result:
+    cache = tar.parent / "cache"
+    return cog_triton("build", str(EXAMPLE), "-o", str(tar), COG_TRITON_CACHE=str(cache))
+
+
+def test_usage_errors_exit_with_2_and_say_so() -> None:
+    assert cog_triton("no-such-command").returncode == 2
+    assert cog_triton("build").returncode == 2
+
+
+def test_help_exits_with_0() -> None:
+    result = cog_triton("--help")
+    assert result.returncode == 0
+    assert "build" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["inspect", "serve"])
+def test_an_engine_that_is_not_there_is_e1301_and_exit_2(command: str, tmp_path: Path) -> None:
+    missing = tmp_path / "none.tar"
+    result = cog_triton(command, str(missing))
+    assert result.returncode == 2
+    assert str(missing) in one_coded_line(result, "E1301")
+
+
+def test_a_bad_config_is_told_by_key_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("engine: transformers\nmodel_idd: x\n")
+    result = cog_triton("build", "config.yaml", cwd=tmp_path, COG_TRITON_CACHE=str(tmp_path / "cache"))
+    assert result.returncode == 2
+    assert "model_idd" in result.stderr
+    assert "model_id" in result.stderr
+    assert not (tmp_path / "engine.tar").exists()
+
+
+def test_a_dry_run_shows_the_steps_and_builds_nothing(tmp_path: Path) -> None:
+    result = cog_triton("build", str(EXAMPLE), "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[-1].endswith("pack engine.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_build_says_what_it_made_in_plain_lines(paced_tar: Path) -> None:
+    assert paced_tar.stat().st_size > 0
+    again = build_paced(paced_tar.parent / "again.tar")
+    assert "paced" in again.stdout
+    assert "\r" not in again.stdout + again.stderr
+    assert (paced_tar.parent / "again.tar").read_bytes() == paced_tar.read_bytes()
+
+
+def test_inspect_tells_the_manifest_and_verifies(paced_tar: Path) -> None:
+    shown = cog_triton("inspect", str(paced_tar), "--verify")
+    assert shown.returncode == 0
+    assert "paced" in shown.stdout
+    assert "verified" in shown.stdout
+    manifest = json.loads(cog_triton("inspect", str(paced_tar), "--json").stdout)
+    assert manifest["engine_kind"] == "paced"
+    assert "tokenizer.json" in manifest["files"]
+
+
+def test_inspect_finds_a_flipped_bit(paced_tar: Path, tmp_path: Path) -> None:
+    data = bytearray(paced_tar.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "flipped.tar").write_bytes(data)
+    result = cog_triton("inspect", str(tmp_path / "flipped.tar"), "--verify")
+    assert result.returncode == 2
+    assert result.stderr.startswith("E13")
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_generate_streams_to_stdout_and_nothing_else(paced_tar: Path) -> None:
+    result = cog_triton(
+        "generate", str(paced_tar), "once upon a time", "--max-tokens", "5", "--temperature", "0"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("once")
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--max-tokens", "0"), ("--top-p", "1.5"), ("--temperature", "-1"), ("--top-k", "-2")],
+)
+def test_generate_checks_its_options_before_it_starts_anything(
+    paced_tar: Path, option: str, value: str
+) -> None:
+    result = cog_triton("generate", str(paced_tar), "hi", option, value)
+    assert result.returncode == 2
+    assert option in one_coded_line(result, "E1005")
+
+
+def test_generate_with_a_blank_prompt_is_e1001(paced_tar: Path) -> None:
+    result = cog_triton("generate", str(paced_tar), "  ")
+    assert result.returncode == 2
+    one_coded_line(result, "E1001")
+
+
+def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
+    paced_tar: Path, free_ports: list[int]
+) -> None:
+    cog, http, grpc, metrics = free_ports[:4]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PORT": str(cog),
+        "TRITON_HTTP_PORT": str(http),
+        "TRITON_GRPC_PORT": str(grpc),
+        "TRITON_METRICS_PORT": str(metrics),
+        "COG_TRITON_CACHE": str(paced_tar.parent / "cache"),
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-m", "cli", "serve", str(paced_tar)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    lines = []
+    for line in server.stdout:
+        lines.append(line)
+        if line.startswith("Ctrl-C"):
+            break
+    assert any(f":{cog}" in line for line in lines), lines
+    server.send_signal(signal.SIGINT)
+    assert server.wait(60) == 130
+    for port in (cog, http, grpc, metrics):
+        assert _is_free(port), f"port {port} is still taken"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_taken_port_is_named_with_its_variable(paced_tar: Path, free_ports: list[int]) -> None:
+    with socket.create_server(("127.0.0.1", free_ports[0])):
+        result = cog_triton("serve", str(paced_tar), "--port", str(free_ports[0]))
+    assert result.returncode == 2
+    message = result.stderr.strip().splitlines()[-1]
+    assert message.startswith("E1007")
+    assert str(free_ports[0]) in message
+    assert "PORT" in message
