@@ -22,6 +22,7 @@ import triton_python_backend_utils as pb_utils
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
+from errors.triton_system import EngineFailed
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -227,7 +228,7 @@ class TritonPythonModel:
                 case Finished(request_id=request_id, reason=reason):
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=text):
-                    feeds += self._ends([(request_id, find_in_text(text) or CodedError())])
+                    feeds += self._ends([(request_id, _coded(text, self._ready.engine_kind))])
                 case Statistics():
                     self._metrics.statistics = message
                 case _:
@@ -286,6 +287,10 @@ class TritonPythonModel:
 def _refuse(sender: Any, error: CodedError) -> None:
     response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
     sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _coded(text: str, engine_kind: str) -> CodedError:
+    return find_in_text(text) or EngineFailed(engine_kind=engine_kind, reason=text)
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
