@@ -50,8 +50,10 @@ class LiveOutput:
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is raised where Cog sees it
             end = exc
         finally:
-            await self._source.aclose()
-            self._queue.put(end)
+            try:
+                await self._source.aclose()
+            finally:
+                self._queue.put(end)  # Whatever happens: Cog's thread waits for it.
 
     def _drain(self) -> Generator[str, None, None]:
         try:
