@@ -24,6 +24,7 @@ MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 SLOT = "tensorrt_llm"
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
 
 _SLOT_PASS_THROUGH = [
     "tokens_per_second",
@@ -96,18 +97,24 @@ _NOT_OURS = {
 """Keys of the original's configs that mean nothing here: taken, and told."""
 
 _INTEGER = re.compile(r"[0-9]+")
-_BOOLEAN = re.compile(r"(?i)true|false|1|0")
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_BOOLEAN = re.compile("true|false")
 _CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
     "triton_max_batch_size": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
     "max_queue_delay_microseconds": (_INTEGER, "a whole number of microseconds"),
     "max_queue_size": (_INTEGER, "a whole number, 0 for no limit"),
     "preprocessing_instance_count": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
-    "decoupled_mode": (_BOOLEAN, "true or false"),
+    "decoupled_mode": (re.compile("true"), "true: predictions are streamed"),
     "exclude_input_in_output": (_BOOLEAN, "true or false"),
+    "add_special_tokens": (_BOOLEAN, "true or false"),
+    "skip_special_tokens": (_BOOLEAN, "true or false"),
     "max_tokens_data_type": (re.compile("TYPE_U?INT32"), "TYPE_UINT32 or TYPE_INT32"),
     "triton_backend": (re.compile("python|tensorrtllm"), "python or tensorrtllm"),
     "engine_start_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds"),
 }
+_SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))
+_SHARED = "max_tokens_data_type"
+"""One value for the two models that read it, wherever it is given."""
 
 
 def render(
@@ -156,9 +163,9 @@ def _values(
     for model, arguments in overrides.items():
         for key, value in arguments.items():
             _override(values, model, key, _text(value))
-    # One value for all models of a request's way, wherever it was given.
-    shared = values["ensemble"]["max_tokens_data_type"]
-    values["preprocessing"]["max_tokens_data_type"] = shared
+    for model, other in (("preprocessing", "ensemble"), ("ensemble", "preprocessing")):
+        if _SHARED in overrides.get(model, {}):
+            values[other][_SHARED] = values[model][_SHARED]
     return values
 
 
@@ -172,15 +179,11 @@ def _override(values: dict[str, dict[str, str]], model: str, key: str, value: st
         raise InvalidSetting(
             name=f"instantiate.server.{model}.args", expected=f"of keys that the model has{hint}", value=key
         )
+    if key in _SWITCHES:
+        value = _BOOLEANS.get(value.lower(), value)
     if key in _CHECKS and not _CHECKS[key][0].fullmatch(value):
         raise InvalidSetting(
             name=f"instantiate.server.{model}.args.{key}", expected=_CHECKS[key][1], value=value
-        )
-    if '"' in value or "\\" in value or "\n" in value:
-        raise InvalidSetting(
-            name=f"instantiate.server.{model}.args.{key}",
-            expected="without quotes or line breaks",
-            value=value,
         )
     values[model][key] = value
 
@@ -197,7 +200,14 @@ def _fill(model: str, template: str, values: Mapping[str, str]) -> str:
             raise InvalidSetting(
                 name=f"instantiate.server.{model}.args.{match[1]}", expected="given", value=None
             )
-        return values[match[1]]
+        value = values[match[1]]
+        if _UNQUOTABLE.search(value):
+            raise InvalidSetting(
+                name=f"instantiate.server.{model}.args.{match[1]}",
+                expected="without quotes, backslashes and line breaks",
+                value=value,
+            )
+        return value
 
     return _VARIABLE.sub(fill, template)
 
