@@ -107,18 +107,19 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             )
             request = GenerationRequest(
                 prompt=text,
-                max_tokens=_max_tokens(max_tokens, max_new_tokens),
-                min_tokens=max(_min_tokens(min_tokens, min_new_tokens), 0),
+                # NOTE: to JSON's schemas 2.0 is an integer, and Cog hands it over as a float.
+                max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
+                min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
                 stop_sequences=_stop_sequences(stop_sequences, settings),
                 sampling=SamplingInputs(
                     temperature=temperature,
-                    top_k=top_k,
+                    top_k=int(top_k),
                     top_p=top_p,
                     length_penalty=length_penalty,
                     presence_penalty=presence_penalty,
                     frequency_penalty=frequency_penalty,
                     repetition_penalty=repetition_penalty,
-                    seed=secrets.randbelow(_SEEDS) if seed is None else seed % _SEEDS,
+                    seed=secrets.randbelow(_SEEDS) if seed is None else int(seed) % _SEEDS,
                 ),
             )
         except CodedError as exc:
