@@ -28,6 +28,8 @@ SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 _STOP_GRACE_S = 5.0
+_END_S = 2.0
+"""A worker's socket closes just before its process ends."""
 
 log = logging.getLogger("cog_triton.slot")
 
@@ -155,11 +157,11 @@ class EngineProcess:
         messages = next(reader.batches(), None)
         connection.settimeout(None)
         match messages:
-            case [Ready() as ready]:
+            case [Ready() as ready, *_]:
                 return ready
             case [StartFailed(error=text)]:
                 raise find_in_text(text) or self._start_failed(text)
-            case None if self._process.poll() is None and not _ends_soon(self._process):
+            case None if self._process.poll() is None and not _ends_within(self._process, _END_S):
                 raise self._start_failed(f"it was not ready after {self._command.start_timeout_s:g} s")
         raise self._start_failed(f"its process ended ({_exit_reason(self._process)}); its log is above")
 
@@ -172,10 +174,12 @@ class EngineProcess:
             for messages in reader.batches():
                 self._listener.received(messages)
             self._close_connection()
-            if self._stopping.is_set():
-                return
             assert self._process is not None
-            _ends_soon(self._process)
+            if self._stopping.is_set():
+                # NOTE: the worker is killed when the thread that started it ends, and that may be this one.
+                _ends_within(self._process, _STOP_GRACE_S)
+                return
+            _ends_within(self._process, _END_S)
             _kill_group(self._process)
             reason = _exit_reason(self._process)
             self._listener.lost(EngineCrashed(engine_kind=self._command.engine_kind, reason=reason))
@@ -201,21 +205,24 @@ class EngineProcess:
         return None
 
     def _close_connection(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        # NOTE: shutdown wakes who is blocked in recv or in sendall, which holds the lock; close does not.
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # The worker closed its end first, or another thread ours.
         with self._lock:
-            if self._connection is not None:
-                # NOTE: shutdown wakes a reader blocked in recv; close alone does not.
-                try:
-                    self._connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # The worker closed its end first.
-                self._connection.close()
+            connection.close()
+            if self._connection is connection:
                 self._connection = None
 
 
-def _ends_soon(process: subprocess.Popen[bytes]) -> bool:
-    """True if the process is gone within a moment: its socket closes just before it ends."""
+def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """True if the process is gone by then."""
     try:
-        process.wait(2.0)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         return False
     return True

@@ -33,10 +33,12 @@ class FrameReader(Generic[Message]):
     def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Message]) -> None:
         self._connection = connection
         self._decoder = decoder
+        self._buffer = bytearray()
+        """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of each read, in order, until the peer closes the connection."""
-        buffer = bytearray()
+        buffer = self._buffer
         while True:
             try:
                 data = self._connection.recv(_READ_BYTES)

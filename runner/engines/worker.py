@@ -8,6 +8,7 @@ the slot it serves.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ from runner.engines.wire import FrameReader, FrameSender
 
 _STATISTICS_INTERVAL_S = 1.0
 _BROKEN_EXIT_CODE = 70
+_PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("cog_triton.engine")
 
@@ -125,12 +127,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    _end_with_parent()
     os.setpgid(0, 0)  # With what the engine starts, so that it can be killed whole.
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options.socket_fd)
     pairs = dict(option.split("=", 1) for option in options.option)
     return serve(connection, options.kind, options.engine_dir, pairs)
+
+
+def _end_with_parent() -> None:
+    """Have Linux kill us when the slot is gone: an engine that hangs does not see its socket close."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 if __name__ == "__main__":
