@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -18,11 +19,12 @@ import aiohttp
 
 from errors import find_in_text
 from errors.base import CodedError
-from errors.prompt import PortInUse
+from errors.prompt import InvalidSetting, PortInUse
 from errors.triton_system import TritonStartFailed
 from runner.triton_install import TritonInstall
 
 _READY_POLL_S = 0.05
+_READY_TIMEOUT_S = 2.0
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
 _FIRST_BACKOFF_S = 0.5
@@ -60,13 +62,16 @@ class TritonPorts:
 
 
 def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
-    """Raise E1007 if ``port`` can't be bound. ``variable`` is the setting that changes it."""
+    """Raise E1007 if ``port`` is taken, E1006 if it can't be listened on. ``variable`` sets it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as exc:
-            raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
+            if exc.errno == errno.EADDRINUSE:
+                raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
+            expected = f"a port that can be listened on at {host} ({exc.strerror})"
+            raise InvalidSetting(name=variable, expected=expected, value=port) from exc
 
 
 class TritonServer:
@@ -114,13 +119,16 @@ class TritonServer:
 
     async def _launch(self) -> None:
         self._log_tail.clear()
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command(),
-            env=self._install.environment(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command(),
+                env=self._install.environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as exc:
+            raise self._start_failed(f"it can't be run ({exc})") from exc
         self._log_task = asyncio.create_task(self._forward_log(self._process), name="triton-log")
         try:
             await self._await_ready(self._process)
@@ -154,7 +162,7 @@ class TritonServer:
 
     async def _await_ready(self, process: asyncio.subprocess.Process) -> None:
         deadline_s = time.monotonic() + self._start_timeout_s
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_READY_TIMEOUT_S)) as session:
             while not await self._is_ready(session):
                 if process.returncode is not None:
                     await self._drain_log()
@@ -167,13 +175,14 @@ class TritonServer:
         try:
             async with session.get(f"{self._ports.http_url}/v2/health/ready") as response:
                 return response.status == 200
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
 
     def _start_failed(self, reason: str) -> CodedError:
         """E2106 with the log's end; an engine's own coded error, found in the log, says more."""
         for line in reversed(self._log_tail):
-            if (cause := find_in_text(line.rstrip())) is not None:
+            # Triton says it in a table, too.
+            if (cause := find_in_text(line.rstrip(" |"))) is not None:
                 return cause
         return TritonStartFailed(reason=reason, log_tail=" | ".join(self._log_tail) or "(none)")
 
