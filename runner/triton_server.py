@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import sys
@@ -29,7 +30,10 @@ _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-_LOG_LINES = 40
+_LOG_LINES = 200
+_TOLD_ERROR_LINES = 3
+_TOLD_LINES = 15
+_ERROR_LINE = re.compile(r"E\d{4} |error:")
 
 Log = Callable[[str], None]
 """Takes a line for the operator."""
@@ -179,12 +183,14 @@ class TritonServer:
             return False
 
     def _start_failed(self, reason: str) -> CodedError:
-        """E2106 with the log's end; an engine's own coded error, found in the log, says more."""
+        """The coded error that the log holds (an engine's, say), else E2106 with the log's last errors."""
         for line in reversed(self._log_tail):
             # Triton says it in a table, too.
             if (cause := find_in_text(line.rstrip(" |"))) is not None:
                 return cause
-        return TritonStartFailed(reason=reason, log_tail=" | ".join(self._log_tail) or "(none)")
+        errors = [line for line in self._log_tail if _ERROR_LINE.match(line)][-_TOLD_ERROR_LINES:]
+        told = errors or list(self._log_tail)[-_TOLD_LINES:]
+        return TritonStartFailed(reason=reason, log_tail=" | ".join(told) or "(none)")
 
     async def _supervise(self) -> None:
         """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
