@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.directory import Engine
+from errors.engine_artifact import EngineUnreadable
 from errors.prompt import InvalidSetting
 from errors.triton_system import TritonTokenizerError
 from runner.settings import Settings
@@ -75,7 +76,10 @@ def _load_tokenizer(path: Path) -> Tokenizer:
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    document = json.loads(path.read_text())
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as exc:
+        raise EngineUnreadable(place=path, reason=f"it is not JSON ({exc})") from exc
     return document if isinstance(document, dict) else {}
 
 
