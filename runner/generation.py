@@ -22,6 +22,8 @@ from runner.triton_client import Event, TritonClient
 FinishReason = Literal["stop", "length", "end"]
 
 _GREEDY = 1
+_MAX_INT32 = (1 << 31) - 1
+"""Triton takes what is above it for something else: it drops the upper bits."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Generation:
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
         if sampling.top_k > 0:
-            inputs["runtime_top_k"] = sampling.top_k
+            inputs["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)
         if sampling.top_p > 0:
             inputs["runtime_top_p"] = sampling.top_p
         return inputs
