@@ -14,7 +14,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from errors.base import CodedError
 from errors.prompt import InvalidSetting
+from runner.prompt import format_prompt
 from runner.server_config import ServerArguments, read_server_config, server_arguments
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
@@ -152,7 +154,9 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     environment = os.environ if environment is None else environment
     config = read_server_config(environment)
     values: dict[str, Any] = {
-        key: config[key] for key in ("weights", "system_prompt", "prompt_template") if config.get(key)
+        key: _text(f"instantiate.{key}", config[key])
+        for key in ("weights", "system_prompt", "prompt_template")
+        if config.get(key) not in (None, "")
     }
     values |= {
         "server": server_arguments(config),
@@ -162,7 +166,23 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     for variable in VARIABLES:
         if variable.name in environment and (environment[variable.name] or variable.name in _MAY_BE_BLANK):
             values[variable.field] = _parse(variable, environment[variable.name])
-    return Settings(**values)
+    settings = Settings(**values)
+    _check_template(settings.prompt_template)
+    return settings
+
+
+def _check_template(template: str) -> None:
+    try:
+        format_prompt(template, prompt="hi", system_prompt="")
+    except CodedError as exc:
+        expected = "a Python format string with the field {prompt} and, at most, {system_prompt}"
+        raise InvalidSetting(name="PROMPT_TEMPLATE", expected=expected, value=template) from exc
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSetting(name=name, expected="a text", value=value)
+    return value
 
 
 def _parse(variable: Variable, text: str) -> Any:
