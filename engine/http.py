@@ -62,7 +62,7 @@ class Connection:
 
     def get(self, headers: dict[str, str]) -> http.client.HTTPResponse:
         """The answer (200 or 206) to a GET of the target. Raises coded errors, or Temporary."""
-        url = self._target.resolved
+        url = start = self._target.resolved
         for _ in range(MAX_REDIRECTS + 1):
             response = self._get_once(url, headers)
             if response.status in (200, 206):
@@ -70,7 +70,7 @@ class Connection:
                 return response
             self.close()
             if response.status not in _REDIRECTS:
-                self._refuse(response)
+                self._refuse(response, start)
             url = self._redirected(url, response)
         raise RedirectRefused(source=self._target.shown, reason=f"more than {MAX_REDIRECTS} times")
 
@@ -154,7 +154,7 @@ class Connection:
             raise RedirectRefused(source=self._target.shown, reason=f"to {scheme}, which is less safe")
         return split_url(to)
 
-    def _refuse(self, response: http.client.HTTPResponse) -> NoReturn:
+    def _refuse(self, response: http.client.HTTPResponse, start: SplitResult) -> NoReturn:
         source, status = self._target.shown, response.status
         error: CodedError = SourceFailed(
             source=source, reason=f"HTTP {status} {response.reason}".strip(), status=status
@@ -166,9 +166,10 @@ class Connection:
             error = SourceForbidden(source=source, reason=reason, status=status)
         elif status in _TEMPORARY:
             raise Temporary(error, _retry_after_s(response))
-        if self._target.resolved != self._target.parts:
+        if start != self._target.parts:
             # NOTE: what a redirect led to may be signed for some minutes only; the URL itself is asked again.
-            self._target.resolved = self._target.parts
+            if self._target.resolved == start:
+                self._target.resolved = self._target.parts
             raise Temporary(error)
         raise error
 

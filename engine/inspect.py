@@ -34,7 +34,7 @@ def read_manifest(source: str | Path) -> Manifest:
 
 
 def leading_manifest(tar: PlainTar, place: str) -> Manifest | None:
-    """The manifest if it is the first file of ``tar``, else None; ``tar`` can still be read from its start."""
+    """The manifest if it is the first file of ``tar``, else None; ``tar`` is read from its start again."""
     with tar.read_ahead():
         reader = TarReader(tar, place, tar.size_bytes)
         member = reader.next_file()

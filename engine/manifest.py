@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticSerializationError
 
 from engine.names import BadName, NameSet, normal_name
 from engine.redact import without_secrets
@@ -65,9 +66,17 @@ class EngineFacts(_Frozen):
     def _without_secrets(cls, value: object) -> object:
         return without_secrets(value)
 
+    @model_validator(mode="after")
+    def _is_text(self) -> EngineFacts:
+        try:
+            self.model_dump_json()
+        except PydanticSerializationError as exc:
+            raise ValueError("a text is not valid Unicode") from exc
+        return self
+
 
 class Manifest(EngineFacts):
-    format_version: Literal[1] = 1
+    format_version: Annotated[int, Field(ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
     files: dict[str, FileEntry]
     """Every file of the engine but the manifest itself, by its posix name relative to the engine."""
 

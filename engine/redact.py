@@ -47,7 +47,7 @@ def without_secrets(value: object) -> object:
         return value
     if isinstance(value, float) and abs(value) < float("inf"):
         return value
-    return redact_text(str(value))
+    return redact_text(str(value).encode("utf-8", "replace").decode())
 
 
 def names_a_secret(key: str) -> bool:

@@ -29,6 +29,8 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     body_bytes: int | None = None
     """Send only so much of the body, then close the connection."""
+    hold: threading.Event | None = None
+    """Wait for this before closing the connection."""
     reset: bool = False
     """Close it by a reset."""
     content: bytes | None = None
@@ -50,8 +52,7 @@ class TarServer:
         self.requests: list[Request] = []
         self.sent_bytes = 0
         self._guard = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -83,6 +84,14 @@ class TarServer:
     def count_sent(self, size_bytes: int) -> None:
         with self._guard:
             self.sent_bytes += size_bytes
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that leave early are what is tested here."""
 
 
 def _handler(server: TarServer) -> type[BaseHTTPRequestHandler]:
@@ -134,12 +143,10 @@ def _handler(server: TarServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
             self.end_headers()
             sent = body if fault.body_bytes is None else body[: fault.body_bytes]
-            try:
-                self.wfile.write(sent)
-            except OSError:
-                self.close_connection = True
-                return
             server.count_sent(len(sent))
+            self.wfile.write(sent)
+            if fault.hold is not None:
+                fault.hold.wait(60)
             if fault.body_bytes is not None:
                 self.close_connection = True
             if fault.reset:

@@ -29,7 +29,8 @@ def test_the_manifest_comes_first_and_then_every_file_by_name(source: Path, tmp_
             (0, 0, "", "", 0, 0o644)
         }
         stored = tar.extractfile(MANIFEST_NAME)
-        assert stored is not None and stored.read() == manifest_bytes(manifest)
+        assert stored is not None
+        assert stored.read() == manifest_bytes(manifest)
 
 
 def test_equal_directories_make_equal_bytes(source: Path, tmp_path: Path) -> None:
@@ -179,5 +180,7 @@ def test_secrets_of_the_build_config_stay_out(source: Path, tmp_path: Path) -> N
     )
     pack(source, facts, tmp_path / "engine.tar")
     content = (tmp_path / "engine.tar").read_bytes()
-    assert b"s3cret" not in content and b"secretsecret" not in content and b":pw@" not in content
+    assert b"s3cret" not in content
+    assert b"secretsecret" not in content
+    assert b":pw@" not in content
     assert facts.build_config["build"] == {"args": {"max_num_tokens": 8192}}

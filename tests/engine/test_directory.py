@@ -1,0 +1,181 @@
+"""What is accepted as an engine in a directory, with and without a manifest."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.directory import load
+from engine.manifest import MANIFEST_NAME
+from engine.unpack import unpack
+from errors.engine_artifact import (
+    EngineFileDamaged,
+    EngineFileMissing,
+    EngineNotFound,
+    InvalidManifest,
+    TokenizerMissing,
+)
+from tests.engine.samples import FILES, LEGACY_FILES, packed, write_files
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    unpack(io.BytesIO(packed(tmp_path).read_bytes()), tmp_path / "engine")
+    return tmp_path / "engine"
+
+
+def test_what_was_unpacked_loads_without_warnings(engine: Path) -> None:
+    loaded = load(engine)
+    assert (loaded.path, loaded.warnings) == (engine, ())
+    assert loaded.manifest.model_id == "acme/tiny"
+    assert set(loaded.manifest.files) == set(FILES)
+
+
+def test_files_may_stand_beside_the_listed_ones(engine: Path) -> None:
+    (engine / "model.py").write_text("left over")
+    assert load(engine).manifest.engine_kind == "transformers"
+
+
+def test_a_missing_file_is_named(engine: Path) -> None:
+    (engine / "nested/deeper/notes.txt").unlink()
+    with pytest.raises(EngineFileMissing, match=r"nested/deeper/notes\.txt"):
+        load(engine)
+    (engine / "nested/deeper/notes.txt").mkdir()
+    with pytest.raises(EngineFileMissing):
+        load(engine)
+
+
+def test_a_shortened_file_is_named_with_both_sizes(engine: Path) -> None:
+    (engine / "model.safetensors").write_bytes(b"12345")
+    with pytest.raises(EngineFileDamaged, match=r"'model\.safetensors' .* has bytes 5, packed was 1048576"):
+        load(engine)
+
+
+def test_a_damaged_manifest_is_no_missing_one(engine: Path) -> None:
+    (engine / MANIFEST_NAME).write_text("{")
+    with pytest.raises(InvalidManifest):
+        load(engine)
+
+
+def test_nothing_is_no_engine(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    write_files(tmp_path / "photos", {"a.jpg": b"x", "config.json": b"[1]"})
+    for name, told in [
+        ("nothing", "does not exist"),
+        ("empty", "is empty"),
+        ("file", "is not a directory"),
+        ("photos", "holds no engine"),
+    ]:
+        with pytest.raises(EngineNotFound, match=told) as caught:
+            load(tmp_path / name)
+        assert "give a directory that holds an engine" in str(caught.value)
+
+
+def test_an_original_engine_tells_what_it_can(tmp_path: Path) -> None:
+    loaded = load(write_files(tmp_path / "engine", LEGACY_FILES))
+    manifest = loaded.manifest
+    assert manifest.engine_kind == "tensorrt_llm"
+    assert manifest.library is not None
+    assert manifest.library.version == "0.16.0"
+    assert (manifest.sm, manifest.world_size, manifest.dtype) == (None, 2, "float16")
+    assert (manifest.quantization, manifest.model_id) == ("FP8", "acme/tiny")
+    assert (manifest.max_batch_size, manifest.max_input_len, manifest.max_seq_len) == (64, 1024, 2048)
+    assert manifest.build_config == {"model_id": "acme/tiny"}
+    assert manifest.files["rank1.engine"].size_bytes == 3000
+    assert manifest.files["rank1.engine"].sha256 is None
+    assert len(loaded.warnings) == 1
+    assert "GPU" in loaded.warnings[0]
+
+
+def test_an_engine_of_the_older_layout_tells_what_it_can(tmp_path: Path) -> None:
+    config = {
+        "builder_config": {
+            "precision": "float16",
+            "tensor_parallel": 2,
+            "max_batch_size": 8,
+            "max_input_len": 1024,
+            "max_output_len": 512,
+        },
+        "plugin_config": {"paged_kv_cache": True},
+    }
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "llama_float16_tp2_rank0.engine": b"0",
+        "llama_float16_tp2_rank1.engine": b"1",
+    }
+    loaded = load(write_files(tmp_path / "engine", files))
+    manifest = loaded.manifest
+    assert (manifest.world_size, manifest.max_batch_size, manifest.max_seq_len) == (2, 8, 1536)
+    assert manifest.library is None
+    assert any("version" in warning for warning in loaded.warnings)
+    assert any("tokenizer.json" in warning for warning in loaded.warnings)
+
+
+def test_an_engine_that_lacks_a_rank_is_refused(tmp_path: Path) -> None:
+    files = {name: content for name, content in LEGACY_FILES.items() if name != "rank1.engine"}
+    with pytest.raises(EngineFileMissing, match=r"rank1\.engine"):
+        load(write_files(tmp_path / "engine", files))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b"",
+        b"[]",
+        b"not json",
+        b"[" * 100_000,
+        b'{"pretrained_config": 1, "build_config": {"max_batch_size": "x"}}',
+    ],
+)
+def test_a_config_that_tells_nothing_makes_warnings_not_errors(tmp_path: Path, config: bytes) -> None:
+    loaded = load(write_files(tmp_path / "engine", {"rank0.engine": b"x", "config.json": config}))
+    assert loaded.manifest.max_batch_size is None
+    assert any("max_batch_size" in warning for warning in loaded.warnings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[1]", b": : :", b"\xff", b"a: [" * 5000, b"a: &a [x, x]\nb: &b [*a, *a]\nmodel_id: m", b"model_id: 5"],
+)
+def test_a_build_config_that_can_not_be_read_is_left_out(tmp_path: Path, text: bytes) -> None:
+    files = LEGACY_FILES | {"cog-trt-llm-config.yaml": text}
+    assert load(write_files(tmp_path / "engine", files)).manifest.model_id is None
+
+
+def test_a_checkpoint_is_not_taken_for_an_engine(tmp_path: Path) -> None:
+    files = {"config.json": b'{"pretrained_config": {}}', "rank0.safetensors": b"x"}
+    with pytest.raises(EngineNotFound, match="not compiled yet"):
+        load(write_files(tmp_path / "engine", files))
+
+
+def test_a_hugging_face_folder_is_taken_for_what_it_is(tmp_path: Path) -> None:
+    config = b'{"model_type": "llama", "torch_dtype": "bfloat16", "max_position_embeddings": 4096}'
+    files = {"config.json": config, "model.safetensors": b"x", "tokenizer.json": b"{}"}
+    loaded = load(write_files(tmp_path / "engine", files))
+    assert (loaded.manifest.engine_kind, loaded.manifest.dtype) == ("transformers", "bfloat16")
+    assert loaded.manifest.max_seq_len == 4096
+    assert "engine_manifest.json" in loaded.warnings[0]
+    write_files(tmp_path / "engine", {"engine_args.json": b"{}"})
+    assert load(tmp_path / "engine").manifest.engine_kind == "vllm"
+    (tmp_path / "engine" / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerMissing):
+        load(tmp_path / "engine")
+
+
+def test_a_hub_snapshot_made_of_links_loads(tmp_path: Path) -> None:
+    blobs = write_files(tmp_path / "blobs", {"1": b'{"model_type": "llama"}', "2": b"x", "3": b"{}"})
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for name, blob in [("config.json", "1"), ("model.safetensors", "2"), ("tokenizer.json", "3")]:
+        (snapshot / name).symlink_to(blobs / blob)
+    assert load(snapshot).manifest.files["config.json"].size_bytes == 23
+
+
+def test_a_folder_without_a_manifest_whose_names_collide_is_a_coded_error(tmp_path: Path) -> None:
+    files = LEGACY_FILES | {"Config.json": b"x"}
+    with pytest.raises(InvalidManifest, match="occurs twice"):
+        load(write_files(tmp_path / "engine", files))

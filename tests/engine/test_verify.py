@@ -1,0 +1,125 @@
+"""verify reads every byte; inspect reads only the first ones."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+
+from engine.inspect import read_manifest
+from engine.manifest import MANIFEST_NAME
+from engine.transfer import DEFAULT_TRANSFER
+from engine.unpack import unpack
+from engine.verify import verify
+from errors.engine_artifact import (
+    DamagedTar,
+    EngineFileDamaged,
+    EngineFileMissing,
+    EngineNotFound,
+    InvalidManifest,
+    UnexpectedEngineFile,
+)
+from tests.engine.samples import FILES, LEGACY_FILES, handmade_tar, legacy_tar, packed, write_files
+from tests.engine.tar_server import TarServer
+
+
+@pytest.fixture
+def tar(tmp_path: Path) -> Path:
+    return packed(tmp_path)
+
+
+@pytest.fixture
+def engine(tar: Path, tmp_path: Path) -> Path:
+    unpack(io.BytesIO(tar.read_bytes()), tmp_path / "engine")
+    return tmp_path / "engine"
+
+
+def test_a_whole_engine_is_whole(tar: Path, engine: Path) -> None:
+    calls: list[tuple[int, int | None, str]] = []
+    assert verify(engine, progress=lambda *call: calls.append(call)) == verify(tar) == read_manifest(tar)
+    assert calls[-1][0] == calls[-1][1]
+    assert calls[-1][2] == "verifying"
+
+
+def test_a_flipped_bit_of_a_file_is_found(engine: Path) -> None:
+    content = bytearray(FILES["model.safetensors"])
+    content[5000] ^= 4
+    (engine / "model.safetensors").write_bytes(content)
+    with pytest.raises(EngineFileDamaged, match=r"model\.safetensors.*sha256"):
+        verify(engine)
+
+
+def test_missing_and_additional_files_are_found(engine: Path) -> None:
+    (engine / "extra").write_text("x")
+    with pytest.raises(UnexpectedEngineFile, match="extra"):
+        verify(engine)
+    (engine / "extra").unlink()
+    (engine / "config.json").unlink()
+    with pytest.raises(EngineFileMissing, match=r"config\.json"):
+        verify(engine)
+
+
+def test_a_damaged_tar_is_found_and_nothing_written(tar: Path, tmp_path: Path) -> None:
+    content = tar.read_bytes()
+    before = sorted(tmp_path.rglob("*"))
+    tar.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DamagedTar):
+        verify(tar)
+    position = content.index(FILES["model.safetensors"])
+    tar.write_bytes(content[:position] + b"\1" + content[position + 1 :])
+    with pytest.raises(EngineFileDamaged):
+        verify(tar)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_engine_without_manifest_is_described(tmp_path: Path) -> None:
+    (tmp_path / "legacy.tar").write_bytes(legacy_tar())
+    from_tar = verify(tmp_path / "legacy.tar")
+    assert (from_tar.engine_kind, from_tar.world_size) == ("tensorrt_llm", 2)
+    assert read_manifest(tmp_path / "legacy.tar") == from_tar
+    directory = write_files(tmp_path / "legacy", LEGACY_FILES)
+    assert verify(directory) == read_manifest(directory)
+
+
+def test_a_manifest_in_the_middle_of_a_tar_is_found(tar: Path, engine: Path, tmp_path: Path) -> None:
+    manifest = (engine / MANIFEST_NAME).read_bytes()
+    members = [*FILES.items()]
+    members.insert(2, (MANIFEST_NAME, manifest))
+    (tmp_path / "middle.tar").write_bytes(handmade_tar(members))
+    assert read_manifest(tmp_path / "middle.tar") == read_manifest(tar)
+
+
+def test_nothing_there_is_e1301(tmp_path: Path) -> None:
+    for check in (verify, read_manifest):
+        with pytest.raises(EngineNotFound, match="E1301"):
+            check(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_of_a_url_only_the_first_bytes_are_asked_for(server: TarServer, tar: Path, has_ranges: bool) -> None:
+    server.content = tar.read_bytes()
+    server.has_ranges = has_ranges
+    assert read_manifest(server.url) == read_manifest(tar)
+    assert len(server.requests) == 1
+    assert not has_ranges or server.sent_bytes == DEFAULT_TRANSFER.head_bytes
+
+
+def test_a_zipped_tar_is_inspected_like_a_plain_one(tar: Path, tmp_path: Path) -> None:
+    (tmp_path / "engine.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    assert read_manifest(tmp_path / "engine.tar.gz") == verify(tmp_path / "engine.tar.gz")
+    assert read_manifest((tmp_path / "engine.tar.gz").as_uri()).model_id == "acme/tiny"
+
+
+def test_a_url_of_a_tar_without_manifest_says_what_to_do(server: TarServer) -> None:
+    server.content = legacy_tar()
+    with pytest.raises(InvalidManifest, match="download it to inspect it"):
+        read_manifest(server.url)
+
+
+def test_a_manifest_that_claims_too_much_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "big.tar").write_bytes(handmade_tar([(MANIFEST_NAME, b" " * (17 << 20))]))
+    for check in (verify, read_manifest):
+        with pytest.raises(InvalidManifest, match="bytes are too many"):
+            check(tmp_path / "big.tar")
