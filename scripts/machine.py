@@ -63,7 +63,7 @@ class Python:
         if not self.has_venv:
             found.append(_missing(f"the venv module of {self.executable}", f"{name}-venv", name))
         if self.library is None:
-            found.append(_missing(f"lib{name}.so.1.0, which {self.executable} lacks,", f"lib{name}", name))
+            found.append(_missing(f"lib{name}.so.1.0 of {self.executable}", f"lib{name}", name))
         return found
 
 
