@@ -169,7 +169,7 @@ def _first_answer(
     target: Target, connection: Connection, progress: Progress | None, transfer: Transfer
 ) -> Source:
     """Ask for the head; the answer shows whether the server has ranges."""
-    response = _get_head_or_all(connection, transfer)
+    response = _get_head_or_all(target, connection, transfer)
     version = version_of(response)
     identity = f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_told else None
     head = b""
@@ -190,16 +190,19 @@ def _first_answer(
     )
 
 
-def _get_head_or_all(connection: Connection, transfer: Transfer) -> http.client.HTTPResponse:
+def _get_head_or_all(target: Target, connection: Connection, transfer: Transfer) -> http.client.HTTPResponse:
     try:
         response = connection.get({"Range": f"bytes=0-{transfer.head_bytes - 1}"})
+        content_range = range_of(response)
+        if response.status == 200 or (content_range is not None and content_range[0] == 0):
+            return response
     except SourceFailed as error:
         if error.facts.get("status") != 416:  # which is what some servers say about empty content
             raise
-        return connection.get({})
-    content_range = range_of(response)
-    is_usable = response.status == 200 or (content_range is not None and content_range[0] == 0)
-    return response if is_usable else connection.get({})
+    response = connection.get({})
+    if response.status != 200:
+        raise SourceFailed(source=target.shown, reason=f"HTTP {response.status} that nobody asked for")
+    return response
 
 
 def _read_head(

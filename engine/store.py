@@ -13,7 +13,6 @@ none of them, such a tar is fetched anew each time.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +27,7 @@ from engine.inspect import leading_manifest
 from engine.lock import lock, unlock
 from engine.manifest import content_key
 from engine.progress import Progress
-from engine.staging import discard, remove_stale
+from engine.staging import discard, remove_stale, staged
 from engine.transfer import DEFAULT_TRANSFER, Transfer
 from engine.unpack import unpack
 from errors.base import CodedError
@@ -107,11 +106,8 @@ class _Cache:
         return load(target)
 
     def _remember(self, source: str | Path, key: str) -> None:
-        record = self._record(source)
-        with writing(record):
-            temporary = record.with_name(f"{record.name}.{secrets.token_hex(4)}")
-            temporary.write_text(key)
-            temporary.replace(record)
+        with staged(self._record(source)) as record, writing(record):
+            record.write_text(key)
 
     def _record(self, source: str | Path) -> Path:
         return self._sources / _digest(_name(source))

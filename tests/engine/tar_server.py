@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -41,7 +43,7 @@ class Fault:
 class TarServer:
     """``fault`` decides for each request; the rest says what the server is like when nothing is wrong."""
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes | mmap.mmap = b"", tls: ssl.SSLContext | None = None) -> None:
         self.content = content
         self.etag: str | None = '"v1"'
         self.last_modified: str | None = None
@@ -53,12 +55,18 @@ class TarServer:
         self.sent_bytes = 0
         self._guard = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._origin = f"http://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+            self._origin = f"https://localhost:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/engine.tar"
+        return f"{self._origin}/engine.tar"
 
     def __enter__(self) -> TarServer:
         return self
@@ -127,7 +135,7 @@ def _handler(server: TarServer) -> type[BaseHTTPRequestHandler]:
         def _answer(
             self,
             status: int,
-            body: bytes,
+            body: bytes | mmap.mmap,
             fault: Fault,
             etag: str | None = None,
             headers: dict[str, str] | None = None,

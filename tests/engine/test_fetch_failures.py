@@ -138,6 +138,12 @@ def test_one_piece_that_changes_before_it_is_fetched_again(server: TarServer) ->
         fetched(server.url)
 
 
+def test_a_range_that_nobody_asked_for_is_refused(server: TarServer) -> None:
+    server.fault = lambda request: Fault(status=206)
+    with pytest.raises(SourceFailed, match="nobody asked for"):
+        fetched(server.url)
+
+
 def test_one_piece_of_an_unknown_version_can_not_be_resumed(server: TarServer) -> None:
     server.has_ranges = False
     server.etag = None
