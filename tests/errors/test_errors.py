@@ -1,0 +1,133 @@
+"""The error codes: published ones keep their words, each is there once, each survives as text."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import errors
+from errors import BY_CODE, find_in_text, markdown_table
+from errors.base import CodedError
+from errors.prompt import InvalidSetting, PromptTooLong
+from errors.triton_arguments import InvalidTensor
+
+PUBLISHED = {
+    "E1000 GenericError": "Generic user error (reserved)",
+    "E1001 PromptRequired": "A prompt is required, but your formatted prompt is blank",
+    "E1002 PromptTooLong": "Prompt length exceeds maximum input length.",
+    "E1003 BadPromptTemplate": (
+        "You have submitted both a prompt and a prompt template that doesn't include '{prompt}'."
+    ),
+    "E1004 PromptTemplateError": "Prompt template must be a valid python format spec",
+    "E1101 InvalidArgumentMinTokens": (
+        "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"
+    ),
+    "E1102 InvalidArgumentMaxTokens": (
+        "Can't set both max_tokens ({max_tokens}) and max_new_tokens ({max_new_tokens})"
+    ),
+    "E2100 TritonUnknownError": "Unknown error",
+    "E2101 TritonTimeout": "Triton timed out after {TRITON_TIMEOUT}s: httpx.ReadTimeout.",
+    "E2102 TritonTokenizerError": (
+        "Tokenizer error: ... the first token of the stop sequence IDs was not '!', which suggests there is "
+        "a problem with the tokenizer that you are using."
+    ),
+    "E2103 TritonMalformedJSON": "Triton returned malformed JSON",
+    "E2104 TritonMalformedEvent": "Triton returned malformed event (no output_ids or error key)",
+}
+"""What callers of cog-triton have been reading since 2024."""
+
+SUBCATEGORIES = {"10", "11", "12", "13", "21", "22", "23", "24"}
+
+
+@pytest.mark.parametrize("code_and_name", PUBLISHED)
+def test_published_codes_keep_their_name_and_sentence(code_and_name: str) -> None:
+    code, name = code_and_name.split()
+    assert BY_CODE[code].__name__ == name
+    assert BY_CODE[code].summary == PUBLISHED[code_and_name]
+
+
+def test_every_code_of_every_class_is_its_own() -> None:
+    classes = all_classes()
+    codes = [each.code for each in classes]
+    assert len(classes) > len(PUBLISHED)
+    assert sorted(codes) == sorted(set(codes)) == sorted(BY_CODE)
+
+
+def test_every_name_is_its_own() -> None:
+    names = [each.__name__ for each in all_classes()]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda each: each.code)
+def test_every_code_is_of_a_known_subcategory_and_says_something(error: type[CodedError]) -> None:
+    assert re.fullmatch(r"E[12]\d{3}", error.code)
+    assert error.code[1:3] in SUBCATEGORIES
+    assert error.summary
+    assert "|" not in error.summary, "it would break the table"
+
+
+@pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda each: each.code)
+def test_every_error_raised_with_its_facts_is_found_again_in_another_process_text(
+    error: type[CodedError],
+) -> None:
+    raised = raised_with_numbers(error)
+    text = str(raised)
+    assert text == f"{error.code} {error.__name__}: {raised.sentence}"
+    found = find_in_text(f"[StatusCode.INTERNAL] in ensemble, {text}")
+    assert type(found) is error
+    assert str(found) == text
+
+
+@given(st.text(), st.text())
+def test_any_value_may_stand_in_an_error(name: str, value: str) -> None:
+    error = InvalidSetting(name=name, expected="{braces}", value=value)
+    assert repr(value) in error.sentence
+    assert str(find_in_text(str(error))) == str(error)
+
+
+def test_a_text_without_a_code_of_ours_holds_no_error() -> None:
+    assert find_in_text("") is None
+    assert find_in_text("E2100") is None
+    assert find_in_text("E1999 Nobody: knows this") is None
+
+
+def test_facts_of_an_error_need_not_be_parsed() -> None:
+    error = PromptTooLong(prompt_tokens=120, max_input_tokens=100)
+    assert error.facts == {"prompt_tokens": 120, "max_input_tokens": 100, "excess_tokens": 20}
+    assert "(120)" in error.sentence
+    assert "(100)" in error.sentence
+    assert InvalidTensor(name="top_p", expected="at most 1", value=2.0).facts["name"] == "top_p"
+
+
+def test_the_table_has_one_row_for_each_code_in_order() -> None:
+    rows = markdown_table().splitlines()[2:]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == sorted(BY_CODE)
+
+
+def all_classes() -> list[type[CodedError]]:
+    """Every class that any module of ours defines, whether the table knows it or not."""
+    names = [
+        each.name for each in pkgutil.iter_modules(errors.__path__, "errors.") if "__main__" not in each.name
+    ]
+    modules = map(importlib.import_module, names)
+    found = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, CodedError) and each is not CodedError
+    }
+    return sorted(found, key=lambda each: each.code)
+
+
+def raised_with_numbers(error: type[CodedError]) -> CodedError:
+    """An error whose facts are all numbers."""
+    if error is PromptTooLong:
+        return PromptTooLong(prompt_tokens=2, max_input_tokens=1)
+    fields = {field for _, field, _, _ in string.Formatter().parse(error.template) if field}
+    return error(**dict.fromkeys(fields, 7))

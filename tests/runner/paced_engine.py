@@ -1,0 +1,85 @@
+"""A paced engine made here: its tokenizer, its engine.tar, and what it must answer.
+
+The paced engine repeats the prompt's tokens, so that every output is known in advance. The tokenizer
+is byte-level, so that emoji and Chinese characters are several tokens each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from engine.manifest import EngineFacts
+from engine.pack import pack
+from engine.unpack import unpack
+
+END_TOKEN = "</s>"
+END_ID = 0
+MAX_SEQUENCE_LENGTH = 4096
+
+_CORPUS = [
+    "What is machine learning?",
+    "Water + Fire = Steam\nEarth + Water = Plant\nHuman + Robe = Judge\nCow + Fire = Steak",
+    "Once upon a time there was a small engine that repeated what it was told.",
+]
+
+
+@dataclass(frozen=True)
+class PacedModel:
+    """An unpacked paced engine and its tar."""
+
+    directory: Path
+    tar: Path
+    tokenizer: Tokenizer
+
+    def ids(self, prompt: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(prompt).ids
+        return ids
+
+    def expected_ids(self, prompt: str, count: int) -> list[int]:
+        ids = self.ids(prompt)
+        return [ids[index % len(ids)] for index in range(count)]
+
+    def expected_text(self, prompt: str, count: int) -> str:
+        text: str = self.tokenizer.decode(self.expected_ids(prompt, count))
+        return text
+
+
+def make_paced_model(folder: Path, tokens_per_second: float, *, max_batch_size: int = 64) -> PacedModel:
+    """Make the engine in ``folder``: ``engine.tar`` and, unpacked, ``engine``."""
+    tokenizer = make_tokenizer()
+    source = folder / "source"
+    source.mkdir(parents=True)
+    tokenizer.save(str(source / "tokenizer.json"))
+    _write(source / "tokenizer_config.json", {"eos_token": END_TOKEN})
+    config = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_SEQUENCE_LENGTH}
+    _write(source / "config.json", config | {"eos_token_id": END_ID})
+    _write(source / "paced.json", {"tokens_per_second": tokens_per_second})
+    facts = EngineFacts(engine_kind="paced", max_batch_size=max_batch_size, max_seq_len=MAX_SEQUENCE_LENGTH)
+    tar = folder / "engine.tar"
+    pack(source, facts, tar)
+    with tar.open("rb", buffering=0) as stream:
+        unpack(stream, folder / "engine")
+    return PacedModel(folder / "engine", tar, tokenizer)
+
+
+def make_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=[END_TOKEN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    return tokenizer
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(document))

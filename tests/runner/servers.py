@@ -1,0 +1,231 @@
+"""Real servers for tests: Triton in a thread's event loop, Cog as a child; on free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from cli.cog_server import CogServer
+from runner.service import Service
+from runner.settings import load_settings
+from tests.runner.paced_engine import PacedModel
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+DEADLINE_S = 30.0
+"""Long enough for a machine that is busy with other things: no test takes it when all is well."""
+
+SLOT = "/v2/models/tensorrt_llm"
+ENSEMBLE = "/v2/models/ensemble"
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
+    """Ask again and again until the answer is true, and return it."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (answer := condition()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s"
+        time.sleep(0.002)
+    return answer
+
+
+def triton_environment(http: int, grpc: int, metrics: int) -> dict[str, str]:
+    return {
+        "TRITON_HOST": HOST,
+        "TRITON_HTTP_PORT": str(http),
+        "TRITON_GRPC_PORT": str(grpc),
+        "TRITON_METRICS_PORT": str(metrics),
+    }
+
+
+class Counters:
+    """The slot's metrics, read from Triton's metrics port."""
+
+    def __init__(self, port: int) -> None:
+        self._client = httpx.Client(base_url=f"http://{HOST}:{port}")
+
+    def __getitem__(self, name: str) -> float:
+        """The value of ``cog_triton_<name>``; labels as ``slot_ended_requests_total{reason="end"}``."""
+        for line in self._client.get("/metrics").text.splitlines():
+            if line.startswith(f"cog_triton_{name} "):
+                return float(line.rsplit(" ", 1)[1])
+        raise KeyError(name)
+
+    @property
+    def cancelled(self) -> float:
+        return self['slot_ended_requests_total{reason="cancelled"}']
+
+    @property
+    def running(self) -> float:
+        return self["slot_running_requests"]
+
+    def wait_for_cancelled(self, count: float) -> float:
+        """Wait until that many requests were freed by cancellation; how long it took, in seconds."""
+        start_s = time.perf_counter()
+        wait_until(lambda: self.cancelled >= count)
+        return time.perf_counter() - start_s
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class TritonUnderTest:
+    """A ``Service`` (engine, Triton, client) that runs in a thread of its own; close it."""
+
+    def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
+        self.model = model
+        http, self.grpc_port, metrics = free_ports(3)
+        self.http_port = http
+        self.environment = triton_environment(http, self.grpc_port, metrics)
+        self.environment |= {"ENGINE_DIR": str(model.directory), "HOME": str(folder), **environment}
+        self.log: list[str] = []
+        self.service = Service(load_settings(self.environment), self.log.append)
+        self.url = f"http://{HOST}:{http}"
+        self.counters = Counters(metrics)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="triton-under-test", daemon=True)
+        self._thread.start()
+        try:
+            self.run(self.service.open())
+        except BaseException:
+            self._end_thread()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the service's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=2 * DEADLINE_S)
+
+    def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        return httpx.post(self.url + path, content=json.dumps(body), timeout=DEADLINE_S)
+
+    def stream(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
+        """All events of a ``generate_stream``."""
+        return events(self.post(path, body).text)
+
+    def generate_ids(self, ids: list[int], count: int, **more: object) -> httpx.Response:
+        """Ask the slot itself, unstreamed."""
+        return self.post(f"{SLOT}/generate", {"input_ids": ids, "request_output_len": count, **more})
+
+    def worker_pid(self) -> int:
+        """The process of the engine worker."""
+        pids = worker_pids(self.model.directory)
+        assert len(pids) == 1
+        return pids[0]
+
+    def close(self) -> None:
+        self.counters.close()
+        self.run(self.service.close())
+        self._end_thread()
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The JSON documents of server-sent events."""
+    return [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line.startswith("data:")]
+
+
+def worker_pids(engine_dir: Path) -> list[int]:
+    """Engine workers of this engine directory."""
+    return [
+        pid
+        for pid, command in _commands()
+        if "runner.engines.worker" in command and str(engine_dir) in command
+    ]
+
+
+def triton_pids(http_port: int) -> list[int]:
+    """Triton's server on this port, and its stubs."""
+    return [
+        pid
+        for pid, command in _commands()
+        if f"--http-port={http_port}" in command or f"_{http_port}_" in command
+    ]
+
+
+def shared_memory(http_port: int) -> list[str]:
+    """What a Triton on this port has in shared memory."""
+    return [path.name for path in Path("/dev/shm").glob(f"cog_triton_*_{http_port}_*")]
+
+
+def is_running(pid: int) -> bool:
+    """False once the process has ended, also if nobody has asked how."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def _commands() -> Iterator[tuple[int, str]]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # It ended while we looked.
+        if command:
+            yield int(path.parent.name), command
+
+
+class CogUnderTest:
+    """The runner's Cog server, started as the command line does, on a tar; close it."""
+
+    def __init__(self, model: PacedModel, folder: Path, *, wait: bool = True, **environment: str) -> None:
+        self.model = model
+        port, http, grpc, metrics = free_ports(4)
+        self.triton_http_port = http
+        extra = triton_environment(http, grpc, metrics) | {
+            "COG_WEIGHTS": str(model.tar),
+            "COG_TRITON_CACHE": str(folder / "cache"),
+            "TMPDIR": str(folder),
+            **environment,
+        }
+        self.log_path = folder / "cog.log"
+        self.server = CogServer("runner", host=HOST, port=port, log_path=self.log_path, extra=extra)
+        self.port = port
+        self.url = self.server.url
+        self.counters = Counters(metrics)
+        self.client = httpx.Client(base_url=self.url, timeout=2 * DEADLINE_S)
+        if wait:
+            try:
+                self.server.wait_ready(2 * DEADLINE_S)
+            except BaseException:
+                self.close()
+                raise
+
+    def predict(self, **inputs: object) -> dict[str, Any]:
+        """A finished prediction, succeeded or not."""
+        response = self.client.post("/predictions", json={"input": inputs})
+        assert response.status_code == 200, response.text
+        document: dict[str, Any] = response.json()
+        return document
+
+    def status(self) -> str:
+        return str(self.server.health().get("status"))
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def close(self) -> None:
+        self.client.close()
+        self.counters.close()
+        self.server.stop()
