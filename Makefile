@@ -47,9 +47,11 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	exit $$status
 
 lint: setup ## check style and types
-	@$(RUN) ruff check --quiet .
-	@$(RUN) ruff format --quiet --check .
-	@$(RUN) mypy $(PACKAGES)
+	@status=0; \
+	$(RUN) ruff check --quiet . || status=$$?; \
+	$(RUN) ruff format --check . || status=$$?; \
+	$(RUN) mypy $(PACKAGES) || status=$$?; \
+	exit $$status
 
 format: setup ## rewrite the code in the house's style
 	@$(RUN) ruff check --quiet --fix .
