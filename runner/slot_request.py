@@ -96,7 +96,7 @@ class Row:
             raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
         return float(value)
 
-    def words(self, name: str) -> list[list[int]]:
+    def words(self, name: str, vocab_size: int) -> list[list[int]]:
         """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
         if name not in self._tensors:
             return []
@@ -107,6 +107,7 @@ class Row:
         ends = [int(end) for end in offsets if end >= 0]
         if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
             raise InvalidTensor(name=name, expected="rising end offsets within its length", value=ends)
+        _check_ids(name, ids[: ends[-1] if ends else 0], vocab_size)
         starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
@@ -136,10 +137,11 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         max_tokens=max_tokens,
         sampling=_sampling(row),
         min_tokens=min(row.integer("min_length", "min_tokens", default=0, minimum=0), max_tokens),
-        end_id=None if end_id is None or end_id < 0 else int(end_id),
+        # NVIDIA's clients send another model's id if not told better: no token here, so it ends nothing.
+        end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
         pad_id=row.scalar("pad_id"),
-        stop_words=row.words("stop_words_list"),
-        bad_words=row.words("bad_words_list"),
+        stop_words=row.words("stop_words_list", ready.vocab_size),
+        bad_words=row.words("bad_words_list", ready.vocab_size),
     )
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
@@ -157,13 +159,17 @@ def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int
     ids = ids[:length]
     if len(ids) == 0 or len(ids) < length:
         raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
-    if ids.min() < 0 or ids.max() >= ready.vocab_size:
-        wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        raise InvalidTensor(name="input_ids", expected=f"within 0..{ready.vocab_size - 1}", value=wrong)
+    _check_ids("input_ids", ids, ready.vocab_size)
     if len(ids) >= ready.max_sequence_length:
         raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=ready.max_sequence_length - 1)
     result: list[int] = np.asarray(ids).tolist()
     return result
+
+
+def _check_ids(name: str, ids: npt.NDArray[Any], vocab_size: int) -> None:
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if wrong.size:
+        raise InvalidTensor(name=name, expected=f"within 0..{vocab_size - 1}", value=int(wrong[0]))
 
 
 def _sampling(row: Row) -> Sampling:
