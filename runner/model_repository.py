@@ -90,7 +90,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
 
 _NOT_OURS = {
     "preprocessing": {"postprocessing_instance_count"},
-    "postprocessing": {"postprocessing_instance_count", "tokenizer_dir", "preprocessing_instance_count"},
+    "postprocessing": {"postprocessing_instance_count", "preprocessing_instance_count"},
     "ensemble": set[str](),
     "tensorrt_llm": set[str](),
 }
