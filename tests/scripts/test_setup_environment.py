@@ -21,6 +21,12 @@ from scripts import machine, setup_environment
 ROOT = Path(__file__).parents[2]
 
 FAKE_PYTHON = """#!/bin/sh
+asked="$* index=$PIP_INDEX_URL"
+if [ -e {folder}/refuse ] && echo "$asked" | grep -q -f {folder}/refuse; then
+    echo "$asked" >> {folder}/calls
+    cat {folder}/answer
+    exit 1
+fi
 case "$*" in
 -c*)
     echo '{{"executable": "{folder}/python3.11", "implementation": "CPython", "version": "3.11.7",
@@ -31,11 +37,7 @@ case "$*" in
     mkdir -p "$4/bin" "$4/lib/python3.11/site-packages"
     cp "$0" "$4/bin/python" ;;
 esac
-echo "$* index=$PIP_INDEX_URL" >> {folder}/calls
-if [ -e {folder}/refuse ] && echo "$* index=$PIP_INDEX_URL" | grep -q -f {folder}/refuse; then
-    cat {folder}/answer
-    exit 1
-fi
+echo "$asked" >> {folder}/calls
 """
 
 
@@ -171,6 +173,23 @@ def test_what_was_interrupted_is_made_by_the_next_run(checkout: Checkout, broken
     assert checkout.calls() == []
 
 
+def test_an_environment_that_began_to_be_cleared_is_not_taken_for_the_finished_one(
+    checkout: Checkout,
+) -> None:
+    setup_environment.set_up()
+    lock = checkout.root / "requirements" / "engine.txt"
+    before = lock.read_text()
+    lock.write_text(before + "# changed\n")
+    checkout.refuse("-m venv", "cut off")
+    with pytest.raises(setup_environment.InstallationFailed):
+        setup_environment.set_up()
+    checkout.refuse("", "")
+    lock.write_text(before)
+    checkout.calls()
+    setup_environment.set_up()
+    assert [call for call in checkout.calls() if "-m venv" in call] != []
+
+
 def test_torch_comes_from_its_own_index_only_if_pips_have_none(checkout: Checkout) -> None:
     checkout.refuse("torch-cpu.txt index=$", "ERROR: No matching distribution found for torch==2.13.0+cpu")
     assert setup_environment.set_up() == []
@@ -250,16 +269,20 @@ def test_two_at_once_take_turns(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from scripts import setup_environment as s\n"
         "s.LOCK = Path(sys.argv[1])\n"
-        "with s.only_set_up(): print('its turn', flush=True)"
+        "with s.only_set_up(): print('its turn', flush=True), sys.stdin.readline()"
     )
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         command = [sys.executable, "-c", program, str(lock)]
-        second = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        second = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert second.stdin is not None
         assert second.stdout is not None
         assert second.stdout.readline().startswith("Another set-up is running here")
         assert second.poll() is None
         fcntl.flock(held, fcntl.LOCK_UN)
         assert second.stdout.readline() == "its turn\n"
-        assert second.wait() == 0
-        second.stdout.close()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        second.communicate("\n")
+        assert second.returncode == 0
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
