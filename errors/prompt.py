@@ -33,9 +33,7 @@ class PromptTooLong(CodedError):
 
 class BadPromptTemplate(CodedError):
     code = "E1003"
-    summary = (
-        "You have submitted both a prompt and a prompt template that doesn't include '{prompt}'."
-    )
+    summary = "You have submitted both a prompt and a prompt template that doesn't include '{prompt}'."
     template = summary.replace("{prompt}", "{{prompt}}") + " Add '{{prompt}}' to the template."
 
 

@@ -7,17 +7,13 @@ from errors.base import CodedError
 
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
-    summary = (
-        "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"
-    )
+    summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"
     template = summary + "; leave one out."
 
 
 class InvalidArgumentMaxTokens(CodedError):
     code = "E1102"
-    summary = (
-        "Can't set both max_tokens ({max_tokens}) and max_new_tokens ({max_new_tokens})"
-    )
+    summary = "Can't set both max_tokens ({max_tokens}) and max_new_tokens ({max_new_tokens})"
     template = summary + "; leave one out."
 
 
