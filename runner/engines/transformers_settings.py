@@ -1,0 +1,109 @@
+"""How large the ``transformers`` engine's batch and cache are, from its options and its model."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from transformers import ContinuousBatchingConfig, PretrainedConfig
+
+from errors.prompt import InvalidSetting
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
+# On a CPU. Small pages, because what finished requests leave for the next prompt is kept by whole pages;
+# and a prompt is taken in parts of at most this many tokens, so that it does not hold the others up for long.
+_CPU_PAGE_TOKENS = 32
+_CPU_STEP_TOKENS = 512
+# Without ``kv_cache_tokens`` the cache has room for a full batch of longest sequences, within these.
+_CPU_CACHE_MEMORY_SHARE = 0.25
+_CPU_CACHE_BYTES = 4 << 30
+# What the library may fill of a GPU's memory: the vocabulary-wide tensors of sampling need some of it.
+_GPU_MEMORY_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Options:
+    """The engine's options; None: chosen by ``settings_for``, or taken from the model."""
+
+    device: torch.device
+    dtype: torch.dtype | None
+    max_batch_size: int
+    kv_cache_tokens: int | None
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Options:
+        """From strings; empty ones count as absent. Raises ``InvalidSetting``."""
+        device = _device(options.get("device"))
+        return cls(
+            device=device,
+            dtype=_dtype(options.get("dtype"), device),
+            max_batch_size=_count("max_batch_size", options) or _DEFAULT_BATCH_SIZE[device.type],
+            kv_cache_tokens=_count("kv_cache_tokens", options),
+        )
+
+
+def _count(name: str, options: Mapping[str, str]) -> int | None:
+    value = options.get(name)
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise InvalidSetting(name=name, expected="a whole number above 0", value=value)
+    return int(value)
+
+
+def _device(name: str | None) -> torch.device:
+    if not name or name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    names = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if name not in names:
+        expected = f"auto or a device of this machine ({', '.join(names)})"
+        raise InvalidSetting(name="device", expected=expected, value=name)
+    return torch.device(name)
+
+
+def _dtype(name: str | None, device: torch.device) -> torch.dtype | None:
+    if not name or name == "auto":
+        # Half precision is slower than single on most CPUs, and its greedy output has ties.
+        return torch.float32 if device.type == "cpu" else None
+    if name not in _DTYPES:
+        raise InvalidSetting(name="dtype", expected=f"auto, {' or '.join(_DTYPES)}", value=name)
+    return _DTYPES[name]
+
+
+def batching_config(options: Options, model: PretrainedConfig, dtype: torch.dtype) -> ContinuousBatchingConfig:
+    """The library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
+    # NOTE: see ``SamplingProcessor`` for why these two stay off.
+    config = ContinuousBatchingConfig(
+        max_requests_per_batch=options.max_batch_size, use_cuda_graph=False, use_async_batching=False
+    )
+    if not options.is_cpu:
+        config.max_memory_percent = _GPU_MEMORY_SHARE
+        if options.kv_cache_tokens:
+            config.num_blocks = math.ceil(options.kv_cache_tokens / config.page_size)
+        return config
+    # NOTE: the library's own sizes take 60 % of the memory for the cache and allocate a mask of
+    # 8192 tokens by the whole cache: seconds to start, gigabytes held.
+    config.page_size = _CPU_PAGE_TOKENS
+    config.num_blocks = math.ceil((options.kv_cache_tokens or _cpu_cache_tokens(options, model, dtype)) / _CPU_PAGE_TOKENS)
+    config.max_batch_tokens = max(_CPU_STEP_TOKENS, options.max_batch_size)
+    # The block table is for flash attention's kernels.
+    config.max_blocks_per_request = 0
+    return config
+
+
+def _cpu_cache_tokens(options: Options, model: PretrainedConfig, dtype: torch.dtype) -> int:
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    affordable_bytes = min(memory_bytes * _CPU_CACHE_MEMORY_SHARE, _CPU_CACHE_BYTES)
+    head_size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+    num_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
+    bytes_per_token = 2 * model.num_hidden_layers * num_heads * head_size * dtype.itemsize
+    return min(options.max_batch_size * model.max_position_embeddings, int(affordable_bytes // bytes_per_token))
