@@ -35,7 +35,9 @@ _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0
 _STREAM_PROMPT = "Once upon a time"
-_STREAM_TOKENS = 80
+_STREAM_TOKENS = 120
+_SHOWN_EVENTS = 6
+_SHOWN_WIDTH = 300
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -53,23 +55,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     started_s = time.monotonic()
     port = int(os.environ.get("PORT", "5000"))
-    DEMO_DIR.mkdir(exist_ok=True)
-    tar = _build(port)
-    engine_dir = _unpack(tar)
-    _serve(port, engine_dir)
+    folder = DEMO_DIR / f"demo-{port}"
+    folder.mkdir(parents=True, exist_ok=True)
+    tar = _build(port, folder)
+    engine_dir = _unpack(tar, folder)
+    _serve(port, engine_dir, folder)
     print(f"\nDone in {time.monotonic() - started_s:.0f} s; all is stopped. `make serve` leaves it running.")
     return 0
 
 
-def _build(port: int) -> Path:
+def _build(port: int, folder: Path) -> Path:
     _step(1, "Build: the builder's Cog server makes an engine.tar from a build config")
-    tar = DEMO_DIR / "engine.tar"
+    tar = folder / "engine.tar"
     extra = {"ENGINE_TAR": str(tar)}
     with (
         _file_server(EXAMPLES) as examples_url,
-        CogServer(
-            "builder", host=_HOST, port=port, log_path=DEMO_DIR / "builder.log", extra=extra
-        ) as builder,
+        CogServer("builder", host=_HOST, port=port, log_path=folder / "builder.log", extra=extra) as builder,
     ):
         builder.wait_ready(_READY_TIMEOUT_S)
         body = {"input": {"config": f"{examples_url}/tiny/config.yaml"}}
@@ -81,9 +82,9 @@ def _build(port: int) -> Path:
     return tar
 
 
-def _unpack(tar: Path) -> Path:
+def _unpack(tar: Path, folder: Path) -> Path:
     _step(2, "Inspect and unpack")
-    target = DEMO_DIR / "engine"
+    target = folder / "engine"
     shutil.rmtree(target, ignore_errors=True)
     with tar.open("rb") as stream:
         unpack(stream, target)
@@ -91,12 +92,12 @@ def _unpack(tar: Path) -> Path:
     return target
 
 
-def _serve(port: int, engine_dir: Path) -> None:
+def _serve(port: int, engine_dir: Path, folder: Path) -> None:
     _step(3, "Serve: the runner's Cog server, with a real Triton behind it")
     extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HOST": _HOST}
     triton_port = load_settings({**os.environ, **extra}).triton_http_port
     started_s = time.monotonic()
-    with CogServer("runner", host=_HOST, port=port, log_path=DEMO_DIR / "runner.log", extra=extra) as runner:
+    with CogServer("runner", host=_HOST, port=port, log_path=folder / "runner.log", extra=extra) as runner:
         runner.wait_ready(_READY_TIMEOUT_S)
         seconds = time.monotonic() - started_s
         print(f"ready after {seconds:.1f} s: Cog at {runner.url}, Triton's HTTP at port {triton_port}")
@@ -137,10 +138,27 @@ def _show(form: CurlForm) -> None:
     else:
         headers = dict(header.split(": ", 1) for header in form.headers)
         output = httpx.post(form.url, content=json.dumps(form.body), headers=headers, timeout=120).text
-    lines = [line for line in output.splitlines() if line.strip()]
-    shown = lines if len(lines) <= 8 else [*lines[:5], f"... {len(lines) - 7} more lines ...", *lines[-2:]]
-    for line in shown:
-        print(f"  {line if len(line) <= 300 else line[:300] + ' ...'}")
+    for line in _digest(output):
+        print(f"  {line if len(line) <= _SHOWN_WIDTH else line[:_SHOWN_WIDTH] + ' ...'}")
+
+
+def _digest(output: str) -> list[str]:
+    """What a person wants to see of an answer: of a stream its text events, of JSON its text first."""
+    if output.startswith("{"):
+        answer = json.loads(output)
+        if "output" in answer:
+            metrics = json.dumps(answer["metrics"])
+            return [
+                f"status: {answer['status']}",
+                f"output: {''.join(answer['output'])!r}",
+                f"metrics: {metrics}",
+            ]
+        return [output]
+    events = [line for line in output.splitlines() if line.startswith("data: ")]
+    texts = [line for line in events if '"chunk"' in line] or events
+    if len(texts) <= _SHOWN_EVENTS:
+        return texts
+    return [*texts[: _SHOWN_EVENTS - 2], f"... {len(texts) - _SHOWN_EVENTS + 1} more ...", texts[-1]]
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""The main job, end to end, as ``make demo`` runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.openapi_schema import ROOT
+from engine.python import engine_python
+
+
+def run_demo(environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli", "demo"],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.fixture
+def ports(free_ports: list[int]) -> dict[str, str]:
+    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+    return {name: str(port) for name, port in zip(names, free_ports, strict=False)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(engine_python() == sys.executable, reason="needs the engine environment (make setup)")
+def test_the_demo_builds_serves_streams_and_stops(ports: dict[str, str], tmp_path: Path) -> None:
+    result = run_demo(ports, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "pack engine.tar" in result.stdout
+    assert "engine      transformers" in result.stdout
+    streamed = result.stdout.split("=== 4.")[1].split("=== 5.")[0]
+    assert re.search(r"Once upon a time[, ].*\w+ \w+ \w+", streamed, re.DOTALL)
+    assert re.search(r"\d+ tokens, \d+ tokens/s, first token after \d+ ms, ended by \w+", streamed)
+    by_curl = result.stdout.split("=== 5.")[1]
+    assert by_curl.count("curl -s -N -X POST") == 4
+    assert "status: succeeded" in by_curl
+    assert '"chunk"' in by_curl
+    assert '"text_output"' in by_curl
+    assert '"output_ids"' in by_curl
+    for port in ports.values():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", int(port))) != 0, f"port {port} is still taken"
+
+
+def test_the_demo_names_a_taken_port_and_its_variable(ports: dict[str, str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", int(ports["PORT"]))):
+        result = run_demo(ports, tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("E1007 PortInUse")
+    assert ports["PORT"] in result.stderr
+    assert "set PORT to a free port" in result.stderr
+    assert "Traceback" not in result.stderr
