@@ -62,7 +62,8 @@ def _secret(hf_token: object) -> str | None:
         return None
     if not isinstance(hf_token, cog.Secret):
         raise InvalidInput(name="hf_token", expected="text", value=type(hf_token).__name__)
-    return str(hf_token.get_secret_value())
+    secret: str | None = hf_token.get_secret_value()
+    return secret
 
 
 def _remove(engine_tar: Path) -> None:

@@ -7,9 +7,18 @@ tokenizer_config.json to FAST_DIR. Imports nothing of this project: that environ
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+from pathlib import Path
 
 from transformers import AutoTokenizer
+
+
+def is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def main() -> None:
@@ -18,9 +27,16 @@ def main() -> None:
     parser.add_argument("fast_dir")
     parser.add_argument("--trust-remote-code", action="store_true")
     arguments = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(
-        arguments.slow_dir, local_files_only=True, trust_remote_code=arguments.trust_remote_code
-    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            arguments.slow_dir, local_files_only=True, trust_remote_code=arguments.trust_remote_code
+        )
+    except (ImportError, ValueError) as exc:
+        # NOTE: transformers then takes the file for tiktoken's and complains that tiktoken is missing.
+        missing = [name for name in ("sentencepiece", "google.protobuf") if not is_installed(name)]
+        if missing and any(Path(arguments.slow_dir).glob("*.model")):
+            sys.exit(f"a SentencePiece tokenizer needs {' and '.join(missing)} in the engine environment")
+        raise SystemExit(str(exc)) from exc
     if not tokenizer.is_fast:
         sys.exit(f"{type(tokenizer).__name__} has no fast form")
     tokenizer.save_pretrained(arguments.fast_dir)

@@ -221,7 +221,7 @@ def test_a_broken_model_is_refused_and_leaves_nothing(
         ({"engine": "paced", "model_id": "a", "dtype": "float16", "paced": {"tokens_per_second": 1}},
          ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
         ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
-        ({"model_id": "a", "build": {"output_dir": "o"}}, EngineKindUnavailable, "build tensorrt_llm engines"),
+        ({"model_id": "a", "build": {"output_dir": "o"}}, EngineKindUnavailable, "tensorrt_llm engines"),
         ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers and paced"),
         ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),
         ({"model_path": "nothing"}, ModelPathInvalid, "is not a folder"),

@@ -1,0 +1,213 @@
+"""Slow tokenizers and pickled weights become fast and safe ones, in the real engine environment."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import struct
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from builder.build import build
+from engine.manifest import Manifest
+from engine.python import engine_python
+from errors.build import ConversionFailed
+from errors.build_config import ModelUnusable, TokenizerUnusable
+from tests.builder import tiny_model
+
+MAKE_WEIGHTS = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import load_file
+folder = Path(sys.argv[1])
+tensors = load_file(folder / "model.safetensors")
+names = sorted(tensors)
+views = {name: tensors[name] for name in names}
+views["lm_head.weight"] = views["model.embed_tokens.weight"]
+views["model.norm.weight"] = torch.stack([tensors["model.norm.weight"]] * 3)[1]
+(folder / "views").mkdir()
+torch.save(views, folder / "views" / "pytorch_model.bin")
+(folder / "nested").mkdir()
+torch.save({"epoch": 3, "state_dict": tensors}, folder / "nested" / "model.pt")
+(folder / "parts").mkdir()
+for number, modern in ((1, True), (2, False)):
+    part = {name: tensors[name] for name in names[number - 1 :: 2]}
+    file = folder / "parts" / f"pytorch_model-{number:05}-of-00002.bin"
+    torch.save(part, file, _use_new_zipfile_serialization=modern)
+"""
+LOAD = """
+import sys
+from transformers import AutoModelForCausalLM
+_, problems = AutoModelForCausalLM.from_pretrained(sys.argv[1], output_loading_info=True)
+assert not any(problems.values()), problems
+"""
+
+
+def in_engine_environment(code: str, *arguments: object) -> None:
+    subprocess.run([engine_python(), "-c", code, *map(str, arguments)], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _engine_environment() -> None:
+    probe = [engine_python(), "-c", "import torch, transformers, safetensors"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        pytest.skip(
+            f"{engine_python()} has no torch and transformers: make setup, or COG_TRITON_ENGINE_PYTHON"
+        )
+
+
+@pytest.fixture(scope="module")
+def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model's weights, as torch pickles them, in three ways and folders."""
+    folder = tmp_path_factory.mktemp("pickled")
+    (folder / "model.safetensors").write_bytes(tiny_model.safetensors(tiny_model.tensors()))
+    in_engine_environment(MAKE_WEIGHTS, folder)
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """The tiny model without any weights."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes(tiny_model.files()[name])
+    return folder
+
+
+def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
+    """Build from the folder ``model``: the manifest, and a folder with the engine unpacked."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_path": "model", **keys}))
+    manifest = build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=lambda line: None)
+    with tarfile.open(tmp_path / "engine.tar") as tar:
+        tar.extractall(tmp_path / "engine", filter="data")
+    return manifest, tmp_path / "engine"
+
+
+def tensors_of(engine: Path) -> dict[str, bytes]:
+    """The bytes of every tensor, by name, read from the safetensors files by their format."""
+    found: dict[str, bytes] = {}
+    for path in engine.glob("*.safetensors"):
+        content = path.read_bytes()
+        start = 8 + struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:start])
+        assert header.pop("__metadata__") == {"format": "pt"}
+        for name, tensor in header.items():
+            first, last = tensor["data_offsets"]
+            found[name] = content[start + first : start + last]
+    return found
+
+
+def test_pickled_weights_in_parts_become_safetensors_with_an_index(
+    tmp_path: Path, model: Path, pickled: Path
+) -> None:
+    shutil.copytree(pickled / "parts", model, dirs_exist_ok=True)
+    manifest, engine = run(tmp_path)
+    assert tensors_of(engine) == {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
+    weight_map = json.loads((engine / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(weight_map) == set(tiny_model.tensors())
+    assert set(weight_map.values()) == {f"model-{n:05}-of-00002.safetensors" for n in (1, 2)}
+    assert not [name for name in manifest.files if name.endswith(".bin")]
+
+
+def test_tensors_that_share_memory_are_stored_each_on_its_own(
+    tmp_path: Path, model: Path, pickled: Path
+) -> None:
+    shutil.copytree(pickled / "views", model, dirs_exist_ok=True)
+    _, engine = run(tmp_path)
+    expected = {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
+    expected["lm_head.weight"] = expected["model.embed_tokens.weight"]
+    assert tensors_of(engine) == expected
+
+
+@pytest.mark.slow
+def test_weights_inside_a_training_checkpoint_are_found_and_transformers_loads_them(
+    tmp_path: Path, model: Path, pickled: Path
+) -> None:
+    shutil.copytree(pickled / "nested", model, dirs_exist_ok=True)
+    _, engine = run(tmp_path)
+    assert tensors_of(engine) == {name: tensor.tobytes() for name, tensor in tiny_model.tensors().items()}
+    in_engine_environment(LOAD, engine)
+
+
+def test_pickles_that_hold_more_than_tensors_are_refused_and_not_run(tmp_path: Path, model: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Payload()}))
+    with pytest.raises(ConversionFailed, match="bin weights into safetensors"):
+        run(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "engine.tar").exists()
+
+
+def test_a_missing_part_is_told_before_anything_is_converted(tmp_path: Path, model: Path) -> None:
+    for number in (1, 3):
+        (model / f"pytorch_model-{number:05}-of-00003.bin").write_bytes(b"x")
+    weight_map = {str(number): f"pytorch_model-{number:05}-of-00003.bin" for number in (1, 2, 3)}
+    (model / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ModelUnusable, match="names pytorch_model-00002-of-00003"):
+        run(tmp_path)
+
+
+def paced(tmp_path: Path) -> tuple[Manifest, Path]:
+    return run(tmp_path, engine="paced", paced={"tokens_per_second": 0})
+
+
+def test_a_slow_byte_level_tokenizer_becomes_a_fast_one(tmp_path: Path, model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").unlink()
+    (model / "config.json").write_text('{"model_type": "gpt2"}')
+    original = Tokenizer(models.BPE())
+    original.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    original.train_from_iterator(tiny_model.TEXT, trainer)
+    original.model.save(str(model))
+    _, engine = paced(tmp_path)
+    fast = Tokenizer.from_file(str(engine / "tokenizer.json"))
+    for text in tiny_model.TEXT:
+        assert fast.encode(text).tokens == original.encode(text).tokens
+        assert fast.decode(fast.encode(text).ids) == text
+    assert json.loads((engine / "tokenizer_config.json").read_text())["tokenizer_class"]
+
+
+def test_a_tokenizer_that_can_not_be_converted_is_told_with_the_reason(tmp_path: Path, model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer.model").write_bytes(struct.pack("<Q", 7))
+    with pytest.raises(TokenizerUnusable, match="making a fast tokenizer"):
+        paced(tmp_path)
+
+
+def test_an_engine_python_that_is_none_is_told(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model / "pytorch_model.bin").write_bytes(b"x")
+    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(tmp_path / "no-python"))
+    with pytest.raises(ConversionFailed, match="COG_TRITON_ENGINE_PYTHON"):
+        run(tmp_path)
+
+
+def test_the_program_gets_no_token_and_no_network(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model / "pytorch_model.bin").write_bytes(b"x")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nenv > {tmp_path}/environment\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(python))
+    monkeypatch.setenv("HF_TOKEN", "hf_planted")
+    with pytest.raises(ConversionFailed, match="exit code 3"):
+        run(tmp_path, hf_token="hf_planted")
+    environment = (tmp_path / "environment").read_text()
+    assert "hf_planted" not in environment
+    assert "HF_HUB_OFFLINE=1" in environment
