@@ -72,6 +72,13 @@ class Counters:
         return self['slot_ended_requests_total{reason="cancelled"}']
 
     @property
+    def is_settled(self) -> bool:
+        """True once all that was submitted has ended, and the metrics say so."""
+        reasons = ("end", "stop", "length", "cancelled", "error")
+        ended = sum(self[f'slot_ended_requests_total{{reason="{reason}"}}'] for reason in reasons)
+        return self["slot_requests_total"] == ended and self.running == 0
+
+    @property
     def running(self) -> float:
         return self["slot_running_requests"]
 
@@ -98,6 +105,7 @@ class TritonUnderTest:
         self.service = Service(load_settings(self.environment), self.log.append)
         self.url = f"http://{HOST}:{http}"
         self.counters = Counters(metrics)
+        self._client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="triton-under-test", daemon=True)
         self._thread.start()
@@ -112,7 +120,7 @@ class TritonUnderTest:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=2 * DEADLINE_S)
 
     def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
-        return httpx.post(self.url + path, content=json.dumps(body), timeout=DEADLINE_S)
+        return self._client.post(path, content=json.dumps(body))
 
     def stream(self, path: str, body: Mapping[str, object]) -> list[dict[str, Any]]:
         """All events of a ``generate_stream``."""
@@ -129,6 +137,7 @@ class TritonUnderTest:
         return pids[0]
 
     def close(self) -> None:
+        self._client.close()
         self.counters.close()
         self.run(self.service.close())
         self._end_thread()
