@@ -116,7 +116,7 @@ class TritonClient:
 
     async def _events(self, content: aiohttp.StreamReader) -> AsyncIterator[list[Event]]:
         rest = b""
-        while data := await content.readany():
+        while data := await _read(content):
             *whole, rest = (rest + data).split(_EVENT_END)
             if whole:
                 yield [self._event(each) for each in whole]
@@ -135,6 +135,13 @@ class TritonClient:
         if event.output_ids is None:
             raise TritonMalformedEvent(event=_quote(data))
         return event
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    try:
+        return await content.readany()
+    except RuntimeError as exc:  # NOTE: what aiohttp says where we closed the connection ourselves.
+        raise TritonUnavailable(reason=str(exc)) from exc
 
 
 def _failure(text: str) -> CodedError:
