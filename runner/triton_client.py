@@ -110,6 +110,7 @@ class TritonClient:
                 f"{_MODEL_PATH}/generate", data=msgspec.json.encode(probe), timeout=timeout
             )
             async with request as response:
+                await response.read()
                 return response.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError):
             return False
