@@ -294,7 +294,7 @@ def test_leaving_a_stream_closes_its_connection() -> None:
         is_closed = asyncio.Event()
 
         async def wait_for_close(request: web.Request) -> None:
-            while request.transport is not None and not request.transport.is_closing():
+            while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             is_closed.set()
 
