@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 
 from engine.directory import Engine
-from engine.manifest import EngineFacts
+from engine.manifest import EngineFacts, Manifest
 from engine.store import open_engine
 from engine.transfer import Transfer
 from errors.base import CodedError
-from errors.engine_artifact import EngineFileDamaged, EngineNotFound, SourceNotFound, SourceUnreachable
+from errors.engine_artifact import (
+    EngineFileDamaged,
+    EngineNotFound,
+    GpuRequired,
+    SourceNotFound,
+    SourceUnreachable,
+)
 from tests.engine.samples import FILES, LEGACY_FILES, everything_in, legacy_tar, packed, read_files
 from tests.engine.tar_server import Fault, TarServer
 
@@ -145,6 +151,22 @@ def test_a_damaged_cache_is_filled_again(server: TarServer, tar: bytes, cache: P
             (engine.path / "engine_manifest.json").write_bytes(b"")
         assert read_files(_open(server.url, cache).path) == FILES
     assert _engines(cache) == [engine.path.name]
+
+
+def test_an_engine_that_is_not_wanted_is_not_downloaded(
+    server: TarServer, tar: bytes, cache: Path, tmp_path: Path
+) -> None:
+    def refuse(manifest: Manifest) -> None:
+        raise GpuRequired(engine_kind=manifest.engine_kind)
+
+    server.content = tar
+    with pytest.raises(GpuRequired, match="transformers"):
+        open_engine(server.url, cache, check=refuse, transfer=FAST)
+    assert server.sent_bytes == FAST.head_bytes
+    assert everything_in(cache) == ["engines", "sources"]
+    server.content = legacy_tar()
+    with pytest.raises(GpuRequired, match="tensorrt_llm"):
+        open_engine(server.url, cache, check=refuse, transfer=FAST)
 
 
 def test_a_failed_download_leaves_no_engine(server: TarServer, tar: bytes, cache: Path) -> None:
