@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -227,6 +228,12 @@ def test_threads_that_want_the_same_engine_download_it_once(
     assert len(engines) == 6
     assert server.sent_bytes == len(tar) + 5 * FAST.head_bytes
     assert _engines(cache) == [engines[0].path.name]
+
+
+def test_a_path_need_not_be_text(tar: bytes, tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / os.fsdecode(b"b\xff.tar")
+    path.write_bytes(tar)
+    assert read_files(_open(path, cache).path) == FILES
 
 
 def test_a_place_without_an_engine_is_e1301(tmp_path: Path, cache: Path) -> None:
