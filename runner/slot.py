@@ -83,8 +83,8 @@ class Call:
     def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
         """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
         error = _error(end)
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: were
-        # that their last reference, memory would be freed behind Python's back (3.12 crashes at once).
+        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
+        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
         outputs = [] if error else self._outputs(batch_index, tokens, end)
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
