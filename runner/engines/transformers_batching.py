@@ -33,6 +33,7 @@ from runner.engines.transformers_sampling import SamplingProcessor
 from runner.engines.transformers_sequence import Sequence
 
 ENGINE_KIND = "transformers"
+LIBRARY_LOGGER = "ContinuousBatchingLogger"
 _NO_END_ID = -1
 
 
