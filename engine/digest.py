@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
-BUFFER_BYTES = 1 << 20
-BUFFERS = 12
+BUFFER_BYTES = 4 << 20
+BUFFERS = 4
 
 
 class HashingCopier:
