@@ -54,13 +54,17 @@ class TritonPorts:
     metrics: int
 
     def check_free(self) -> None:
-        """Raise E1007 for the first port that somebody else has."""
+        """Raise E1007 for the first port that somebody else, or another of these, has."""
+        ours: set[int] = set()
         for port, purpose, variable in (
             (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),
             (self.grpc, "Triton's gRPC", "TRITON_GRPC_PORT"),
             (self.metrics, "Triton's metrics", "TRITON_METRICS_PORT"),
         ):
+            if port in ours:
+                raise PortInUse(port=port, purpose=purpose, variable=variable)
             check_port_free(self.host, port, purpose, variable)
+            ours.add(port)
 
     @property
     def http_url(self) -> str:
