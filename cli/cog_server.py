@@ -20,7 +20,7 @@ import httpx
 from cli.openapi_schema import ROOT
 from errors import find_in_text
 from errors.triton_system import TritonStartFailed
-from runner.triton_server import check_port_free
+from runner.triton_ports import check_port_free
 
 _POLL_S = 0.1
 _STOP_GRACE_S = 20.0

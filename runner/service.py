@@ -22,7 +22,8 @@ from runner.model_repository import render
 from runner.settings import Settings
 from runner.triton_client import TritonClient
 from runner.triton_install import install_triton
-from runner.triton_server import Log, TritonPorts, TritonServer
+from runner.triton_ports import TritonPorts
+from runner.triton_server import Log, TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
