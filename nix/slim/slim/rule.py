@@ -13,8 +13,8 @@ from enum import Enum
 
 #: Architectures that public tools name and document. Any other number is refused: its place is not known.
 KNOWN_SMS = frozenset(
-    [30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90]
-    + [100, 101, 103, 107, 110, 120, 121]
+    {30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90}
+    | {100, 101, 103, 107, 110, 120, 121}
 )
 
 #: GPUs built into a Tegra chip. Machine code does not pass between these and others of the same major number.
