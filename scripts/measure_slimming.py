@@ -3,8 +3,8 @@
     python3 scripts/measure_slimming.py                      # PyTorch with its libraries, and vLLM
     python3 scripts/measure_slimming.py xformers==0.0.29.post3 --sm 90
 
-Wheels come by `pip download` for CPython 3.12 on x86-64 Linux and stay in the cache: 3 GB for the default list,
-and up to 2 GB more on the way. Standard library only. Compressed is gzip, which every registry takes;
+Wheels come by `pip download` for CPython 3.12 on x86-64 Linux and stay in the cache: 3 GB by default, and up
+to 2 GB more on the way. Standard library only. Compressed is gzip, which every registry takes;
 a layer's compressed size is the sum over its files, near enough.
 """
 

@@ -52,12 +52,13 @@ def _slim(paths: Sequence[Path], sm: int, jobs: int) -> int:
 def _check(paths: Sequence[Path], sm: int, jobs: int) -> int:
     surveys = _surveys(paths, sm, jobs)
     print(table(surveys, _base(paths)))
-    excess = [one for one in surveys if one.cuts]
-    for one in excess:
-        print(
-            f"slim: {one.path} has {one.dropped:,} bytes of device code too many for SM {sm}", file=sys.stderr
-        )
-    return NOT_SLIM if excess else DONE
+    findings = [
+        f"{one.path} has {one.dropped:,} bytes that SM {sm} does not need" for one in surveys if one.cuts
+    ]
+    findings += [f"{file} is of a run that was stopped" for file in _files(paths) if _is_unfinished(file)]
+    for finding in findings:
+        print(f"slim: {finding}", file=sys.stderr)
+    return NOT_SLIM if findings else DONE
 
 
 def _surveys(paths: Sequence[Path], sm: int, jobs: int) -> list[Survey]:
