@@ -6,6 +6,7 @@ import ctypes
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -201,21 +202,9 @@ def _attention(device: str) -> Iterator[Check]:
     for backend in ATTENTION_BACKENDS:
         for dtype in HALVES:
             for size in (64, 80, 128, 256):
-
-                def attend(
-                    backend: SDPBackend = backend, dtype: torch.dtype = dtype, size: int = size
-                ) -> object:
-                    shape = (2, 8, 333, size)
-                    q, k, v = (
-                        torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
-                    )
-                    with sdpa_kernel(backend):
-                        y = F.scaled_dot_product_attention(q, k, v)
-                        z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-                    (y.float().sum() + z.float().square().sum()).backward()
-                    return y, z, q.grad, k.grad, v.grad
-
-                yield f"{backend.name} {size} {dtype}", attend
+                call = partial(_attend, device, backend, dtype, size)
+                yield f"{backend.name} {size} {dtype}", partial(call, backward=False)
+                yield f"{backend.name} {size} {dtype} gradients", partial(call, backward=True)
 
     def encoder() -> object:
         layer = nn.TransformerEncoderLayer(256, 8, 512, batch_first=True, device=device).eval()
@@ -223,6 +212,18 @@ def _attention(device: str) -> Iterator[Check]:
             return layer(torch.randn(4, 50, 256, device=device))
 
     yield "encoder layer's fast path", encoder
+
+
+def _attend(device: str, backend: SDPBackend, dtype: torch.dtype, size: int, *, backward: bool) -> object:
+    shape = (2, 8, 333, size)
+    q, k, v = (torch.randn(shape, device=device, dtype=dtype, requires_grad=backward) for _ in range(3))
+    with sdpa_kernel(backend):
+        y = F.scaled_dot_product_attention(q, k, v)
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if not backward:
+        return y, z
+    (y.float().sum() + z.float().square().sum()).backward()
+    return q.grad, k.grad, v.grad
 
 
 def _recurrent(device: str) -> Iterator[Check]:
@@ -328,13 +329,22 @@ def _sparse(device: str) -> Iterator[Check]:
     """cuSPARSE."""
     for dtype in (torch.float32, torch.float64, torch.complex64):
 
-        def products(dtype: torch.dtype = dtype) -> object:
+        def operands(dtype: torch.dtype = dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             dense = torch.randn(400, 300, device=device, dtype=dtype)
             rows = dense.masked_fill(torch.rand(400, 300, device=device) > 0.1, 0).to_sparse_csr()
-            other = torch.randn(300, 70, device=device, dtype=dtype)
-            square = rows @ rows.to_dense().mH.contiguous().to_sparse_csr()
-            sampled = torch.sparse.sampled_addmm(rows, dense @ dense.mH, dense)
-            return rows @ other, rows @ other[:, 0], square, sampled, rows.to_sparse_coo() @ other
+            return rows, dense, torch.randn(300, 70, device=device, dtype=dtype)
+
+        products: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
+            "by a matrix": lambda rows, dense, other: rows @ other,
+            "by a vector": lambda rows, dense, other: rows @ other[:, 0],
+            "by a sparse one": lambda rows, dense, other: (
+                rows @ rows.to_dense().mH.contiguous().to_sparse_csr()
+            ),
+            "sampled": lambda rows, dense, other: torch.sparse.sampled_addmm(rows, dense @ dense.mH, dense),
+            "coordinates": lambda rows, dense, other: rows.to_sparse_coo() @ other,
+        }
+        for name, product in products.items():
+            yield f"{name} {dtype}", lambda product=product, operands=operands: product(*operands())
 
         def triangular(dtype: torch.dtype = dtype) -> object:
             a = torch.tril(torch.randn(200, 200, device=device, dtype=dtype)) + 20 * torch.eye(
@@ -343,12 +353,11 @@ def _sparse(device: str) -> Iterator[Check]:
             b = torch.randn(200, 5, device=device, dtype=dtype)
             return torch.triangular_solve(b, a.to(dtype).to_sparse_csr(), upper=False).solution
 
-        yield f"products {dtype}", products
         yield f"triangular {dtype}", triangular
 
 
 def _semi_structured(device: str) -> Iterator[Check]:
-    """cuSPARSELt and CUTLASS: two of four."""
+    """cuSPARSELt: two of four."""
     for dtype in (*HALVES, torch.int8):
 
         def compressed(dtype: torch.dtype = dtype) -> object:
@@ -359,15 +368,6 @@ def _semi_structured(device: str) -> Iterator[Check]:
             return packed, torch._cslt_sparse_mm(packed, b.T.contiguous().T if dtype is torch.int8 else b)
 
         yield f"cuSPARSELt {dtype}", compressed
-
-    def cutlass() -> object:
-        from torch.sparse import SparseSemiStructuredTensorCUTLASS
-
-        pattern = torch.tensor([0, 0, 1, 1], device=device).tile(256, 64)
-        a = torch.randn(256, 256, device=device, dtype=torch.float16) * pattern.half()
-        return SparseSemiStructuredTensorCUTLASS.from_dense(a) @ torch.randn(256, 128, device=device).half()
-
-    yield "CUTLASS", cutlass
 
 
 def _random(device: str) -> Iterator[Check]:
@@ -431,11 +431,11 @@ def _ordering(device: str) -> Iterator[Check]:
             x = (torch.randn(7, 100_003, device=device) * 50).to(dtype)
             index = torch.randint(0, 100_003, (7, 5000), device=device)
             return [
-                x.sort(stable=True), x.topk(100), x.argsort(dim=0, stable=True), x.cumsum(1),
-                x.gather(1, index),
-                x.scatter(1, index.sort().values, 1), x.max(1), x.argmin(1), x.unique(), x.kthvalue(500, 1),
-                x.nonzero(), x.sum(0), x.float().std(1), x.float().logsumexp(1), x.median(1), x.aminmax(),
-            ]  # fmt: skip
+                *(x.sort(stable=True), x.argsort(dim=0, stable=True), x.cumsum(1), x.unique(), x.nonzero()),
+                *(x.topk(100).values, x.kthvalue(500, 1).values, x.median(1).values, x.max(1), x.argmin(1)),
+                *(x.gather(1, index), x.scatter(1, index.sort().values, 1), x.sum(0), x.aminmax()),
+                *(x.float().std(1), x.float().logsumexp(1)),
+            ]
 
         yield str(dtype), work
 
