@@ -36,7 +36,7 @@ SLIM = HERE.parents[1] / "nix" / "slim"
 COPIED = ("torch", "nvidia")
 VARIES = "varies"  # as workload.py says it
 NO_IMAGE = "no kernel image is available"
-WORKLOAD_TIMEOUT_S = 260
+WORKLOAD_TIMEOUT_S = 1800
 
 
 @dataclass
@@ -115,20 +115,23 @@ def _compare_environments(options: argparse.Namespace, pool: ThreadPoolExecutor)
 
 def _same(wholes: Sequence[Run], slim: Run, name: str) -> list[str]:
     """What a slim run did differently, of all that the whole runs did alike."""
-    expected = wholes[0].outcomes
-    if not expected or any(set(run.outcomes) != set(expected) for run in [*wholes, slim]):
-        return [f"{name}: not the same work was done: {[len(run.outcomes) for run in [*wholes, slim]]}"]
+    runs = [*wholes, slim]
+    finished = set.intersection(*(set(run.outcomes) for run in runs))
     varying = set()
-    for key in expected:
+    for key in finished:
         outcomes = {run.outcomes[key] for run in wholes}
         if len(outcomes) > 1 or VARIES in outcomes:
             varying.add(key)
-    different = sorted(key for key in set(expected) - varying if slim.outcomes[key] != expected[key])
-    results = (wholes[0].results - varying).difference(different)
+    expected = {key: wholes[0].outcomes[key] for key in sorted(finished - varying)}
+    different = [key for key, outcome in expected.items() if slim.outcomes[key] != outcome]
+    results = wholes[0].results.intersection(expected).difference(different)
     print(f"{name}: {len(results)} results the same bit for bit, and {len(different)} outcomes different;")
-    print(f"    the same errors: {len(set(expected) - varying - wholes[0].results)}")
+    print(f"    the same errors: {len(set(expected) - wholes[0].results)}")
     print(f"    left out, since they vary anyway: {len(varying)}: {', '.join(sorted(varying))}")
-    return [f"{name}: {key}: {expected[key]} became {slim.outcomes[key]}" for key in different]
+    findings = [f"{name}: {key}: {expected[key]} became {slim.outcomes[key]}" for key in different]
+    if not finished or any(set(run.outcomes) != finished for run in runs):
+        findings.append(f"{name}: not all work was finished: {[len(run.outcomes) for run in runs]}")
+    return findings
 
 
 def _fails_plainly(whole: Run, other: Run) -> list[str]:

@@ -66,7 +66,7 @@ def _outcome(work: Callable[[], object]) -> str:
                 return digest(work())
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome
             outcome = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
-        if "determinis" not in outcome:
+        if not any(hint in outcome for hint in ("determinis", "No available kernel")):
             break
     return outcome
 

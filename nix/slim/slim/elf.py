@@ -44,9 +44,14 @@ class Section:
         return self.offset + self.size
 
     @property
-    def is_data(self) -> bool:
-        """Whether it is loaded from the file and not run."""
-        return self.type == _PROGBITS and self.flags & (_ALLOCATED | _EXECUTABLE) == _ALLOCATED
+    def is_loaded(self) -> bool:
+        """Whether its bytes in the file become memory; in a file of debug information alone they don't."""
+        return self.type == _PROGBITS and bool(self.flags & _ALLOCATED)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the processor runs it."""
+        return bool(self.flags & _EXECUTABLE)
 
     def address_of(self, offset: int) -> int:
         return offset - self.offset + self.address
@@ -62,8 +67,9 @@ class Library:
     machine: int
     sections: tuple[Section, ...]
 
-    def named(self, *names: str) -> list[Section]:
-        return [section for section in self.sections if section.name in names]
+    def loaded(self, *names: str) -> list[Section]:
+        """The sections of these names that are loaded."""
+        return [section for section in self.sections if section.name in names and section.is_loaded]
 
 
 def read_library(data: mmap.mmap) -> Library | None:
