@@ -25,7 +25,7 @@ _CUDA_MACHINE = 190
 
 _NO_INDEX_FITS = 0xFFFF
 _PROGBITS, _RELA, _NOBITS = 1, 4, 8
-_ALLOCATED, _EXECUTABLE = 2, 4
+_ALLOCATED = 2
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,6 @@ class Section:
     def is_loaded(self) -> bool:
         """Whether its bytes in the file become memory; in a file of debug information alone they don't."""
         return self.type == _PROGBITS and bool(self.flags & _ALLOCATED)
-
-    @property
-    def is_code(self) -> bool:
-        """Whether the processor runs it."""
-        return bool(self.flags & _EXECUTABLE)
 
     def address_of(self, offset: int) -> int:
         return offset - self.offset + self.address

@@ -168,7 +168,7 @@ def _elsewhere(data: mmap.mmap, library: Library, accounted: set[int]) -> int:
     """Bytes of containers that are left alone."""
     total = 0
     for section in library.sections:
-        if not section.is_loaded or section.is_code or section.name in CONTAINER_SECTIONS:
+        if not section.is_loaded or section.name in CONTAINER_SECTIONS:
             continue
         position = section.offset
         while (position := data.find(MAGIC, position, section.end)) >= 0:

@@ -185,12 +185,14 @@ def test_finds_device_code_in_a_section_that_can_be_run(tree: Path) -> None:
     assert FAT not in (tree / "libodd.so").read_bytes()
 
 
-def test_leaves_a_file_of_debug_information_alone(tree: Path) -> None:
+def test_leaves_a_file_of_debug_information_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sections are named and placed like the library's, and their bytes are not there."""
-    types = {name: (NOBITS, ALLOCATED) for name in (".nv_fatbin", ".nvFatBinSegment", ".rodata")}
-    made = LibraryMaker(containers=[FAT], section_types=types).made().replace(FAT, b"\xab" * len(FAT))
+    types = dict.fromkeys((".nv_fatbin", ".nvFatBinSegment", ".rodata"), (NOBITS, ALLOCATED))
+    maker = LibraryMaker(containers=[FAT], in_rodata=FOREIGN, section_types=types)
+    made = maker.made().replace(FAT, b"\xab" * len(FAT))
     (tree / "libtorch_cuda.so.debug").write_bytes(made)
     assert main(["--sm", "86", str(tree)]) == 0
+    assert "debug" not in capsys.readouterr().out
     assert (tree / "libtorch_cuda.so.debug").read_bytes() == made
 
 
