@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,7 +172,7 @@ def _workload(name: str, copy: Path, loading: str, options: argparse.Namespace) 
     return run
 
 
-def _environment(copy: Path, path: str) -> Mapping[str, str]:
+def _environment(copy: Path, path: str) -> dict[str, str]:
     parts = [str(copy.resolve()), *filter(None, [path])]
     return {
         **os.environ,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ def checks(device: str) -> Iterator[tuple[str, Callable[[], object]]]:
     for attention in ("sdpa", "eager"):
         for dtype in (torch.bfloat16, torch.float32):
             name = f"generation Llama {attention} {dtype}"
-            yield name, lambda attention=attention, dtype=dtype: _generated(attention, dtype, device)
+            yield name, partial(_generated, attention, dtype, device)
 
 
 def _generated(attention: str, dtype: torch.dtype, device: str) -> object:

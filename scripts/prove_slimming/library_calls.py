@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -320,9 +320,17 @@ def _algebra(device: str) -> Iterator[Check]:
                 "triangular": lambda a: torch.linalg.solve_triangular(torch.tril(a), a[..., :3], upper=False),
             }
             for name, call in calls.items():
-                yield f"{name} {shape} {dtype}", lambda call=call, matrix=matrix: call(matrix())
+                yield f"{name} {shape} {dtype}", partial(_of, call, matrix)
             for name, call in symmetric.items():
-                yield f"{name} {shape} {dtype}", lambda call=call, positive=positive: call(positive())
+                yield f"{name} {shape} {dtype}", partial(_of, call, positive)
+
+
+def _of(call: Callable[[torch.Tensor], object], operand: Callable[[], torch.Tensor]) -> object:
+    return call(operand())
+
+
+def _of_all(call: Callable[..., object], operands: Callable[[], Iterable[torch.Tensor]]) -> object:
+    return call(*operands())
 
 
 def _sparse(device: str) -> Iterator[Check]:
@@ -344,7 +352,7 @@ def _sparse(device: str) -> Iterator[Check]:
             "coordinates": lambda rows, dense, other: rows.to_sparse_coo() @ other,
         }
         for name, product in products.items():
-            yield f"{name} {dtype}", lambda product=product, operands=operands: product(*operands())
+            yield f"{name} {dtype}", partial(_of_all, product, operands)
 
         def triangular(dtype: torch.dtype = dtype) -> object:
             a = torch.tril(torch.randn(200, 200, device=device, dtype=dtype)) + 20 * torch.eye(
@@ -398,7 +406,7 @@ def _random(device: str) -> Iterator[Check]:
         "SCRAMBLED": 202,
     }
     for name, number in generators.items():
-        yield f"cuRAND {name}", lambda number=number: _curand(number, device)
+        yield f"cuRAND {name}", partial(_curand, number, device)
 
 
 def _curand(number: int, device: str) -> torch.Tensor:
