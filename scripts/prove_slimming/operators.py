@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 import torch
+from check import Check
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
@@ -19,7 +20,7 @@ SAMPLES = 5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 
 
-def checks(device: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def checks(device: str) -> Iterator[Check]:
     """Name and work of each operator in each type it has; its gradients are a check of their own."""
     for op in op_db:
         if op.name.startswith("jiterator"):
