@@ -34,6 +34,13 @@ class ModelConfig:
         found = self._first(_DTYPE_KEYS)
         return found.removeprefix("torch.") if isinstance(found, str) else None
 
+    @property
+    def quantization(self) -> str | None:
+        """How the weights are quantized, by transformers' name for the method."""
+        described = self.values.get("quantization_config")
+        method = described.get("quant_method") if isinstance(described, dict) else None
+        return method if isinstance(method, str) else None
+
     def _first(self, keys: Iterable[str]) -> object:
         inner = self.values.get("text_config")
         places = (self.values, inner) if isinstance(inner, dict) else (self.values,)

@@ -30,6 +30,7 @@ NUM_PARALLEL = 8
 NUM_TRIES = 5
 NAP_S = 0.2
 RETRY_DELAY_S = 1.0
+"""Before the first try again; doubled as long as tries bring nothing."""
 READ_TIMEOUT_S = 30.0
 CHUNK_BYTES = 1 << 20
 
@@ -101,7 +102,7 @@ def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
     Raises httpx2's and huggingface_hub's errors for the network, OSError for the disk, DownloadCorrupt
     for a wrong hash.
     """
-    total_bytes = sum(download.missing_bytes for download in downloads)
+    total_bytes = sum(download.missing_bytes for download in downloads) or None
     transfer = _Transfer()
     pool = ThreadPoolExecutor(NUM_PARALLEL, thread_name_prefix="download")
     try:
@@ -151,7 +152,7 @@ def _receive(download: Download, file: BinaryIO, transfer: _Transfer) -> None:
         tries_left = NUM_TRIES if file.tell() > before else tries_left - 1
         if tries_left == 0:
             raise failure
-        if transfer.stop.wait(RETRY_DELAY_S):
+        if transfer.stop.wait(RETRY_DELAY_S * 2 ** (NUM_TRIES - tries_left)):
             raise _Stopped
 
 

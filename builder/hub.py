@@ -31,9 +31,8 @@ from errors.base import CodedError
 from errors.build import BuildFailed, DownloadFailed
 from errors.build_config import ModelAccessDenied, ModelNotFound
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
+_GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What the Hub's client raises; the last three for an answer that is JSON but not a Hub's."""
 _CHECK_NETWORK = "check the network and start the build again: what has arrived is kept and continued"
@@ -54,7 +53,7 @@ class Snapshot(BaseModel):
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
     model_id: str
-    commit: Annotated[str, Field(pattern=_COMMIT)]
+    commit: Annotated[str, Field(pattern=_GIT_SHA1)]
     files: tuple[HubFile, ...]
 
     @property
@@ -71,9 +70,8 @@ class Hub:
         self._folder = cache / "hub"
 
     def snapshot(self, model_id: str, revision: str) -> Snapshot:
-        """The commit and files of ``model_id`` at ``revision``; a known commit is not asked for again."""
-        known = self._known(model_id, revision)
-        if known is not None and (known.commit == revision or is_offline_mode()):
+        """The commit and files of ``model_id`` at ``revision``, as the Hub tells them to this caller."""
+        if is_offline_mode() and (known := self._known(model_id, revision)) is not None:
             return known
         try:
             found = self._ask(model_id, revision)
@@ -88,6 +86,8 @@ class Hub:
         try:
             downloads = {file.name: self._download(snapshot, file) for file in wanted}
             missing = [download for download in downloads.values() if not download.destination.exists()]
+            if len(missing) < len(wanted) and not is_offline_mode():
+                self._ask_for_access(downloads.values())
             missing_bytes = sum(download.missing_bytes for download in missing)
             need_space(self._folder, missing_bytes, purpose="the download", variable=CACHE_VARIABLE)
             fetch_all(missing, progress)
@@ -123,6 +123,15 @@ class Hub:
             size_bytes=file.size_bytes,
             digest=digest,
         )
+
+    def _ask_for_access(self, downloads: Collection[Download]) -> None:
+        """Raise the Hub's refusal of the largest of the files that are there already.
+
+        The cache serves callers with other tokens, too: who may not have a model does not get it from here.
+        """
+        present = [download for download in downloads if download.destination.exists()]
+        largest = max(present, key=lambda download: download.size_bytes or 0)
+        get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
 
     def _asked_about(self, url: str, file: HubFile) -> HubFile:
         """``file`` with what the headers of its URL tell: mirrors of the Hub may list names alone."""

@@ -10,8 +10,9 @@ from engine.transfer import Patience, Transfer
 from engine.version import Version, range_of, version_of
 from errors.engine_artifact import SourceChanged, SourceFailed, SourceInterrupted
 
-_READ_BYTES = 256 << 10
-"""At once: what arrives within one read is lost if the connection is reset during it."""
+_READ_BYTES = 1 << 20
+_CAREFUL_READ_BYTES = 64 << 10
+"""After a failure: what arrives within one read is lost if the connection is reset during it."""
 
 
 class _Part:
@@ -128,10 +129,11 @@ class RangedDownload:
 
     def _fill(self, part: _Part, connection: Connection) -> None:
         patience = Patience(self._transfer, self._stop)
+        read_bytes = _READ_BYTES
         while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
             before = part.filled_bytes
             try:
-                self._fill_from_one_answer(part, connection)
+                self._fill_from_one_answer(part, connection, read_bytes)
                 failure = Temporary(self._interrupted(part))
             except Temporary as exc:
                 failure = exc
@@ -139,9 +141,10 @@ class RangedDownload:
                 patience.reset()
             elif not self._stop.is_set():
                 connection.close()
+                read_bytes = _CAREFUL_READ_BYTES
                 patience.wait(failure)
 
-    def _fill_from_one_answer(self, part: _Part, connection: Connection) -> None:
+    def _fill_from_one_answer(self, part: _Part, connection: Connection, read_bytes: int) -> None:
         first = part.first + part.filled_bytes
         headers = {"Range": f"bytes={first}-{part.first + len(part.buffer) - 1}"}
         if self._version.if_range is not None:
@@ -161,7 +164,7 @@ class RangedDownload:
             reason = "a request for a range with something else"
             raise Temporary(SourceFailed(source=self._target.shown, reason=reason))
         while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
-            wanted = part.buffer[part.filled_bytes : part.filled_bytes + _READ_BYTES]
+            wanted = part.buffer[part.filled_bytes : part.filled_bytes + read_bytes]
             count = connection.read(response, wanted)
             if count == 0:
                 return

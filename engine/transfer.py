@@ -10,9 +10,10 @@ from engine.http import Temporary
 
 @dataclass(frozen=True)
 class Transfer:
-    """The defaults hold 120 MiB and saturate a fast network where one connection gets only a share of it."""
+    """The defaults hold 120 MiB."""
 
     connections: int = 8
+    """A server often gives each no more than a share of the network."""
     head_bytes: int = 256 << 10
     """Of the first request: enough for the manifest, so that nothing more is asked of a known engine."""
     part_bytes: int = 12 << 20

@@ -110,13 +110,14 @@ class TritonClient:
                 f"{_MODEL_PATH}/generate", data=msgspec.json.encode(probe), timeout=timeout
             )
             async with request as response:
+                await response.read()
                 return response.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError):
             return False
 
     async def _events(self, content: aiohttp.StreamReader) -> AsyncIterator[list[Event]]:
         rest = b""
-        while data := await content.readany():
+        while data := await _read(content):
             *whole, rest = (rest + data).split(_EVENT_END)
             if whole:
                 yield [self._event(each) for each in whole]
@@ -135,6 +136,13 @@ class TritonClient:
         if event.output_ids is None:
             raise TritonMalformedEvent(event=_quote(data))
         return event
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    try:
+        return await content.readany()
+    except RuntimeError as exc:  # NOTE: what aiohttp says where we closed the connection ourselves.
+        raise TritonUnavailable(reason=str(exc)) from exc
 
 
 def _failure(text: str) -> CodedError:

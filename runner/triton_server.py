@@ -26,6 +26,7 @@ from runner.triton_install import TritonInstall
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
+_END_POLL_S = 0.02
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
 _FIRST_BACKOFF_S = 0.5
@@ -196,7 +197,7 @@ class TritonServer:
         """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
         while True:
             assert self._process is not None
-            code = await self._process.wait()
+            code = await _end_of(self._process)
             self.down_reason = f"it ended ({_exit_reason(code)})"
             self._log(f"Triton ended ({_exit_reason(code)}); it is started again")
             await self._end_process()
@@ -222,11 +223,11 @@ class TritonServer:
             return
         _signal_group(process, signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), _STOP_GRACE_S)
+            await asyncio.wait_for(_end_of(process), _STOP_GRACE_S)
         except asyncio.TimeoutError:
             self._log(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
         _signal_group(process, signal.SIGKILL)
-        await process.wait()
+        await _end_of(process)
         await self._drain_log()
         self._remove_shared_memory()
 
@@ -269,6 +270,16 @@ def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -
     except ProcessLookupError:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
+
+
+async def _end_of(process: asyncio.subprocess.Process) -> int:
+    """Its exit code, once it has ended.
+
+    NOTE: asyncio's own ``wait`` waits for its pipes, too, which a stub that outlives Triton keeps open.
+    """
+    while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
+        await asyncio.sleep(_END_POLL_S)
+    return process.returncode
 
 
 def _exit_reason(code: int) -> str:

@@ -39,6 +39,7 @@ def _check_model(work: Work) -> None:
     work.facts = EngineFacts(
         engine_kind="transformers",
         dtype=work.config.dtype or model_config.dtype,
+        quantization=model_config.quantization,
         max_batch_size=work.config.max_batch_size,
         max_input_len=max_seq_len - 1 if max_seq_len is not None and max_seq_len > 1 else None,
         max_seq_len=max_seq_len,

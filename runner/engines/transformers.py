@@ -24,6 +24,7 @@ from runner.engines.transformers_sequence import Sequence, check
 from runner.engines.transformers_settings import Options, batching_config
 
 _CLOSE_TIMEOUT_S = 30.0
+_NEEDED_FACTS = ("vocab_size", "max_position_embeddings", "num_attention_heads")
 # Weights of this size are read from the processor's caches: to split such small operations costs more
 # than it gains, and waiting threads would take the time of the other processes of a small machine.
 _ONE_THREAD_WEIGHT_BYTES = 32 << 20
@@ -62,14 +63,14 @@ class TransformersEngine:
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TransformersEngine:
-    """Load the model and start its loop. Options: ``device``, ``dtype``, ``max_batch_size``, ``kv_cache_tokens``.
+    """Load the model and start its loop. ``options``: see ``Options``.
 
     Raises ``InvalidSetting`` for a bad option and ``EngineStartFailed`` for everything else.
     """
     parsed = Options.parse(options)
-    # NOTE: in a thread that ends before the loop begins. Each thread that computes gets OpenMP workers of its own;
-    # with more of them than cores, OpenMP puts them to sleep at every step: on two cores that took 5.1 ms
-    # where one set of workers took 2.2 ms. Those of this thread go with it.
+    # NOTE: in a thread that ends before the loop begins. Each thread that computes gets OpenMP workers of
+    # its own; with more of them than cores, OpenMP puts them to sleep at every step: on two cores that took
+    # 5.1 ms where one set of workers took 2.2 ms. Those of this thread go with it.
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="load") as loader:
         batching, ready = loader.submit(_load, engine_dir, sink, parsed).result()
     batching.start()
@@ -105,6 +106,10 @@ def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
     # NOTE: the library fills what is missing with random numbers and goes on.
     if info["missing_keys"]:
         raise _start_failed(f"the weights lack {', '.join(sorted(info['missing_keys'])[:3])}")
+    config = model.config.get_text_config()
+    absent = [name for name in _NEEDED_FACTS if getattr(config, name, None) is None]
+    if absent:
+        raise _start_failed(f"{type(config).__name__} has no {absent[0]}, which continuous batching needs")
     if options.is_cpu:
         transformers_attention.install()
         if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:

@@ -2,7 +2,7 @@
 
 Continuous batching packs all sequences of a step into one row and hands ``sdpa`` a mask that keeps them
 apart, so that its work grows with the square of their number: 32 sequences of 512 tokens took
-five times what ``generate`` takes. Here each sequence attends to its own keys, and the cost is ``generate``'s.
+five times what ``generate`` takes. Here each sequence attends to its own keys, at ``generate``'s cost.
 On a GPU the library's own choice stays (flash attention where installed): a kernel per sequence would
 be slower there.
 """
@@ -21,7 +21,7 @@ _SDPA = "sdpa"
 
 
 def install() -> None:
-    """Take the place of ``sdpa`` in this process; calls without a paged cache go to the library's as before."""
+    """Take the place of ``sdpa`` in this process; calls without a paged cache still go to the library's."""
     AttentionInterface.register(_SDPA, sdpa_per_sequence)
 
 
@@ -34,7 +34,7 @@ def sdpa_per_sequence(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """``query`` [1, heads, tokens, width] of all sequences one after another; the result [1, tokens, heads, width].
+    """``query`` [1, heads, tokens, width] of all sequences in a row; the result [1, tokens, heads, width].
 
     ``attention_mask`` is the library's for the whole packed batch: a sequence's own part of it has causality
     and sliding windows right.
@@ -53,7 +53,9 @@ def sdpa_per_sequence(
     # The query heads that share a key head; for a single query token they are as good as rows.
     grouped = query.unflatten(1, (num_key_heads, num_heads // num_key_heads))
     output = query.new_empty(1, query.shape[2], num_heads, value.shape[-1])
-    borders = zip(pairwise(kwargs["cu_seq_lens_q"].tolist()), pairwise(kwargs["cu_seq_lens_k"].tolist()), strict=True)
+    borders = zip(
+        pairwise(kwargs["cu_seq_lens_q"].tolist()), pairwise(kwargs["cu_seq_lens_k"].tolist()), strict=True
+    )
     for (start, end), (first_key, last_key) in borders:
         keys, values = key[:, :, first_key:last_key], value[:, :, first_key:last_key]
         if end - start == 1:
@@ -62,7 +64,12 @@ def sdpa_per_sequence(
         else:
             mask = attention_mask[:, :, start:end, first_key:last_key]
             attended = scaled_dot_product_attention(
-                query[:, :, start:end], keys, values, mask, scale=scaling, enable_gqa=num_heads != num_key_heads
+                query[:, :, start:end],
+                keys,
+                values,
+                mask,
+                scale=scaling,
+                enable_gqa=num_heads != num_key_heads,
             )
             output[:, start:end] = attended.transpose(1, 2)
     return output, None

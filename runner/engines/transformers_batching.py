@@ -114,8 +114,8 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def add_waiting_request(self, state: RequestState) -> None:
         sequence = self._running.get(state.request_id)
-        # NOTE: the library drains submissions first, cancellations second. A request that comes in between the
-        # two with its cancellation close behind would lose that and run to its end.
+        # NOTE: the library drains submissions first, cancellations second. A request that comes in between
+        # the two with its cancellation close behind would lose that and run to its end.
         if sequence is None or sequence.is_cancelled:
             self._running.end(state.request_id)
         else:
@@ -124,8 +124,8 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
     def clear_cancelled_requests(self) -> list[RequestState]:
         states: list[RequestState] = super().clear_cancelled_requests()
         if states:
-            # NOTE: the library blocks new requests when the cache is full until a request finishes, but forgets
-            # those that are cancelled: the waiting ones would wait for ever.
+            # NOTE: when the cache is full, the library blocks new requests until a request finishes, but not
+            # until one is cancelled: those that wait would wait for ever.
             self.block_new_requests = False
         for state in states:
             self._running.end(state.request_id)
@@ -169,7 +169,7 @@ class Batching:
         manager.background_thread_status = self._status = _Status(self.running)
         processors = LogitsProcessorList([SamplingProcessor(self.running)])
         manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
-        # One row for what ``prepare_tensor_args`` returns; the library counts only rows of its own processors.
+        # One row for what ``prepare_tensor_args`` returns: the library counts its own processors' only.
         manager.logit_processor.tensors_required = 1
         SCHEDULER_MAPPING[scheduler] = partial(_Scheduler, self.running)
         try:
@@ -210,7 +210,9 @@ class Batching:
     def counts(self) -> tuple[int, int]:
         """Requests that hold cache, and requests that wait."""
         scheduler = self._processor.scheduler
-        return len(scheduler.active_requests), len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
+        return len(scheduler.active_requests), len(
+            scheduler.waiting_requests
+        ) + self._manager.input_queue.qsize()
 
     def cache_used(self) -> float:
         """The share of the cache, 0..1, that requests hold.

@@ -136,7 +136,9 @@ def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Te
     """
     size = logits.shape[-1]
     is_top_k = logits.new_tensor([[bool(sampling.top_k)] for sampling in samplings], dtype=torch.bool)
-    top_k = logits.new_tensor([[min(sampling.top_k or size, size)] for sampling in samplings], dtype=torch.long)
+    top_k = logits.new_tensor(
+        [[min(sampling.top_k or size, size)] for sampling in samplings], dtype=torch.long
+    )
     # 1.0 means off, and must not fall to rounding.
     top_p = logits.new_tensor(
         [[sampling.top_p if sampling.top_p < 1 else torch.inf] for sampling in samplings], dtype=torch.double

@@ -141,5 +141,3 @@ def _check_sampling(sampling: Sampling, engine_kind: str) -> None:
     ):
         if not (is_valid and math.isfinite(value)):
             raise InvalidTensor(name=name, expected=expected, value=value)
-
-

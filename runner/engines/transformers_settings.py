@@ -27,7 +27,10 @@ _GPU_MEMORY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Options:
-    """The engine's options; None: chosen by ``settings_for``, or taken from the model."""
+    """Devices: auto, cpu, cuda, cuda:0, ...; dtypes: auto, float32, float16, bfloat16.
+
+    None: as the model says, or what fits.
+    """
 
     device: torch.device
     dtype: torch.dtype | None
@@ -36,7 +39,7 @@ class Options:
 
     @property
     def is_cpu(self) -> bool:
-        return self.device.type == "cpu"
+        return bool(self.device.type == "cpu")
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
@@ -79,7 +82,9 @@ def _dtype(name: str | None, device: torch.device) -> torch.dtype | None:
     return _DTYPES[name]
 
 
-def batching_config(options: Options, model: PretrainedConfig, dtype: torch.dtype) -> ContinuousBatchingConfig:
+def batching_config(
+    options: Options, model: PretrainedConfig, dtype: torch.dtype
+) -> ContinuousBatchingConfig:
     """The library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
     # NOTE: see ``SamplingProcessor`` for why these two stay off.
     config = ContinuousBatchingConfig(
@@ -93,17 +98,24 @@ def batching_config(options: Options, model: PretrainedConfig, dtype: torch.dtyp
     # NOTE: the library's own sizes take 60 % of the memory for the cache and allocate a mask of
     # 8192 tokens by the whole cache: seconds to start, gigabytes held.
     config.page_size = _CPU_PAGE_TOKENS
-    config.num_blocks = math.ceil((options.kv_cache_tokens or _cpu_cache_tokens(options, model, dtype)) / _CPU_PAGE_TOKENS)
     config.max_batch_tokens = max(_CPU_STEP_TOKENS, options.max_batch_size)
     # The block table is for flash attention's kernels.
     config.max_blocks_per_request = 0
+    cache_tokens = options.kv_cache_tokens
+    if not cache_tokens:
+        affordable = _affordable_bytes() // _bytes_per_cache_token(model, dtype, config.max_batch_tokens)
+        cache_tokens = min(options.max_batch_size * model.max_position_embeddings, affordable)
+    config.num_blocks = math.ceil(cache_tokens / _CPU_PAGE_TOKENS)
     return config
 
 
-def _cpu_cache_tokens(options: Options, model: PretrainedConfig, dtype: torch.dtype) -> int:
+def _affordable_bytes() -> int:
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    affordable_bytes = min(memory_bytes * _CPU_CACHE_MEMORY_SHARE, _CPU_CACHE_BYTES)
+    return min(int(memory_bytes * _CPU_CACHE_MEMORY_SHARE), _CPU_CACHE_BYTES)
+
+
+def _bytes_per_cache_token(model: PretrainedConfig, dtype: torch.dtype, step_tokens: int) -> int:
+    """A token's keys and values in all layers, and its column of the library's attention mask."""
     head_size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     num_heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-    bytes_per_token = 2 * model.num_hidden_layers * num_heads * head_size * dtype.itemsize
-    return min(options.max_batch_size * model.max_position_embeddings, int(affordable_bytes // bytes_per_token))
+    return int(dtype.itemsize * (2 * model.num_hidden_layers * num_heads * head_size + step_tokens))

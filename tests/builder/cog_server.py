@@ -62,8 +62,12 @@ class CogServer:
         return bool(httpx.get(f"{self.url}/health-check").json()["status"] == "READY")
 
     def worker_pid(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0])
+        (child,) = (
+            pid
+            for children in Path(f"/proc/{self.process.pid}/task").glob("*/children")
+            for pid in children.read_text().split()
+        )
+        return int(child)
 
     def close(self) -> None:
         self.process.terminate()

@@ -34,6 +34,10 @@ class Repository:
     commit: str = "c" * 40
     token: str | None = None
     refusal: int = 401
+    lists_for_all: bool = False
+    """The token is asked for with the files only, as with gated models."""
+    listing: bytes | None = None
+    """Sent instead of the JSON that tells commit and files."""
     lfs: set[str] = field(default_factory=set)
     cut_at: dict[str, list[int]] = field(default_factory=dict)
     """By file: lengths after which an answer breaks off, one for each time, from the first request on."""
@@ -111,13 +115,14 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             repository = hub.repositories.get(model_id)
             if repository is None:
                 self._refuse(404, "RepoNotFound")
-            elif self._is_denied(repository):
+            elif self._is_denied(repository) and not repository.lists_for_all:
                 self._refuse(repository.refusal, "GatedRepo")
             elif revision not in ("", "main", repository.commit):
                 self._refuse(404, "RevisionNotFound")
             else:
                 files = [_listed(name, repository) for name in repository.files]
-                self._json({"id": model_id, "sha": repository.commit, "siblings": files})
+                told = {"id": model_id, "sha": repository.commit, "siblings": files}
+                self._json(repository.listing or json.dumps(told).encode())
 
         def _resolve(self, model_id: str, name: str) -> None:
             repository = hub.repositories[model_id]
@@ -184,8 +189,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             given = self.headers.get("Authorization")
             return repository.token is not None and given != f"Bearer {repository.token}"
 
-        def _json(self, content: Any) -> None:
-            text = json.dumps(content).encode()
+        def _json(self, text: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(text)))

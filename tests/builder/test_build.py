@@ -14,7 +14,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from builder import build as build_module
-from builder.build import build
+from builder.build import OWN_FOLDER, build
 from builder.config_file import parse_config
 from builder.kinds import plan_lines
 from engine.manifest import Manifest
@@ -283,3 +283,14 @@ def test_a_token_is_neither_reported_nor_packed(tmp_path: Path, repository: Repo
     manifest, content = run(tmp_path, lines, model_id=MODEL_ID, hf_token=token)
     assert manifest.build_config == {"model_id": MODEL_ID}
     assert token not in b"".join(content.values()).decode(errors="replace") + "".join(lines)
+
+
+@pytest.mark.parametrize("base_dir", [None, OWN_FOLDER], ids=["by path", "by URL"])
+@pytest.mark.parametrize("example", ["tiny", "paced"])
+def test_the_examples_that_ship_build_without_a_network(
+    tmp_path: Path, hub: HubServer, example: str, base_dir: Path | None
+) -> None:
+    config = OWN_FOLDER / "examples" / example / "config.yaml"
+    manifest = build(config, tmp_path / "engine.tar", base_dir=base_dir, report=lambda line: None)
+    assert manifest.engine_kind == {"tiny": "transformers", "paced": "paced"}[example]
+    assert hub.requests == []

@@ -39,12 +39,20 @@ def test_a_revision_is_resolved_to_its_commit_and_files_arrive_as_they_are(
 
 
 def test_what_is_there_is_not_fetched_again(cache: Path, hub: HubServer, repository: Repository) -> None:
-    fetch(cache)
-    fetch(cache)
+    for revision in ("main", "main", repository.commit):
+        fetch(cache, revision=revision)
     assert len(hub.asked_for(f"/{WEIGHTS}")) == 2  # the redirect and its target, once
-    hub.requests.clear()
-    fetch(cache, revision=repository.commit)
-    assert hub.requests == []
+
+
+@pytest.mark.parametrize("lists_for_all", [False, True], ids=["private", "gated"])
+@pytest.mark.parametrize("revision", ["main", "c" * 40])
+def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
+    cache: Path, repository: Repository, lists_for_all: bool, revision: str
+) -> None:
+    repository.token, repository.lists_for_all = "hf_right", lists_for_all
+    fetch(cache, token="hf_right", revision=revision)
+    with pytest.raises(ModelAccessDenied):
+        fetch(cache, token="hf_wrong", revision=revision)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
@@ -133,6 +141,36 @@ def test_a_refusal_names_the_model_and_the_remedy(
         fetch(cache, token=token)
     assert caught.value.facts["status"] == status
     assert "hf_wrong" not in str(caught.value)
+
+
+def test_a_gated_model_that_lists_its_files_to_all_is_refused_with_the_remedy(
+    cache: Path, repository: Repository
+) -> None:
+    repository.token, repository.refusal, repository.lists_for_all = "hf_right", 403, True
+    with pytest.raises(ModelAccessDenied, match="licence"):
+        fetch(cache)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        b"<html>a login page</html>",
+        b"[]",
+        b"null",
+        b'{"id": "acme/tiny"}',
+        b'{"id": "acme/tiny", "sha": "../../etc", "siblings": []}',
+        b'{"id": "acme/tiny", "sha": "%s/../../x", "siblings": []}' % (b"c" * 40),
+        b'{"id": "acme/tiny", "sha": "%s", "siblings": [{}]}' % (b"c" * 40),
+        b'{"id": "acme/tiny", "sha": "%s", "siblings": [{"rfilename": "a", "blobId": "../x"}]}' % (b"c" * 40),
+    ],
+)
+def test_an_answer_that_is_no_hubs_is_told_and_changes_nothing(
+    cache: Path, repository: Repository, listing: bytes
+) -> None:
+    repository.listing = listing
+    with pytest.raises(DownloadFailed, match="check HF_ENDPOINT"):
+        fetch(cache)
+    assert not cache.exists()
 
 
 def test_the_token_opens_a_private_model_and_never_goes_to_another_host(

@@ -47,9 +47,12 @@ def triton(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     """The runner's Cog server on the paced engine's tar. It must stay as it is."""
     from tests.runner.paced_engine import make_paced_model
-    from tests.runner.servers import CogUnderTest
+    from tests.runner.servers import CogUnderTest, shared_memory, triton_pids, worker_pids
 
     folder = tmp_path_factory.mktemp("cog")
     server = CogUnderTest(make_paced_model(folder / "model", TOKENS_PER_SECOND), folder)
     yield server
     server.close()
+    assert worker_pids(folder) == []
+    assert triton_pids(server.triton_http_port) == []
+    assert shared_memory(server.triton_http_port) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -46,11 +47,14 @@ def wait_until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
 
 
 def triton_environment(http: int, grpc: int, metrics: int) -> dict[str, str]:
+    """Variables of a runner whose Triton listens on these ports of loopback."""
     return {
         "TRITON_HOST": HOST,
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
+        # The paced engine needs no engine environment.
+        "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }
 
 

@@ -6,7 +6,6 @@ real installation takes minutes and is what every run of the suite has behind it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -41,6 +40,13 @@ echo "$asked" >> {folder}/calls
 """
 
 
+def put_fake_python(folder: Path) -> None:
+    python = folder / "python3.11"
+    python.write_text(FAKE_PYTHON.format(folder=folder))
+    python.chmod(0o755)
+    (folder / "libpython3.11.so.1.0").touch()
+
+
 class Checkout:
     """A copy of what the set-up reads, and the Python it is given."""
 
@@ -49,10 +55,7 @@ class Checkout:
         shutil.copytree(ROOT / "requirements", root / "requirements")
         shutil.copy(ROOT / "pyproject.toml", root)
         (root / ".cache").mkdir()
-        python = tools / "python3.11"
-        python.write_text(FAKE_PYTHON.format(folder=tools))
-        python.chmod(0o755)
-        (tools / "libpython3.11.so.1.0").touch()
+        put_fake_python(tools)
 
     def calls(self) -> list[str]:
         """What Python was asked since the last time."""
@@ -114,13 +117,20 @@ def test_a_finished_set_up_asks_nothing_of_pip_again(checkout: Checkout) -> None
 
 
 def test_a_finished_set_up_stays_when_another_python_comes_first(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup_environment.set_up()
     checkout.calls()
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    other = tmp_path / "other"
+    other.mkdir()
+    put_fake_python(other)
+    monkeypatch.setenv("PATH", f"{other}:{os.environ['PATH']}")
     assert setup_environment.set_up() == []
     assert checkout.calls() == []
+    assert not (other / "calls").exists()
+    monkeypatch.setenv("PYTHON", str(other / "python3.11"))
+    setup_environment.set_up()
+    assert (other / "calls").exists()
 
 
 @pytest.mark.parametrize(
@@ -265,24 +275,25 @@ def test_a_large_download_is_told_and_the_shells_python_settings_are_not_passed_
 
 
 def test_two_at_once_take_turns(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
     program = (
         "import sys; from pathlib import Path; from scripts import setup_environment as s\n"
         "s.LOCK = Path(sys.argv[1])\n"
-        "with s.only_set_up(): print('its turn', flush=True), sys.stdin.readline()"
+        "with s.only_set_up(): print('its turn', flush=True), sys.stdin.readline(), print('done', flush=True)"
     )
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        command = [sys.executable, "-c", program, str(lock)]
-        second = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert second.stdin is not None
-        assert second.stdout is not None
-        assert second.stdout.readline().startswith("Another set-up is running here")
-        assert second.poll() is None
-        fcntl.flock(held, fcntl.LOCK_UN)
-        assert second.stdout.readline() == "its turn\n"
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        second.communicate("\n")
-        assert second.returncode == 0
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    command = [sys.executable, "-c", program, str(tmp_path / "lock")]
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as first,
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as second,
+    ):
+        one, other = first.stdout, second.stdout
+        assert one is not None
+        assert other is not None
+        said = {first: one.readline(), second: other.readline()}
+        assert sorted(said.values()) == [
+            "Another set-up is running here: waiting for it to end\n",
+            "its turn\n",
+        ]
+        holder, waiter = sorted(said, key=lambda process: said[process], reverse=True)
+        assert holder.communicate("\n")[0] == "done\n"
+        assert waiter.communicate("\n")[0] == "its turn\ndone\n"

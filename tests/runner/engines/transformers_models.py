@@ -1,4 +1,4 @@
-"""Small random models, served by the ``transformers`` engine, with what ``model.generate`` answers beside it."""
+"""Small random models, served by the ``transformers`` engine, and what ``model.generate`` answers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ class Served:
         self.model = model
         self._ids = itertools.count()
 
-    def submit(self, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY, **arguments: Any) -> int:
+    def submit(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY, **arguments: Any
+    ) -> int:
         request_id = next(self._ids)
         self.engine.submit(Submit(request_id, prompt, max_tokens, sampling, **arguments))
         return request_id
@@ -125,7 +127,9 @@ class Served:
         """What ``model.generate`` answers, greedily."""
         settings = {"do_sample": False, "max_new_tokens": max_tokens, "eos_token_id": None, "pad_token_id": 0}
         inputs = torch.tensor([prompt])
-        output = self.model.generate(inputs, attention_mask=torch.ones_like(inputs), **{**settings, **arguments})
+        output = self.model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), **{**settings, **arguments}
+        )
         tokens: list[int] = output[0, len(prompt) :].tolist()
         return tokens
 

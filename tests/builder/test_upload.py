@@ -1,0 +1,148 @@
+"""A finished engine goes to the upload URL by Cog's protocol, or is kept, with a coded error."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builder.upload import find_upload_url, upload
+from errors.build import UploadFailed
+from tests.builder import tiny_model
+from tests.builder.cog_server import CogServer
+
+
+@dataclass
+class Uploads:
+    """What an upload server was sent, by path, and how it answers."""
+
+    url: str = ""
+    received: dict[str, bytes] = field(default_factory=dict)
+    content_types: set[str] = field(default_factory=set)
+    status: int = 200
+    location: str | None = None
+    redirects: int = 0
+
+
+@pytest.fixture
+def uploads() -> Iterator[Uploads]:
+    state = Uploads()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if state.redirects:
+                state.redirects -= 1
+                self.send_response(307)
+                self.send_header("Location", f"/moved{self.path}")
+            else:
+                state.received[self.path] = content
+                state.content_types.add(self.headers["Content-Type"])
+                self.send_response(state.status)
+                if state.location is not None:
+                    self.send_header("Location", state.location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    state.url = f"http://127.0.0.1:{server.server_port}/put"
+    yield state
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def engine_tar(tmp_path: Path) -> Path:
+    path = tmp_path / "engine.tar"
+    path.write_bytes(bytes(range(256)) * 9000)
+    return path
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_file_arrives_whole_under_its_name(uploads: Uploads, engine_tar: Path, slash: str) -> None:
+    assert upload(engine_tar, uploads.url + slash, None) == f"{uploads.url}/engine.tar"
+    assert uploads.received == {"/put/engine.tar": engine_tar.read_bytes()}
+    assert uploads.content_types == {"application/x-tar"}
+
+
+def test_progress_is_told_up_to_the_end(uploads: Uploads, engine_tar: Path) -> None:
+    told: list[tuple[int, int | None, str]] = []
+    upload(engine_tar, uploads.url, lambda *progress: told.append(progress))
+    size_bytes = engine_tar.stat().st_size
+    assert told[-1] == (size_bytes, size_bytes, "uploading")
+
+
+def test_the_answer_names_where_it_is_and_its_signature_is_dropped(
+    uploads: Uploads, engine_tar: Path
+) -> None:
+    uploads.location = "https://files.example/e.tar?signature=secret"
+    assert upload(engine_tar, uploads.url, None) == "https://files.example/e.tar"
+
+
+def test_redirects_are_followed_with_the_whole_file(uploads: Uploads, engine_tar: Path) -> None:
+    uploads.redirects = 2
+    upload(engine_tar, uploads.url, None)
+    assert uploads.received == {"/moved/moved/put/engine.tar": engine_tar.read_bytes()}
+
+
+@pytest.mark.parametrize("failure", ["refused", "endless redirects", "no server", "no URL"])
+def test_a_failure_is_coded_keeps_the_file_and_hides_credentials(
+    uploads: Uploads, engine_tar: Path, failure: str
+) -> None:
+    url = uploads.url.replace("//", "//user:secret@") + "?sig=secret"
+    if failure == "refused":
+        uploads.status = 403
+    elif failure == "endless redirects":
+        uploads.redirects = 99
+    else:
+        url = {"no server": "http://user:secret@127.0.0.1:1/", "no URL": "http://[secret"}[failure]
+    with pytest.raises(UploadFailed, match=str(engine_tar)) as caught:
+        upload(engine_tar, url, None)
+    assert "secret" not in str(caught.value)
+    assert engine_tar.exists()
+
+
+@pytest.mark.parametrize("option", [["--upload-url", "http://h/p"], ["--upload-url=http://h/p"], []])
+def test_the_option_of_the_server_above_is_found(option: list[str]) -> None:
+    child = "from builder.upload import find_upload_url as find; print(find())"
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    command = [sys.executable, "-c", parent, child, *option]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert found == ("http://h/p" if option else "None")
+
+
+def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COG_UPLOAD_URL", "http://v/")
+    assert find_upload_url() == "http://v/"
+
+
+def test_a_cog_server_with_an_upload_url_answers_with_the_uploaded_url(
+    tmp_path: Path, cache: Path, uploads: Uploads
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name, content in tiny_model.files().items():
+        if "/" not in name:
+            (model / name).write_bytes(content)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_path": "model"}))
+    server = CogServer(tmp_path, {}, "--upload-url", uploads.url)
+    try:
+        answer = server.build(config="config.yaml")
+        uploads.status = 500
+        failed = server.build(config="config.yaml")
+    finally:
+        server.close()
+    assert answer["output"] == f"{uploads.url}/engine.tar"
+    assert uploads.received["/put/engine.tar"] == (tmp_path / "engine.tar").read_bytes()
+    assert "E2304 UploadFailed" in failed["error"]

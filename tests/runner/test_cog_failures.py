@@ -1,0 +1,101 @@
+"""The runner's Cog server when what it needs is missing or dies: health, errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from errors.prompt import InvalidSetting
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import (
+    CogUnderTest,
+    is_running,
+    shared_memory,
+    triton_pids,
+    wait_until,
+    worker_pids,
+)
+
+QUESTION = "What is machine learning?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cog-failures")
+
+
+@pytest.fixture(scope="module")
+def brittle(folder: Path) -> Iterator[CogUnderTest]:
+    """A Cog server to break; each test leaves it serving again."""
+    server = CogUnderTest(make_paced_model(folder / "model", 200), folder)
+    yield server
+    server.close()
+
+
+def engine_file(folder: Path, name: str) -> Path:
+    (path,) = (folder / "cache" / "engines").glob(f"*/{name}")
+    return path
+
+
+def serves(server: CogUnderTest) -> bool:
+    prediction = server.predict(prompt=QUESTION, max_tokens=3)
+    return "".join(prediction.get("output") or []) == server.model.expected_text(QUESTION, 3)
+
+
+def test_while_the_worker_is_down_the_server_is_unhealthy_and_says_why(
+    brittle: CogUnderTest, folder: Path
+) -> None:
+    assert brittle.status() == "READY"
+    pace = engine_file(folder, "paced.json")
+    pace.rename(pace.with_name("away.json"))
+    (worker,) = worker_pids(folder)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: brittle.status() == "UNHEALTHY")
+    prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
+    assert prediction["status"] == "failed"
+    assert "E2107 EngineCrashed" in prediction["error"]
+    pace.with_name("away.json").rename(pace)
+    wait_until(lambda: brittle.status() == "READY")
+    assert serves(brittle)
+
+
+def test_a_killed_triton_comes_back(brittle: CogUnderTest) -> None:
+    (triton,) = [pid for pid in triton_pids(brittle.triton_http_port) if is_server(pid)]
+    os.kill(triton, signal.SIGKILL)
+    wait_until(lambda: brittle.status() == "UNHEALTHY")
+    prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
+    assert "E2105 TritonUnavailable" in prediction["error"] or prediction["status"] == "succeeded"
+    wait_until(lambda: brittle.status() == "READY")
+    assert serves(brittle)
+
+
+def is_server(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver"
+
+
+def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    server = CogUnderTest(model, tmp_path, wait=False, TRITON_TIMEOUT="never")
+    try:
+        with pytest.raises(InvalidSetting, match="TRITON_TIMEOUT must be a number"):
+            server.server.wait_ready(30)
+        health = server.server.health()
+        assert health["status"] == "SETUP_FAILED"
+        logs = health["setup"]["logs"]
+        assert logs.count("TRITON_TIMEOUT must be a number") == 1
+        assert "Traceback" not in logs + server.log()
+    finally:
+        server.close()
+
+
+def test_a_killed_cog_server_leaves_nothing(brittle: CogUnderTest, folder: Path) -> None:
+    """The last of this module: it ends the server."""
+    pids = [*triton_pids(brittle.triton_http_port), *worker_pids(folder)]
+    assert len(pids) == 5
+    brittle.server._process.kill()
+    wait_until(lambda: not any(map(is_running, pids)))
+    assert shared_memory(brittle.triton_http_port) == []

@@ -1,0 +1,160 @@
+"""Wrong inputs of every kind are answered by 422 or by a coded error, and the server serves on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.runner.servers import CogUnderTest
+
+QUESTION = "What is machine learning?"
+
+
+def serves_on(cog: CogUnderTest) -> bool:
+    prediction = cog.predict(prompt=QUESTION, max_tokens=3)
+    return "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prompt", 5),
+        ("prompt", None),
+        ("prompt", ["a"]),
+        ("system_prompt", 5),
+        ("max_tokens", 0),
+        ("max_tokens", "many"),
+        ("max_tokens", 1.5),
+        ("max_tokens", None),
+        ("min_tokens", -2),
+        ("temperature", -0.1),
+        ("temperature", 5.1),
+        ("temperature", "hot"),
+        ("top_p", -0.1),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("top_k", 0.5),
+        ("stop_sequences", ["a", "b"]),
+        ("length_penalty", 5.5),
+        ("presence_penalty", "x"),
+        ("repetition_penalty", 0),
+        ("seed", "random"),
+        ("seed", 1.5),
+        ("prompt_template", ""),
+        ("log_performance_metrics", "yes"),
+        ("max_new_tokens", 0),
+        ("min_new_tokens", -2),
+    ],
+)
+def test_an_input_of_the_wrong_type_or_beyond_its_limits_is_422_with_its_name(
+    cog: CogUnderTest, name: str, value: object
+) -> None:
+    response = cog.client.post("/predictions", json={"input": {"prompt": QUESTION, name: value}})
+    assert response.status_code == 422
+    assert response.json()["detail"][0]["loc"] == ["body", "input", name]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"input": 5}',
+        b'{"input": {}}',
+        b'{"input": {"prompt": "\xff"}}',
+    ],
+)
+def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
+    response = cog.client.post("/predictions", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 422)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"prompt": ""}, "E1001 PromptRequired: A prompt is required, but your formatted prompt is blank"),
+        ({"prompt": " \n"}, "E1001 PromptRequired"),
+        (
+            {"prompt": "x" * 5000},
+            "E1002 PromptTooLong: Prompt length (5000) exceeds maximum input length (4095)",
+        ),
+        ({"prompt_template": "Answer:"}, "E1003 BadPromptTemplate: You have submitted both a prompt"),
+        ({"prompt_template": '{"json": 1}'}, "E1004 PromptTemplateError: Prompt template must be a valid"),
+        ({"prompt_template": "{prompt.__class__}"}, "E1004 PromptTemplateError"),
+        (
+            {"min_tokens": 3, "min_new_tokens": 4},
+            "E1101 InvalidArgumentMinTokens: Can't set both min_tokens (3)",
+        ),
+        (
+            {"max_tokens": 3, "max_new_tokens": 4},
+            "E1102 InvalidArgumentMaxTokens: Can't set both max_tokens (3)",
+        ),
+        ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
+        ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),
+    ],
+)
+def test_what_the_schema_can_not_see_is_a_coded_error(
+    cog: CogUnderTest, inputs: dict[str, Any], says: str
+) -> None:
+    prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
+    assert prediction["status"] == "failed"
+    assert says in prediction["error"]
+    assert not prediction["error"].endswith(("\n", '"}'))
+    assert serves_on(cog)
+
+
+def test_every_optional_input_may_be_null(cog: CogUnderTest) -> None:
+    names = ["system_prompt", "min_tokens", "stop_sequences", "seed", "prompt_template"]
+    nulls = dict.fromkeys([*names, "max_new_tokens", "min_new_tokens"])
+    prediction = cog.predict(prompt=QUESTION, max_tokens=3, **nulls)
+    assert "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
+
+
+def test_a_whole_number_may_be_written_as_a_float(cog: CogUnderTest) -> None:
+    prediction = cog.predict(prompt=QUESTION, max_tokens=3.0, min_tokens=2.0, top_k=4.0, seed=5.0)
+    assert "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
+    assert "Random seed used: 5\n" in prediction["logs"]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"temperature": 0},
+        {"temperature": 5, "top_p": 1, "top_k": -1, "length_penalty": 5, "repetition_penalty": 0.01},
+        {"top_p": 0, "top_k": 0, "min_tokens": -1},
+        {"top_k": 2**40, "seed": 2**70, "presence_penalty": -100, "frequency_penalty": 100},
+        {"min_tokens": 10**15, "max_new_tokens": 3},
+    ],
+)
+def test_inputs_at_their_limits_are_taken(cog: CogUnderTest, inputs: dict[str, Any]) -> None:
+    prediction = cog.predict(**{"prompt": QUESTION, "max_new_tokens": 3, **inputs})
+    assert prediction["status"] == "succeeded", prediction
+    assert "".join(prediction["output"]) == cog.model.expected_text(QUESTION, 3)
+
+
+def test_more_tokens_than_there_is_room_for_are_cut(cog: CogUnderTest) -> None:
+    prediction = cog.predict(prompt="x" * 4090, max_tokens=10**15)
+    assert prediction["metrics"]["output_token_count"] == 6
+    assert prediction["metrics"]["finish_reason"] == "length"
+
+
+def test_an_input_that_nobody_knows_is_ignored_as_cog_does(cog: CogUnderTest) -> None:
+    prediction = cog.predict(prompt=QUESTION, max_tokens=3, unheard_of=1)
+    assert prediction["status"] == "succeeded"
+
+
+def test_users_errors_leave_no_traceback_in_the_log(cog: CogUnderTest) -> None:
+    for inputs in (
+        {"prompt": ""},
+        {"prompt_template": "{"},
+        {"presence_penalty": 1e300},
+        {"prompt": "x" * 9000},
+    ):
+        assert cog.predict(**{"prompt": QUESTION, **inputs})["status"] == "failed"
+    assert "E1002" in cog.log()
+    assert "Traceback" not in cog.log()

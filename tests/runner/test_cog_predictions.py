@@ -1,0 +1,204 @@
+"""Predictions through the real Cog server: JSON, server-sent events, webhooks, many at once."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.runner.conftest import TOKENS_PER_SECOND
+from tests.runner.servers import HOST, CogUnderTest
+
+QUESTION = "What is machine learning?"
+
+
+def text_of(prediction: dict[str, Any]) -> str:
+    return "".join(prediction["output"])
+
+
+def stream(cog: CogUnderTest, **inputs: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The server-sent events of a prediction as they come: name and data."""
+    headers = {"Accept": "text/event-stream"}
+    with cog.client.stream("POST", "/predictions", json={"input": inputs}, headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        for line in response.iter_lines():
+            if line.startswith("event:"):
+                name = line.removeprefix("event:").strip()
+            elif line.startswith("data:"):
+                yield name, json.loads(line.removeprefix("data:"))
+
+
+def test_the_documented_curl_request_is_answered(cog: CogUnderTest) -> None:
+    body = json.dumps({"input": {"prompt": QUESTION}})
+    command = ["curl", "-s", "-X", "POST", "-H", "Content-Type: application/json", "-d", body]
+    result = subprocess.run([*command, f"{cog.url}/predictions"], capture_output=True, check=True, timeout=60)
+    prediction = json.loads(result.stdout)
+    assert prediction["status"] == "succeeded"
+    assert text_of(prediction) == cog.model.expected_text(QUESTION, 512)
+
+
+def test_a_prediction_has_its_text_and_its_metrics(cog: CogUnderTest) -> None:
+    prediction = cog.predict(prompt=QUESTION, max_tokens=40)
+    assert prediction["status"] == "succeeded"
+    assert text_of(prediction) == cog.model.expected_text(QUESTION, 40)
+    metrics = prediction["metrics"]
+    assert metrics["input_token_count"] == len(cog.model.ids(QUESTION))
+    assert metrics["output_token_count"] == 40
+    assert metrics["finish_reason"] == "length"
+    assert 0 < metrics["tokens_per_second"] <= TOKENS_PER_SECOND
+    assert 0 < metrics["time_to_first_token"] < metrics["predict_time"]
+
+
+def test_the_lines_that_load_tests_read_are_logged_when_asked_for(cog: CogUnderTest) -> None:
+    logs = cog.predict(prompt=QUESTION, max_tokens=10, log_performance_metrics=True, seed=7)["logs"]
+    lines = dict(line.split(": ", 1) for line in logs.splitlines())
+    assert lines["Tokens processed"] == "10"
+    assert float(lines["Serverside tokens per second"]) > 0
+    for key in ("Serverside execution time", "Serverside time to first token"):
+        value, unit = lines[key].split(" ")
+        assert float(value) >= 0
+        assert unit == "seconds"
+    assert lines["Random seed used"] == "7"
+    assert lines["Formatted prompt"] == QUESTION
+    assert "Tokens processed" not in cog.predict(prompt=QUESTION, max_tokens=2)["logs"]
+
+
+def test_a_seed_of_zero_is_a_seed_and_none_is_a_new_one_each_time(cog: CogUnderTest) -> None:
+    def seed_of(**inputs: object) -> int:
+        logs = cog.predict(prompt="hi", max_tokens=1, **inputs)["logs"]
+        return int(logs.split("Random seed used: ")[1].split("\n")[0])
+
+    assert seed_of(seed=0) == 0
+    assert seed_of(seed=-1) == 2**64 - 1
+    assert seed_of(seed=2**64 - 1) == 2**64 - 1
+    assert len({seed_of(), seed_of(seed=None), seed_of()}) == 3
+
+
+def test_greedy_decoding_says_that_it_ignores_the_seed(cog: CogUnderTest) -> None:
+    assert "ignores the random seed" in cog.predict(prompt="hi", max_tokens=1, temperature=0)["logs"]
+    assert "ignores the random seed" in cog.predict(prompt="hi", max_tokens=1, top_k=1)["logs"]
+    assert "ignores" not in cog.predict(prompt="hi", max_tokens=1, temperature=0.7)["logs"]
+
+
+def test_template_and_system_prompt_make_the_prompt(cog: CogUnderTest) -> None:
+    prediction = cog.predict(
+        prompt="Cow", system_prompt="Fire", prompt_template="{system_prompt} + {prompt} = {{", max_tokens=30
+    )
+    assert text_of(prediction) == cog.model.expected_text("Fire + Cow = {", 30)
+
+
+@pytest.mark.parametrize("inputs", [{"max_new_tokens": 7}, {"max_tokens": 7, "max_new_tokens": 7}])
+def test_the_older_name_of_max_tokens_is_taken(cog: CogUnderTest, inputs: dict[str, int]) -> None:
+    assert cog.predict(prompt=QUESTION, **inputs)["metrics"]["output_token_count"] == 7
+
+
+def test_stop_sequences_are_separated_by_commas(cog: CogUnderTest) -> None:
+    prediction = cog.predict(prompt=QUESTION, stop_sequences="never,machine,is")
+    assert text_of(prediction) == "What "
+    assert prediction["metrics"]["finish_reason"] == "stop"
+
+
+def test_server_sent_events_arrive_while_the_text_is_made(cog: CogUnderTest) -> None:
+    """The engine paces the text: were it sent at the end, all of it would be there with its first part."""
+    count = 2 * TOKENS_PER_SECOND
+    names: list[str] = []
+    output: list[str] = []
+    tokens_made_at: list[float] = []
+    before = cog.counters["slot_tokens_total"]
+    for name, data in stream(cog, prompt=QUESTION, max_tokens=count):
+        names.append(name)
+        if name == "output":
+            output.append(data["chunk"])
+            if len(output) in (1, 20):
+                tokens_made_at.append(cog.counters["slot_tokens_total"] - before)
+    assert "".join(output) == cog.model.expected_text(QUESTION, count)
+    assert names[0] == "start"
+    assert names[-1] == "completed"
+    assert len(output) > count / 10
+    assert tokens_made_at[0] < count / 2, "the first part came when half of it was made"
+    assert tokens_made_at[1] < count
+
+
+def test_a_stream_ends_with_what_its_prediction_is(cog: CogUnderTest) -> None:
+    name, data = list(stream(cog, prompt=QUESTION, max_tokens=3))[-1]
+    assert name == "completed"
+    assert data["status"] == "succeeded"
+    assert data["metrics"]["output_token_count"] == 3
+
+
+def test_an_error_ends_a_stream_as_an_error(cog: CogUnderTest) -> None:
+    name, data = list(stream(cog, prompt="x" * 5000))[-1]
+    assert name == "completed"
+    assert data["status"] == "failed"
+    assert "E1002 PromptTooLong" in data["error"]
+
+
+def test_characters_of_several_tokens_arrive_whole(cog: CogUnderTest) -> None:
+    prompt = "日本語 👨‍👩‍👧 é"
+    count = 3 * len(cog.model.ids(prompt))
+    chunks = [
+        data["chunk"] for name, data in stream(cog, prompt=prompt, max_tokens=count) if name == "output"
+    ]
+    assert "".join(chunks) == prompt * 3
+    assert not any("\ufffd" in chunk for chunk in chunks)
+
+
+def test_sixty_four_at_once_all_get_their_own_text(cog: CogUnderTest) -> None:
+    def predict(number: int) -> bool:
+        prompt = f"{number} 日本 {number}"
+        prediction = cog.predict(prompt=prompt, max_tokens=50, seed=number)
+        assert prediction["status"] == "succeeded", prediction
+        is_own_log = prediction["logs"].startswith(
+            f"Random seed used: {number}\nFormatted prompt: {prompt}\n"
+        )
+        return text_of(prediction) == cog.model.expected_text(prompt, 50) and is_own_log
+
+    with ThreadPoolExecutor(64) as pool:
+        assert all(pool.map(predict, range(64)))
+
+
+def test_putting_a_prediction_again_while_it_runs_joins_it(cog: CogUnderTest) -> None:
+    body = {"input": {"prompt": QUESTION, "max_tokens": 100}}
+    requests = cog.counters["slot_requests_total"]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: cog.client.put("/predictions/mine", json=body), range(2))
+    assert {first.status_code, second.status_code} <= {200, 202}
+    finished = first if first.json()["status"] == "succeeded" else second
+    assert finished.json()["id"] == "mine"
+    assert text_of(finished.json()) == cog.model.expected_text(QUESTION, 100)
+    assert cog.counters["slot_requests_total"] <= requests + 1
+
+
+def test_a_webhook_is_told_that_a_prediction_completed(cog: CogUnderTest) -> None:
+    received: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+            pass
+
+    with http.server.ThreadingHTTPServer((HOST, 0), Hook) as hook:
+        threading.Thread(target=hook.serve_forever, daemon=True).start()
+        body = {
+            "input": {"prompt": QUESTION, "max_tokens": 20},
+            "webhook": f"http://{HOST}:{hook.server_port}/",
+            "webhook_events_filter": ["completed"],
+        }
+        response = cog.client.post("/predictions", json=body, headers={"Prefer": "respond-async"})
+        assert response.status_code == 202
+        told = received.get(timeout=30)
+        hook.shutdown()
+    assert told["status"] == "succeeded"
+    assert text_of(told) == cog.model.expected_text(QUESTION, 20)

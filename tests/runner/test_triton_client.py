@@ -1,0 +1,318 @@
+"""The runner's Triton client against a server that misbehaves in every way a server can.
+
+The server is a stand-in: the real Triton does none of this when asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from errors.base import CodedError
+from errors.prompt import PromptTooLong
+from errors.triton_arguments import InvalidTensor
+from errors.triton_system import (
+    EngineCrashed,
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonTokenizerError,
+    TritonUnavailable,
+    TritonUnknownError,
+)
+from runner.triton_client import Event, TritonClient
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TIMEOUT_S = 0.5
+GOOD = b'data: {"model_name":"tensorrt_llm","output_ids":5,"sequence_length":1}\n\n'
+LAST = b'data: {"output_ids":[6,7],"finish_reason":"length"}\n\n'
+
+
+@asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[TritonClient]:
+    """A client of a server that answers every ``generate`` and ``generate_stream`` so."""
+    app = web.Application()
+    app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
+    app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with TritonClient(url, TIMEOUT_S) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def stream(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Handler:
+    """A handler that sends these bytes piece by piece and then does what it is told, or ends well."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        if then is not None:
+            await then(request)
+        return response
+
+    return handle
+
+
+def answer(status: int, body: bytes, content_type: str = "application/json") -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body, headers={"Content-Type": content_type})
+
+    return handle
+
+
+async def reset(request: web.Request) -> None:
+    """Break the connection off, as a killed server does."""
+    assert request.transport is not None
+    connection = request.transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    request.transport.abort()
+
+
+async def be_silent(request: web.Request) -> None:
+    await asyncio.sleep(60)
+
+
+async def collect(client: TritonClient) -> list[Event]:
+    return [event async for events in client.generate({"input_ids": [1]}) for event in events]
+
+
+def read(handler: Handler) -> list[Event]:
+    async def run() -> list[Event]:
+        async with served(handler) as client:
+            return await collect(client)
+
+    return asyncio.run(run())
+
+
+def error_of(handler: Handler) -> tuple[CodedError, list[Event]]:
+    """The error that a generation ends with, and what came before it."""
+    received: list[Event] = []
+
+    async def run() -> CodedError:
+        async with served(handler) as client:
+            try:
+                async for events in client.generate({"input_ids": [1]}):
+                    received.extend(events)
+            except CodedError as error:
+                return error
+        raise AssertionError("it ended well")
+
+    return asyncio.run(run()), received
+
+
+def test_events_arrive_in_order_whatever_way_they_are_cut() -> None:
+    data = GOOD * 3 + LAST
+    expected = [[5], [5], [5], [6, 7]]
+    for size in (1, 2, 7, 64, len(data)):
+        pieces = [data[start : start + size] for start in range(0, len(data), size)]
+        events = read(stream(*pieces))
+        assert [event.tokens for event in events] == expected
+        assert [event.finish_reason for event in events] == [None, None, None, "length"]
+
+
+def test_what_has_arrived_together_is_given_together() -> None:
+    async def run() -> list[list[Event]]:
+        async with served(stream(GOOD * 50 + LAST)) as client:
+            return [events async for events in client.generate({})]
+
+    assert [len(events) for events in asyncio.run(run())] == [51]
+
+
+def test_an_event_without_tokens_is_one_of_none() -> None:
+    events = read(stream(b'data: {"output_ids":[],"finish_reason":"end"}\n\n'))
+    assert [(event.tokens, event.finish_reason) for event in events] == [([], "end")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: {oops\n\n",
+        b"data: \n\n",
+        b"hello\n\n",
+        b'data: {"output_ids": [\xff]}\n\n',
+        b'data: {"a": 1\n\n',
+    ],
+)
+def test_an_event_that_is_no_json_is_e2103_and_shown(data: bytes) -> None:
+    error, before = error_of(stream(GOOD, data))
+    assert isinstance(error, TritonMalformedJSON)
+    assert [event.tokens for event in before] in ([], [[5]])
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"model_name": "x"},
+        {"output_ids": None},
+        {"output_ids": "abc"},
+        {"output_ids": [1.5]},
+        [1],
+        7,
+        None,
+    ],
+)
+def test_an_event_without_tokens_or_error_is_e2104_and_shown(document: object) -> None:
+    error, _ = error_of(stream(f"data: {json.dumps(document)}\n\n".encode()))
+    assert isinstance(error, TritonMalformedEvent)
+    assert json.dumps(document) in error.sentence
+
+
+def test_an_event_cut_in_half_by_the_streams_end_is_e2103() -> None:
+    error, before = error_of(stream(GOOD, GOOD[:20]))
+    assert isinstance(error, TritonMalformedJSON)
+    assert [event.tokens for event in before] == [[5]]
+
+
+def test_a_huge_wrong_event_is_not_shown_whole() -> None:
+    error, _ = error_of(stream(b"data: " + b"x" * 100_000 + b"\n\n"))
+    assert isinstance(error, TritonMalformedJSON)
+    assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
+def test_silence_is_e2101_with_the_time_it_took(pieces: tuple[bytes, ...]) -> None:
+    error, _ = error_of(stream(*pieces, then=be_silent))
+    assert isinstance(error, TritonTimeout)
+    assert f"after {TIMEOUT_S}s: httpx.ReadTimeout." in error.sentence
+
+
+def test_a_long_answer_that_goes_on_is_no_timeout() -> None:
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(8):
+            await response.write(GOOD)
+            await asyncio.sleep(TIMEOUT_S / 5)
+        await response.write(LAST)
+        return response
+
+    assert len(read(trickle)) == 9
+
+
+@pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
+def test_a_connection_that_breaks_is_e2105(pieces: tuple[bytes, ...]) -> None:
+    error, _ = error_of(stream(*pieces, then=reset))
+    assert isinstance(error, TritonUnavailable)
+    assert "restarted automatically" in error.sentence
+
+
+def test_a_port_that_nobody_listens_on_is_e2105() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        async with TritonClient(f"http://127.0.0.1:{port}", TIMEOUT_S) as client:
+            with pytest.raises(TritonUnavailable):
+                await collect(client)
+            assert not await client.is_slot_answering()
+
+    asyncio.run(run())
+
+
+def test_a_triton_known_to_be_down_is_e2105_with_the_reason_and_not_asked() -> None:
+    async def run() -> None:
+        async with TritonClient("http://127.0.0.1:1", TIMEOUT_S, lambda: "it ended (exit code 1)") as client:
+            with pytest.raises(TritonUnavailable, match=r"\(it ended \(exit code 1\)\)"):
+                await collect(client)
+
+    asyncio.run(run())
+
+
+def as_json(text: str) -> bytes:
+    return json.dumps({"error": text}).encode()
+
+
+TEXTS: list[tuple[str, type[CodedError]]] = [
+    ("E1103 InvalidTensor: top_k must be at least 0, but is -1.", InvalidTensor),
+    ("in ensemble 'ensemble', E2107 EngineCrashed: The paced engine process ended (x).", EngineCrashed),
+    ("Prompt length (600) exceeds maximum input length (512)", PromptTooLong),
+    ("the first token of the stop sequence IDs was not '!', which suggests ...", TritonTokenizerError),
+    ("unexpected shape for input 'input_ids'", TritonUnknownError),
+    ("", TritonUnknownError),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), TEXTS)
+@pytest.mark.parametrize("place", ["answer", "first event", "later event"])
+def test_an_error_that_triton_tells_keeps_its_code_and_its_text_wherever_it_stands(
+    place: str, text: str, kind: type[CodedError]
+) -> None:
+    event = b"data: " + as_json(text) + b"\n\n\n"
+    handlers = {
+        "answer": answer(400, as_json(text)),
+        "first event": answer(400, event, "text/event-stream"),
+        "later event": stream(GOOD, event),
+    }
+    error, before = error_of(handlers[place])
+    assert type(error) is kind
+    assert not str(error).endswith(('"}', "\n"))
+    if kind is not PromptTooLong:
+        assert text.partition(": ")[2] in error.sentence
+    assert len(before) in (0, 1)
+
+
+def test_the_two_lengths_of_nvidias_backend_become_facts() -> None:
+    error, _ = error_of(
+        answer(400, as_json("... Prompt length (600) exceeds maximum input length (512). ..."))
+    )
+    assert error.facts == {"prompt_tokens": 600, "max_input_tokens": 512, "excess_tokens": 88}
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"<html>Internal Server Error</html>", "text/html"),
+        (b"\xff\xfe\x00", "text/plain; charset=utf-8"),
+        (b"", "text/plain"),
+        (b'["error"]', "application/json"),
+        (b'{"detail": 1}', "application/json"),
+    ],
+)
+def test_a_failure_that_is_not_tritons_json_is_e2100_with_its_text(body: bytes, content_type: str) -> None:
+    error, _ = error_of(answer(500, body, content_type))
+    assert isinstance(error, TritonUnknownError)
+    assert body.decode(errors="replace") in error.sentence
+
+
+def test_leaving_a_stream_closes_its_connection() -> None:
+    async def run() -> None:
+        is_closed = asyncio.Event()
+
+        async def wait_for_close(request: web.Request) -> None:
+            while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            is_closed.set()
+
+        async with served(stream(GOOD, then=wait_for_close)) as client:
+            batches = client.generate({})
+            await anext(batches)
+            assert not is_closed.is_set()
+            await batches.aclose()
+            await asyncio.wait_for(is_closed.wait(), 10)
+
+    asyncio.run(run())
+
+
+def test_the_health_is_what_the_slot_answers() -> None:
+    async def run(handler: Handler) -> bool:
+        async with served(handler) as client:
+            return await client.is_slot_answering()
+
+    assert asyncio.run(run(answer(200, b"{}")))
+    assert not asyncio.run(run(answer(400, as_json("E2107 EngineCrashed: it ended."))))
+    assert not asyncio.run(run(stream(then=reset)))
