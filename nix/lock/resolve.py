@@ -27,10 +27,10 @@ def resolve(stack: str, spec: Mapping[str, Any], version: str) -> Lock:
     left_out: dict[str, str] = spec.get("left_out", {})
     pinned = tuple(_pinned(each, spec, version) for each in spec.get("pinned", ()))
     report = _pip_report(requirements)
-    requires = _requires(report, requirements)
+    requires = _requires(report, requirements, left_out)
     sources: dict[str, str] = spec.get("sources", {})
     files = [_locked(each, sources, requires) for each in report["install"]]
-    files = [each for each in files if each.name not in left_out and each.name in requires]
+    files = [each for each in files if each.name in requires]
     ordered = tuple(sorted([*files, *pinned], key=lambda each: each.name))
     return Lock(stack, spec["python"], requirements, ordered, left_out)
 
@@ -61,7 +61,9 @@ def _pip_report(requirements: tuple[str, ...]) -> dict[str, Any]:
         return document
 
 
-def _requires(report: dict[str, Any], requirements: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _requires(
+    report: dict[str, Any], requirements: tuple[str, ...], left_out: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
     """For every package that is needed, its requirements that apply, with the extras that are asked for."""
     metadata = {canonicalize_name(each["metadata"]["name"]): each["metadata"] for each in report["install"]}
     extras: dict[str, frozenset[str]] = {}
@@ -74,7 +76,7 @@ def _requires(report: dict[str, Any], requirements: tuple[str, ...]) -> dict[str
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         wanted = extras.get(name, frozenset()) | requirement.extras
-        if name not in metadata or (name in result and wanted == extras[name]):
+        if name in left_out or name not in metadata or (name in result and wanted == extras[name]):
             continue
         extras[name] = wanted
         needed = list(applicable(metadata[name].get("requires_dist") or (), wanted))
