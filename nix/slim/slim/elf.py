@@ -1,0 +1,121 @@
+"""As much of ELF as finding device code takes: a library's sections, and what its relocations point at.
+
+Only 64-bit little-endian shared libraries and programs are read: in objects and archives device code is input
+for a linker, and a cubin is device code alone. Source: the System V ABI, with its supplements for x86-64 and
+AArch64.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import NotUnderstood
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_RELOCATION = struct.Struct("<QQQ")
+
+_IDENT = b"\x7fELF\x02\x01\x01"  # 64-bit, little-endian, version 1
+_LINKED_TYPES = (2, 3)  # program, shared library
+_RELATIVE = {62: 8, 183: 1027}  # machine -> type of "address of the image plus addend"
+_CUDA_MACHINE = 190
+
+_NO_INDEX_FITS = 0xFFFF
+_PROGBITS, _RELA, _NOBITS = 1, 4, 8
+_ALLOCATED, _EXECUTABLE = 2, 4
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section: `offset` and `size` in the file, `address` in memory, bytes all."""
+
+    name: str
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is loaded from the file and not run."""
+        return self.type == _PROGBITS and self.flags & (_ALLOCATED | _EXECUTABLE) == _ALLOCATED
+
+    def address_of(self, offset: int) -> int:
+        return offset - self.offset + self.address
+
+    def offset_of(self, address: int) -> int:
+        return address - self.address + self.offset
+
+
+@dataclass(frozen=True)
+class Library:
+    """A linked ELF file."""
+
+    machine: int
+    sections: tuple[Section, ...]
+
+    def named(self, *names: str) -> list[Section]:
+        return [section for section in self.sections if section.name in names]
+
+
+def read_library(data: mmap.mmap) -> Library | None:
+    """The library in `data`, None if it is something else; NotUnderstood where its tables point out of it."""
+    if data[: len(_IDENT)] != _IDENT or len(data) < _HEADER.size:
+        return None
+    header = _HEADER.unpack_from(data)
+    _, kind, machine, _, _, _, table_at, _, _, _, _, entry_size, count, names_index = header
+    if kind not in _LINKED_TYPES or machine == _CUDA_MACHINE or not table_at:
+        return None
+    if entry_size != _SECTION.size:
+        raise NotUnderstood(f"section headers of {entry_size} bytes")
+    raw = _headers(data, table_at, 1)
+    raw = _headers(data, table_at, count or raw[0][5])
+    if names_index == _NO_INDEX_FITS:
+        names_index = raw[0][6]
+    if names_index >= len(raw):
+        raise NotUnderstood(f"names of sections in section {names_index} of {len(raw)}")
+    names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
+    return Library(machine, tuple(_section(header, names, len(data)) for header in raw))
+
+
+def pointers(data: mmap.mmap, library: Library, sections: Iterable[Section]) -> dict[int, int]:
+    """Where the loader writes which address: place -> address, of those addresses that lie in `sections`.
+
+    Packed relocations (RELR) are not read: there the address stands in its place already.
+    """
+    relative = _RELATIVE.get(library.machine)
+    ranges = [(section.address, section.address + section.size) for section in sections]
+    found: dict[int, int] = {}
+    for table in library.sections:
+        if table.type != _RELA:
+            continue
+        if relative is None:
+            raise NotUnderstood(f"device code in a library for machine {library.machine}")
+        whole = data[table.offset : table.end - table.size % _RELOCATION.size]
+        for place, info, address in _RELOCATION.iter_unpack(whole):
+            if info == relative and any(start <= address < end for start, end in ranges):
+                found[place] = address
+    return found
+
+
+def _headers(data: mmap.mmap, offset: int, count: int) -> list[tuple[int, ...]]:
+    end = offset + count * _SECTION.size
+    if end > len(data):
+        raise NotUnderstood(f"section headers up to {end:#x} in a file of {len(data):#x} bytes")
+    return list(_SECTION.iter_unpack(data[offset:end]))
+
+
+def _section(header: tuple[int, ...], names: bytes, file_size: int) -> Section:
+    name_at, kind, flags, address, offset, size = header[:6]
+    name = names[name_at : names.find(b"\0", name_at)].decode("ascii", "replace")
+    if kind not in (0, _NOBITS) and offset + size > file_size:
+        raise NotUnderstood(f"section {name} up to {offset + size:#x} in a file of {file_size:#x} bytes")
+    return Section(name, kind, flags, address, offset, size)

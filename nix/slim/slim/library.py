@@ -1,0 +1,183 @@
+"""What device code a shared library holds, and what of it goes.
+
+Where it is looked for:
+
+* `.nv_fatbin` and `__nv_relfatbin` hold containers and nothing else. Whatever registers a container or points
+  into these sections must agree about where containers start, or the library is refused.
+* `.cask_resource` (cuBLASLt, cuDNN, cuSPARSELt) mixes containers with tables of its own. A container there is
+  emptied if nothing in it runs on the GPU, and otherwise stays as it is.
+* Containers anywhere else (cuFFT, cuSPARSE, CUPTI) belong to code that picks, compiles or links them by
+  tables of its own, which are not understood here: they stay, and are counted.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .elf import Library, Section, pointers, read_library
+from .errors import NotUnderstood
+from .fatbin import HEADER_SIZE, MAGIC, Container, container_at, containers_in
+from .rule import Entry, Kind, needed
+
+CONTAINER_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
+WRAPPER_SECTION = ".nvFatBinSegment"
+RESOURCE_SECTION = ".cask_resource"
+
+_WRAPPER = struct.Struct("<IIQQ")
+_WRAPPER_MAGIC = 0x466243B1
+_POINTER_IN_WRAPPER = 8
+_SMALLEST_ELF = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A container that gets smaller, and the entries that stay in it."""
+
+    container: Container
+    keep: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What slimming a library to one architecture means; sizes in bytes.
+
+    `empty` counts containers in which nothing runs on that architecture, `compiled` those whose code is PTX,
+    compiled when it is loaded; `elsewhere` are the bytes of device code that is left alone.
+    """
+
+    path: Path
+    file_size: int
+    mtime_ns: int
+    containers: int
+    empty: int
+    compiled: int
+    kept: int
+    dropped: int
+    elsewhere: int
+    cuts: tuple[Cut, ...]
+
+    @property
+    def has_device_code(self) -> bool:
+        return bool(self.containers or self.elsewhere)
+
+
+def survey(path: Path, sm: int) -> Survey | None:
+    """What `path` holds for `sm`, None if it is no library; reads headers, never payloads.
+
+    Raises NotUnderstood, naming the file.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_size < _SMALLEST_ELF:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                library = read_library(data)
+                if library is None:
+                    return None
+                return _survey(data, library, path, status.st_mtime_ns, sm)
+            except NotUnderstood as error:
+                raise NotUnderstood(f"{path}: {error}") from error
+
+
+def _survey(data: mmap.mmap, library: Library, path: Path, mtime_ns: int, sm: int) -> Survey:
+    device_sections = library.named(*CONTAINER_SECTIONS, RESOURCE_SECTION)
+    _refuse_unknown_sections(library)
+    found = pointers(data, library, device_sections) if device_sections else {}
+    containers = [
+        container
+        for section in library.named(*CONTAINER_SECTIONS)
+        for container in containers_in(data, section.offset, section.end)
+    ]
+    _check_pointers(data, library, found, containers)
+    kept = [(container, needed(container.entries, sm)) for container in containers]
+    # Of a resource, all or nothing: an empty list of entries goes, any other stays whole.
+    kept += [(one, []) for one in _resources(data, library, found) if not needed(one.entries, sm)]
+    kept.sort(key=lambda pair: pair[0].offset)
+    return Survey(
+        path=path,
+        file_size=len(data),
+        mtime_ns=mtime_ns,
+        containers=len(kept),
+        empty=sum(not keep for _, keep in kept),
+        compiled=sum(bool(keep) and all(entry.kind is Kind.PTX for entry in keep) for _, keep in kept),
+        kept=sum(entry.size for _, keep in kept for entry in keep),
+        dropped=sum(entry.size for one, keep in kept for entry in one.entries if entry not in keep),
+        elsewhere=_elsewhere(data, library, {container.offset for container, _ in kept}),
+        cuts=tuple(Cut(one, tuple(keep)) for one, keep in kept if len(keep) < len(one.entries)),
+    )
+
+
+def _refuse_unknown_sections(library: Library) -> None:
+    known = (*CONTAINER_SECTIONS, WRAPPER_SECTION)
+    for section in library.sections:
+        of_cuda = section.name.startswith((".nv", "__nv")) and "fatbin" in section.name.lower()
+        if section.is_data and of_cuda and section.name not in known:
+            raise NotUnderstood(f"device code in a section {section.name}")
+
+
+def _check_pointers(
+    data: mmap.mmap, library: Library, found: dict[int, int], containers: Iterable[Container]
+) -> None:
+    """Refuses a library in which something points into a container, or a wrapper at none."""
+    sections = library.named(*CONTAINER_SECTIONS)
+    starts = {
+        section.address_of(container.offset)
+        for container in containers
+        for section in sections
+        if section.offset <= container.offset < section.end
+    }
+    for address in found.values():
+        if address not in starts and any(0 <= address - one.address < one.size for one in sections):
+            raise NotUnderstood(f"a pointer to {address:#x}, inside a container of device code")
+    for section in library.named(WRAPPER_SECTION):
+        for place, address in _wrapped(data, section, found):
+            if address not in starts:
+                raise NotUnderstood(
+                    f"a registration at {place:#x} of device code at {address:#x}, where none is"
+                )
+
+
+def _wrapped(data: mmap.mmap, section: Section, found: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Where each wrapper stands and which container it registers, both as addresses."""
+    if section.size % _WRAPPER.size:
+        raise NotUnderstood(f"{WRAPPER_SECTION} of {section.size} bytes")
+    for offset in range(section.offset, section.end, _WRAPPER.size):
+        magic, version, in_place, _ = _WRAPPER.unpack_from(data, offset)
+        if magic != _WRAPPER_MAGIC or version not in (1, 2):
+            raise NotUnderstood(f"a registration at {offset:#x} with magic {magic:#x}, version {version}")
+        place = section.address_of(offset)
+        yield place, found.get(place + _POINTER_IN_WRAPPER, in_place)
+
+
+def _resources(data: mmap.mmap, library: Library, found: dict[int, int]) -> Iterator[Container]:
+    """The containers among CASK's resources: what the library points at and starts as a container does."""
+    for section in library.named(RESOURCE_SECTION):
+        offsets = {section.offset_of(address) for address in found.values()}
+        for offset in sorted(offsets):
+            if section.offset <= offset < section.end and data[offset : offset + len(MAGIC)] == MAGIC:
+                yield container_at(data, offset, section.end)
+
+
+def _elsewhere(data: mmap.mmap, library: Library, accounted: set[int]) -> int:
+    """Bytes of containers that are left alone."""
+    total = 0
+    for section in library.sections:
+        if not section.is_data or section.name in CONTAINER_SECTIONS:
+            continue
+        position = section.offset
+        while (position := data.find(MAGIC, position, section.end)) >= 0:
+            try:
+                container = container_at(data, position, section.end)
+            except NotUnderstood:
+                position += len(MAGIC)
+                continue
+            if position not in accounted and container.entries:
+                total += container.end - position
+            position = max(container.end, position + HEADER_SIZE)
+    return total

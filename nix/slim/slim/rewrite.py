@@ -1,0 +1,98 @@
+"""Puts the smaller library in place of the old one.
+
+Each container keeps its place, its header with a smaller size, and the entries that stay, moved together; the
+rest of its room is zeros. Every other byte of the file stays, and so do its length, mode, owner and times.
+The new file is written beside the old one, read back, and renamed over it, so that a library is either the
+old one or the new one at every moment. What is zero is left out when writing: a hole where the file system
+has holes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from .errors import SlimError
+from .fatbin import HEADER_SIZE
+from .library import Cut, Survey, survey
+
+#: A name that ends so is of a run that was killed; the next run writes the same name again.
+UNFINISHED_SUFFIX = ".slim-unfinished"
+
+_WINDOW = 4 << 20
+_SIZE_AT = 8
+
+
+def rewrite(plan: Survey, sm: int) -> None:
+    """Applies `plan` to its library; SlimError if the file is no longer the one that was surveyed."""
+    unfinished = plan.path.with_name(f".{plan.path.name}{UNFINISHED_SUFFIX}")
+    try:
+        with plan.path.open("rb") as old, unfinished.open("wb") as new:
+            status = os.fstat(old.fileno())
+            if (status.st_size, status.st_mtime_ns) != (plan.file_size, plan.mtime_ns):
+                raise SlimError(f"{plan.path} was changed by someone else meanwhile; start again")
+            _write(plan, old.fileno(), new.fileno())
+        _check(survey(unfinished, sm), plan)
+        _copy_owner(status, unfinished)
+        shutil.copystat(plan.path, unfinished)
+        unfinished.replace(plan.path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write(plan: Survey, old: int, new: int) -> None:
+    os.ftruncate(new, plan.file_size)
+    position = 0
+    for cut in plan.cuts:
+        _copy(old, new, position, position, cut.container.offset + HEADER_SIZE - position)
+        for place, entry_offset, size in _moves(cut):
+            _copy(old, new, entry_offset, place, size)
+        entries_size = sum(entry.size for entry in cut.keep)
+        os.pwrite(new, struct.pack("<Q", entries_size), cut.container.offset + _SIZE_AT)
+        position = cut.container.end
+    _copy(old, new, position, position, plan.file_size - position)
+
+
+def _moves(cut: Cut) -> Iterator[tuple[int, int, int]]:
+    """New offset, old offset and size of each entry that stays."""
+    place = cut.container.offset + HEADER_SIZE
+    for entry in cut.keep:
+        yield place, entry.offset, entry.size
+        place += entry.size
+
+
+def _copy(source: int, target: int, source_offset: int, target_offset: int, size: int) -> None:
+    done = 0
+    while done < size:
+        window = os.pread(source, min(size - done, _WINDOW), source_offset + done)
+        if not window:
+            raise SlimError("a library ended while it was being copied; start again")
+        if window.strip(b"\0"):  # else the zeros are there already: the file was made at its full length
+            _write_all(target, window, target_offset + done)
+        done += len(window)
+
+
+def _write_all(target: int, window: bytes, offset: int) -> None:
+    rest = memoryview(window)
+    while rest:
+        written = os.pwrite(target, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def _check(made: Survey | None, plan: Survey) -> None:
+    if made is None or _outcome(made) != replace(_outcome(plan), dropped=0):
+        raise SlimError(f"{plan.path} would not become what was planned; it is left as it was")
+
+
+def _outcome(one: Survey) -> Survey:
+    return replace(one, path=Path(), mtime_ns=0, cuts=())
+
+
+def _copy_owner(status: os.stat_result, path: Path) -> None:
+    made = path.stat()
+    if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+        os.chown(path, status.st_uid, status.st_gid)

@@ -1,0 +1,76 @@
+"""Which entries of a container a GPU of one architecture needs.
+
+The rules are NVIDIA's (FORMAT.md, "What runs where"): machine code runs on its own major architecture, from
+its own minor one up; PTX is compiled at load time for its own architecture or any later one; and code for one
+architecture (`sm_90a`) or one family (`sm_100f`) runs there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+#: Architectures that public tools name and document. Any other number is refused: its place is not known.
+KNOWN_SMS = frozenset(
+    {30, 32, 35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90}
+    | {100, 101, 103, 107, 110, 120, 121}
+)
+
+#: GPUs built into a Tegra chip. Machine code does not pass between these and others of the same major number.
+INTEGRATED_SMS = frozenset((32, 53, 62, 72, 87, 101, 110))
+
+
+class Kind(Enum):
+    """What an entry holds."""
+
+    PTX = 1
+    ELF = 2
+    LTO_IR = 8
+
+
+class Variant(Enum):
+    """What an entry's code relies on: what all later GPUs have, what its family has, or its own GPU alone."""
+
+    BASE = ""
+    FAMILY = "f"
+    ARCHITECTURE = "a"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image in a container.
+
+    `offset` and `size` are bytes in the file, header and payload together. `sm` is the number in `sm_90`.
+    """
+
+    offset: int
+    size: int
+    kind: Kind
+    sm: int
+    variant: Variant
+
+
+def runs(entry: Entry, sm: int) -> bool:
+    """Whether a GPU of architecture `sm` can use the entry, at once or by compiling or linking it first."""
+    if entry.variant is Variant.ARCHITECTURE or entry.sm == sm:
+        return entry.sm == sm
+    same_family = entry.sm // 10 == sm // 10
+    if entry.kind is Kind.ELF:
+        return same_family and entry.sm < sm and not {entry.sm, sm} & INTEGRATED_SMS
+    return entry.sm < sm and (entry.variant is Variant.BASE or same_family)
+
+
+def needed(entries: Sequence[Entry], sm: int) -> list[Entry]:
+    """The entries to keep of one container, in their order; none when nothing in it runs on `sm`.
+
+    Entries of one architecture stay together (`sm_90` and `sm_90a`): the driver chooses between them, and has
+    to find the same choice as before. Where there is code to link at run time, what the linker wants is not
+    known here, so all that it could use stays.
+    """
+    usable = [entry for entry in entries if runs(entry, sm)]
+    if any(entry.kind is Kind.LTO_IR for entry in usable):
+        return usable
+    best = [entry for entry in usable if entry.kind is Kind.ELF] or usable
+    newest = max((entry.sm for entry in best), default=0)
+    return [entry for entry in best if entry.sm == newest]

@@ -1,0 +1,66 @@
+"""Does all the work in one environment; writes a line of JSON for each piece: its name, its digest or error.
+
+    python3 workload.py RESULTS.jsonl [--only TEXT] [--device cpu]
+
+The last line tells which shared libraries were loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import generation
+import library_calls
+import operators
+import torch
+from digest import digest
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--only", default="", help="only what has this in its name")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what PyTorch's determinism asks for
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with options.results.open("w", buffering=1) as results:
+        for group in (library_calls, generation, operators):
+            for name, work in group.checks(options.device):
+                if options.only in name:
+                    _run(name, work, results)
+        print(json.dumps({"libraries": _loaded_libraries()}), file=results)
+    sys.stdout.flush()
+    os._exit(0)  # nothing that a library does when it is unloaded is of interest
+
+
+def _run(name: str, work: Callable[[], object], results: IO[str]) -> None:
+    started = time.perf_counter()
+    outcome: dict[str, object] = {"name": name}
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            outcome["digest"] = digest(work())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome
+        outcome["error"] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+    outcome["seconds"] = round(time.perf_counter() - started, 3)
+    print(json.dumps(outcome), file=results)
+
+
+def _loaded_libraries() -> list[str]:
+    """Files of the shared libraries in this process."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({line.split(maxsplit=5)[5] for line in maps if ".so" in line})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""Makes the package importable: it lives outside the project's packages, since a Nix build runs it alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "nix" / "slim"))

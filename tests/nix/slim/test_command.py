@@ -1,0 +1,207 @@
+"""The command on trees of libraries: what it changes, what it leaves, and what it says."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slim.cli import main
+from slim.library import survey
+from slim.rewrite import rewrite
+
+from tests.nix.slim.elf_maker import ELF, PTX, Image, LibraryMaker, container, library
+
+FOLDER = Path(__file__).resolve().parents[3] / "nix" / "slim"
+FAT = container(Image(ELF, 80), Image(ELF, 86, payload=b"for 86" * 50), Image(PTX, 90))
+FOREIGN = container(Image(ELF, 90))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree with one library in a folder."""
+    tree = tmp_path / "site-packages"
+    (tree / "torch").mkdir(parents=True)
+    (tree / "torch" / "libtorch_cuda.so").write_bytes(library(FAT, FOREIGN, FAT))
+    return tree
+
+
+def snapshot(tree: Path) -> dict[str, tuple[bytes, int, int]]:
+    files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    return {str(path): (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns) for path in files}
+
+
+def numbers(output: str, library_name: str) -> list[int]:
+    """containers, empty, compiled, kept, dropped, elsewhere of the library's line in the table."""
+    line = next(line for line in output.splitlines() if line.startswith(library_name))
+    return [int(cell.replace(",", "")) for cell in line.split()[1:]]
+
+
+def test_slims_and_then_finds_it_slim(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", "86", str(tree)]) == 1
+    assert "libtorch_cuda.so has" in capsys.readouterr().err
+    assert main(["--sm", "86", str(tree)]) == 0
+    kept, dropped = 2 * len(Image(ELF, 86, payload=b"for 86" * 50).packed()), 2 * len(FAT) + len(FOREIGN) - 48
+    assert numbers(capsys.readouterr().out, "torch/libtorch_cuda.so") == [3, 1, 0, kept, dropped - kept, 0]
+    assert main(["--check", "86", str(tree)]) == 0
+    assert main(["--check", "80", str(tree)]) == 1
+
+
+def test_slimming_again_touches_nothing(tree: Path) -> None:
+    main(["--sm", "86", str(tree)])
+    file = tree / "torch" / "libtorch_cuda.so"
+    before = (file.stat().st_ino, snapshot(tree))
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert (file.stat().st_ino, snapshot(tree)) == before
+
+
+def test_same_input_same_output_with_any_number_of_processes(tree: Path, tmp_path: Path) -> None:
+    for name in ("a.so", "b.so", "c.so"):
+        (tree / name).write_bytes(library(FAT))
+    copy = tmp_path / "copy" / "elsewhere"
+    subprocess.run(["cp", "-rp", str(tree), str(copy.parent)], check=True)
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert main(["--sm", "86", "-j", "3", str(copy.parent)]) == 0
+    assert list(snapshot(tree).values()) == list(snapshot(copy.parent).values())
+
+
+def test_keeps_mode_and_times(tree: Path) -> None:
+    file = tree / "torch" / "libtorch_cuda.so"
+    file.chmod(0o555)
+    os.utime(file, ns=(1_000_000_000, 2_000_000_001))
+    assert main(["--sm", "86", str(tree)]) == 0
+    status = file.stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (0o555, 2_000_000_001)
+    assert status.st_size == len(library(FAT, FOREIGN, FAT))
+
+
+def test_one_library_that_is_not_understood_stops_all(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree / "strange.so").write_bytes(library(container(Image(32, 86))))
+    before = snapshot(tree)
+    assert main(["--sm", "86", str(tree)]) == 3
+    assert snapshot(tree) == before
+    assert "strange.so: an entry of device code at" in capsys.readouterr().err
+    assert main(["--check", "86", str(tree)]) == 3
+
+
+def test_refuses_an_architecture_for_which_nothing_is_there(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(tree)
+    assert main(["--sm", "75", str(tree)]) == 3
+    assert "no library here has device code for SM 75" in capsys.readouterr().err
+    assert snapshot(tree) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sm", "85"],
+        ["--sm", "sm_86"],
+        ["--sm", "8.6"],
+        ["--sm", "86", "-j", "0"],
+        ["--sm", "86", "--check", "86"],
+        [],
+    ],
+)
+def test_a_wrong_command_line_is_told_at_once(tree: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*arguments, str(tree)])
+    assert caught.value.code == 2
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--sm", "86", str(tmp_path / "nowhere")]) == 3
+    assert "nowhere: no such file or folder" in capsys.readouterr().err
+
+
+def test_leaves_alone_what_is_no_library_for_a_gpu(tree: Path) -> None:
+    (tree / "empty").touch()
+    (tree / "text.so").write_text("INPUT(libfoo.so.1)\n" * 9)
+    (tree / "host.so").write_bytes(LibraryMaker().made())
+    (tree / "object.o").write_bytes(LibraryMaker(containers=[FAT], type=1).made())
+    (tree / "kernel.cubin").write_bytes(LibraryMaker(containers=[FAT], machine=190).made())
+    (tree / "libcudadevrt.a").write_bytes(b"!<arch>\n" + LibraryMaker(containers=[FAT], type=1).made())
+    (tree / "dangling.so").symlink_to("nowhere.so")
+    before = snapshot(tree)
+    assert main(["--sm", "86", str(tree)]) == 0
+    after = snapshot(tree)
+    assert [path for path in before if before[path] != after[path]] == [
+        str(tree / "torch" / "libtorch_cuda.so")
+    ]
+
+
+def test_does_not_reach_through_links(tree: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.so"
+    outside.write_bytes(library(FAT))
+    (tree / "link.so").symlink_to(outside)
+    hard = tmp_path / "package-cache.so"
+    os.link(tree / "torch" / "libtorch_cuda.so", hard)
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert outside.read_bytes() == library(FAT)
+    assert hard.read_bytes() == library(FAT, FOREIGN, FAT)
+
+
+def test_code_that_libraries_pick_or_link_themselves_stays(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "libcufft.so").write_bytes(LibraryMaker(in_rodata=bytes(16) + FAT + FOREIGN).made())
+    before = (tree / "libcufft.so").read_bytes()
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert numbers(capsys.readouterr().out, "libcufft.so") == [0, 0, 0, 0, 0, len(FAT + FOREIGN)]
+    assert (tree / "libcufft.so").read_bytes() == before
+
+
+def test_of_resources_only_those_for_other_gpus_go(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    maker = LibraryMaker(resources=[FOREIGN, FAT, FOREIGN])
+    (tree / "libcublasLt.so").write_bytes(maker.made())
+    assert main(["--sm", "86", str(tree)]) == 0
+    after = (tree / "libcublasLt.so").read_bytes()
+    dropped = 2 * (len(FOREIGN) - 16)
+    assert numbers(capsys.readouterr().out, "libcublasLt.so") == [2, 2, 0, 0, dropped, len(FAT)]
+    assert FAT in after
+    assert FOREIGN not in after
+    assert after.count(maker.resource_table) == 3
+    assert main(["--check", "86", str(tree)]) == 0
+
+
+def test_a_stopped_run_is_seen_and_finished_by_the_next(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = tree / "torch" / ".libtorch_cuda.so.slim-unfinished"
+    half.write_bytes(library(FAT)[:300])
+    assert main(["--check", "86", str(tree)]) == 1
+    assert "slim-unfinished is of a run that was stopped" in capsys.readouterr().err
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert main(["--check", "86", str(tree)]) == 0
+
+
+def test_a_library_changed_meanwhile_is_left_alone(tree: Path) -> None:
+    file = tree / "torch" / "libtorch_cuda.so"
+    plan = survey(file, 86)
+    assert plan is not None
+    file.write_bytes(library(FAT))
+    with pytest.raises(Exception, match="changed by someone else"):
+        rewrite(plan, 86)
+    assert [path.name for path in file.parent.iterdir()] == ["libtorch_cuda.so"]
+    assert file.read_bytes() == library(FAT)
+
+
+def test_a_disk_that_takes_no_file_leaves_all_whole(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tree / "torch" / ".libtorch_cuda.so.slim-unfinished").mkdir()  # its place is taken
+    before = snapshot(tree)
+    assert main(["--sm", "86", str(tree)]) == 3
+    assert "slim-unfinished" in capsys.readouterr().err
+    assert snapshot(tree) == before
+
+
+def test_runs_as_a_folder_with_nothing_but_python(tree: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "x3v9-slim"  # as the Nix store names it
+    subprocess.run(["cp", "-r", str(FOLDER), str(copy)], check=True)
+    command = [sys.executable, "-I", str(copy), "--sm", "86", "-j", "2", str(tree)]
+    (tree / "second.so").write_bytes(library(FAT))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert numbers(done.stdout, "total")[:2] == [4, 1]
