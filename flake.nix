@@ -11,8 +11,7 @@
       ours = import ./nix {
         inherit pkgs;
         revision = self.rev or "dirty";
-        # Seconds since 1970, of the commit.
-        lastModified = self.lastModified or 0;
+        date = self.lastModifiedDate or "19700101000000";
       };
     in
     {

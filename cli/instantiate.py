@@ -27,7 +27,7 @@ from runner.server_config import read_server_config
 from runner.settings import load_settings
 
 _CONFIG_PATH = "src/config.yaml"
-_KIND_LABEL = "io.github.cog-triton.kind"
+_KIND_LABEL = "cog-triton.kind"
 _LAYER_TYPES = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.layer.v1.tar+gzip",
     "application/vnd.docker.distribution.manifest.v2+json": (

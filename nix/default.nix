@@ -3,8 +3,8 @@
   pkgs,
   # The commit, or "dirty".
   revision,
-  # Its time, in seconds since 1970.
-  lastModified,
+  # Its time, as YYYYMMDDhhmmss.
+  date,
 }:
 
 let
@@ -15,9 +15,12 @@ let
       function = import file;
     in
     function (builtins.intersectAttrs (builtins.functionArgs function) scope);
+  part = start: length: builtins.substring start length date;
 
   ours = {
-    inherit revision lastModified;
+    inherit revision;
+    # In RFC 3339.
+    created = "${part 0 4}-${part 4 2}-${part 6 2}T${part 8 2}:${part 10 2}:${part 12 2}Z";
     pythons = {
       "3.10" = pkgs.python310;
       "3.11" = pkgs.python311;
@@ -25,9 +28,10 @@ let
     wheel = call ./wheel.nix;
     environment = call ./environment.nix;
     layer = call ./layer.nix;
-    image = call ./image.nix;
     base = call ./base.nix;
     code = call ./code.nix;
+    labels = call ./labels.nix;
+    image = call ./image.nix;
     product = call ./product.nix;
     images = call ./images.nix;
   };

@@ -5,9 +5,9 @@
   code,
   environment,
   image,
+  labels,
   layer,
-  revision,
-  lastModified,
+  created,
 }:
 
 {
@@ -16,50 +16,108 @@
   kind,
   # Name of the lock of the engine's environment, in nix/locks.
   engine,
-  # The GPU architecture to slim for, such as "86"; null: every one, or none.
+  # The GPU architecture to slim for, such as "86"; null: all that there are.
   sm ? null,
+  # Whether it is for NVIDIA GPUs.
+  gpu ? false,
   # Packages of nixpkgs that the engine needs besides wheels.
   libraries ? [ ],
   programs ? [ ],
-  # Files of the environments that this image does not need.
+  # Folders of libraries in the engine's environment that libraries elsewhere look for.
+  libraryFolders ? [ ],
+  # Files of the engine's environment that this image does not need.
   leaveOut ? [ ],
+  # Names in its site-packages that other names shall have, too.
+  aliases ? { },
+  # Variables of the engine: { NAME = "value"; }.
+  variables ? { },
 }:
 
 let
-  baseLayer = base { inherit libraries programs; };
   engineEnvironment = environment {
     stack = engine;
-    inherit sm leaveOut;
+    inherit sm leaveOut aliases;
   };
   servingEnvironment = environment { stack = "serving"; };
 
-  # A link to an environment under /opt brings it along.
+  # A link to an environment in /opt brings it along.
   environmentLayer =
-    name: tree: below:
+    { link, tree, below }:
     layer {
-      name = "${name} environment";
-      root = runCommand "${name}-link" { inherit tree; } ''
+      name = "${link} environment";
+      root = runCommand "${link}-link" { inherit tree link; } ''
         mkdir -p $out/opt
-        ln -s $tree $out/opt/${name}
+        ln -s "$tree" "$out/opt/$link"
       '';
       inherit below;
     };
-  engineLayer = environmentLayer "engine" engineEnvironment [ baseLayer ];
-  servingLayer = environmentLayer "serving" servingEnvironment [
-    baseLayer
-    engineLayer
-  ];
+
+  baseLayer = base { inherit libraries programs; };
+  engineLayer = environmentLayer {
+    link = "engine";
+    tree = engineEnvironment;
+    below = [ baseLayer ];
+  };
+  servingLayer = environmentLayer {
+    link = "serving";
+    tree = servingEnvironment;
+    below = [
+      baseLayer
+      engineLayer
+    ];
+  };
   below = [
     baseLayer
     engineLayer
     servingLayer
   ];
+
+  libraryPath = builtins.concatStringsSep ":" (
+    [ "/opt/base/lib" ]
+    ++ map (folder: "/opt/engine/${folder}") libraryFolders
+    # Where NVIDIA's container toolkit and others put the driver's libraries: what there is, counts.
+    ++ [
+      "/usr/lib/x86_64-linux-gnu"
+      "/usr/lib64"
+      "/usr/local/nvidia/lib64"
+    ]
+  );
+  environmentVariables = {
+    PATH = "/opt/serving/bin:/opt/engine/bin:/bin:/usr/bin:/usr/local/nvidia/bin";
+    LD_LIBRARY_PATH = libraryPath;
+    COG_PREDICT_TYPE_STUB = "/src/${kind}/run.py:Runner";
+    COG_TRITON_ENGINE_PYTHON = "/opt/engine/bin/python";
+    COG_MAX_CONCURRENCY = if kind == "runner" then "64" else "1";
+    # NOTE: with more, two of Cog's threads meet at its slots' locks and one refuses a free slot.
+    TOKIO_WORKER_THREADS = "1";
+    PORT = "5000";
+    PYTHONPATH = "/src";
+    PYTHONSAFEPATH = "1";
+    PYTHONUNBUFFERED = "1";
+    HOME = "/home/cog";
+    USER = "cog";
+    LANG = "C.UTF-8";
+    SSL_CERT_FILE = "/etc/ssl/certs/ca-bundle.crt";
+  }
+  // (
+    if gpu then
+      {
+        NVIDIA_VISIBLE_DEVICES = "all";
+        NVIDIA_DRIVER_CAPABILITIES = "compute,utility";
+      }
+    else
+      { }
+  )
+  // variables;
+
+  ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" ] else [ ]);
 in
 image {
-  inherit name;
-  created = "1970-01-01T00:00:01Z";
+  inherit name created;
+  # From the bottom to the top: what changes least comes first.
   layers = below ++ [ (code { inherit kind below; }) ];
   config = {
+    # Passes signals on, and takes in what others leave behind.
     Entrypoint = [
       "/bin/tini"
       "--"
@@ -73,28 +131,19 @@ image {
     ];
     User = "1000:1000";
     WorkingDir = "/src";
-    Env = [
-      "PATH=/opt/serving/bin:/opt/engine/bin:/bin:/usr/bin"
-      "LD_LIBRARY_PATH=/opt/base/lib:/usr/lib/x86_64-linux-gnu:/usr/lib64"
-      "COG_PREDICT_TYPE_STUB=/src/${kind}/run.py:Runner"
-      "COG_TRITON_ENGINE_PYTHON=/opt/engine/bin/python"
-      "COG_MAX_CONCURRENCY=${if kind == "runner" then "64" else "1"}"
-      "TOKIO_WORKER_THREADS=1"
-      "PORT=5000"
-      "PYTHONPATH=/src"
-      "PYTHONSAFEPATH=1"
-      "PYTHONUNBUFFERED=1"
-      "PYTHONDONTWRITEBYTECODE=1"
-      "HOME=/home/cog"
-      "USER=cog"
-      "LANG=C.UTF-8"
-      "SSL_CERT_FILE=/etc/ssl/certs/ca-bundle.crt"
-    ];
+    Env = map (variable: "${variable}=${environmentVariables.${variable}}") (
+      builtins.attrNames environmentVariables
+    );
     ExposedPorts = builtins.listToAttrs (
       map (port: {
-        name = "${toString port}/tcp";
+        name = port;
         value = { };
-      }) ([ 5000 ] ++ (if kind == "runner" then [ 8000 8001 8002 ] else [ ]))
+      }) ports
     );
+    Labels = labels {
+      inherit name kind sm;
+      engineLock = engineEnvironment.lock;
+      servingLock = servingEnvironment.lock;
+    };
   };
 }

@@ -1,6 +1,6 @@
 # Builds the root file system's lowest layer in $out of $programs, $libraries, $loader, $certificates, $python.
 
-mkdir -p "$out"/{bin,etc/ssl/certs,home/cog,lib64,opt/base/lib,tmp,usr/bin,usr/lib,var/tmp}
+mkdir -p "$out"/{bin,etc/ssl/certs,home/cog,lib64,opt/base/lib,sbin,tmp,usr/bin,usr/lib,var/tmp}
 
 for folder in $programs; do
     for program in "$folder"/*; do
@@ -18,6 +18,11 @@ for folder in $libraries; do
     find "$folder" -maxdepth 1 -name '*.so*' -exec ln -sf -t "$out/opt/base/lib" {} +
 done
 ln -s "$python" "$out/opt/base/python"
+
+# NOTE: Triton (the compiler) asks ldconfig where libcuda is, fails if it is not there, and goes by
+# LD_LIBRARY_PATH if it knows nothing. This system has no loader cache, so that is the answer.
+printf '#!/bin/sh\nexit 0\n' > "$out/sbin/ldconfig"
+chmod +x "$out/sbin/ldconfig"
 
 ln -s "$certificates" "$out/etc/ssl/certs/ca-bundle.crt"
 ln -s "$certificates" "$out/etc/ssl/certs/ca-certificates.crt"

@@ -1,6 +1,7 @@
-# Builds a Python environment in $out of $wheels and $archives, without $leaveOut, for the GPU of $sm.
+# Builds a Python environment in $out: $wheels and the libraries of $archives, less $leaveOut, with $aliases,
+# slimmed by $slim.
 
-# Patterns are for install_wheels.py, not for the shell.
+# Patterns are for those who are given them, not for the shell.
 set -f
 
 printf '%s\n' $wheels > wheels
@@ -8,5 +9,23 @@ arguments=()
 for pattern in $leaveOut; do
     arguments+=("--leave-out=$pattern")
 done
-python3 "$installWheels" --out "$out" --wheels wheels "${arguments[@]}"
-$slim ${slim:+"$out"}
+"$python" "$installWheels" --out "$out" --wheels wheels "${arguments[@]}"
+
+for archive in $archives; do
+    mkdir unpacked
+    tar --extract --no-same-owner --file "$archive" --directory unpacked --wildcards '*.so' '*.so.*'
+    find unpacked -path '*/lib/*' ! -path '*/stubs/*' \( -type f -o -type l \) -exec mv -t "$out/lib" {} +
+    rm -r unpacked
+done
+for pattern in $leaveOut; do
+    find "$out" -path "$out/$pattern" -delete
+done
+
+site_packages=$("$python" -c 'import sys; print("lib/python%d.%d/site-packages" % sys.version_info[:2])')
+for alias in $aliases; do
+    ln -s "${alias#*=}" "$out/$site_packages/${alias%%=*}"
+done
+
+if [ -n "$slim" ]; then
+    $slim --jobs "${NIX_BUILD_CORES:-1}" "$out"
+fi
