@@ -41,6 +41,7 @@ let
         "libpython${version}-minimal"
         "libpython${version}-stdlib"
         "libpython${version}"
+        "libpython${version}-dev"
         "libbz2-1.0"
         "libcrypt1"
         "libdb5.3"
@@ -59,11 +60,46 @@ let
       libraries = [ zlib ];
       install = ''
         cp -a usr/lib/python${version} $out/lib
-        rm -rf $out/lib/python${version}/{__pycache__,sitecustomize.py,test}
+        rm -rf $out/lib/python${version}/{__pycache__,config-*,sitecustomize.py,test} $out/lib/*.a
+        mkdir $out/include
+        cp -a usr/include/python${version} $out/include
+        cp -a usr/include/x86_64-linux-gnu/python${version}/pyconfig.h $out/include/python${version}
         ln -s python${version} $out/bin/python3
         ln -s libpython${version}.so.1.0 $out/lib/libpython${version}.so
       '';
     };
+
+  gcc = program {
+    name = "gcc";
+    packages = toString [
+      "gcc-12"
+      "cpp-12"
+      "libgcc-12-dev"
+      "binutils-x86-64-linux-gnu"
+      "libbinutils"
+      "libctf0"
+      "libctf-nobfd0"
+      "libc6"
+      "libc6-dev"
+      "libgcc-s1"
+      "libgmp10"
+      "libisl23"
+      "libjansson4"
+      "libmpc3"
+      "libmpfr6"
+      "libzstd1"
+      "linux-libc-dev"
+    ];
+    libraries = [ zlib ];
+    install = ''
+      rm -rf $out/bin/* $out/lib/*
+      cp -a usr lib lib64 $out
+      cp -a usr/lib/x86_64-linux-gnu/lib*.so.* $out/lib
+      printf '#!/bin/sh\nexec %s/usr/bin/x86_64-linux-gnu-gcc-12 --sysroot=%s -B %s/usr/bin/x86_64-linux-gnu- "$@"\n' \
+        $out $out $out > $out/bin/gcc
+      chmod +x $out/bin/gcc
+    '';
+  };
 
   # What is only evaluated here: its images can't be built without NVIDIA's files.
   absent = name: runCommand name { } "echo 'stand-in: there is no ${name} here' >&2; exit 1";
@@ -78,7 +114,7 @@ in
     writeShellScriptBin
     writeText
     ;
-  inherit glibc zlib;
+  inherit gcc glibc zlib;
   stdenv.cc.cc.lib = gccLibraries;
 
   bash = program {
@@ -106,7 +142,6 @@ in
   python310 = absent "python310";
   python311 = python "3.11";
   openmpi = absent "openmpi";
-  gcc = absent "gcc";
 
   gnutar = host "tar";
   jq = host "jq";
