@@ -65,7 +65,6 @@ let
         cp -a usr/include/python${version} $out/include
         cp -a usr/include/x86_64-linux-gnu/python${version}/pyconfig.h $out/include/python${version}
         ln -s python${version} $out/bin/python3
-        ln -s libpython${version}.so.1.0 $out/lib/libpython${version}.so
       '';
     };
 
