@@ -18,5 +18,15 @@
       packages.${system} = ours.images // {
         default = ours.images.cog-triton-runner-cpu;
       };
+
+      # Renews a lock: nix run .#lock -- tensorrt-llm 0.16.0
+      apps.${system}.lock = {
+        type = "app";
+        program = "${ours.lockApp}/bin/lock";
+      };
+
+      devShells.${system}.default = ours.shell;
+      checks.${system} = ours.checks;
+      formatter.${system} = pkgs.nixfmt-rfc-style;
     };
 }

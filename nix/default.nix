@@ -34,6 +34,10 @@ let
     image = call ./image.nix;
     product = call ./product.nix;
     images = call ./images.nix;
+    librariesFound = call ./libraries-found.nix;
+    lockApp = call ./lock-app.nix;
+    shell = call ./shell.nix;
+    checks = call ./checks.nix;
   };
 in
 ours

@@ -18,13 +18,15 @@
   config,
   # Time in RFC 3339.
   created,
+  # Checks without which it is not built.
+  requires ? [ ],
 }:
 
 let
   layout =
     runCommand "${name}-layout"
       {
-        inherit layers;
+        inherit layers requires;
         nativeBuildInputs = [ python311 ];
       }
       ''

@@ -12,6 +12,8 @@ let
     # TensorRT-LLM starts MPI even for one GPU.
     libraries = [ openmpi ];
     programs = [ openmpi ];
+    # Not checked: nobody here could look into NVIDIA's files.
+    absent = [ "*" ];
     # The package on PyPI has all of the module but its name.
     aliases.tensorrt = "tensorrt_bindings";
     libraryFolders =
@@ -38,6 +40,19 @@ let
     gpu = true;
     # Triton (the compiler) builds the launchers of its kernels when it first runs.
     programs = [ gcc ];
+    absent = [
+      "libcuda.so.1"
+      # Of clusters' networks, and a threading library that numba can do without.
+      "libfabric.so.*"
+      "libibverbs.so.*"
+      "libmlx5.so.*"
+      "libmpi.so.*"
+      "liboshmem.so.*"
+      "libpmix.so.*"
+      "librdmacm.so.*"
+      "libtbb.so.*"
+      "libuc[ps].so.*"
+    ];
     variables = {
       # The default needs flashinfer, which compiles CUDA when it runs.
       VLLM_USE_FLASHINFER_SAMPLER = "0";

@@ -30,7 +30,7 @@ runCommand "layer-${builtins.replaceStrings [ " " ] [ "-" ] name}"
       python311
     ];
     passthru = {
-      inherit closure;
+      inherit closure root;
     };
   }
   ''

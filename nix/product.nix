@@ -7,6 +7,7 @@
   image,
   labels,
   layer,
+  librariesFound,
   created,
 }:
 
@@ -27,6 +28,8 @@
   libraryFolders ? [ ],
   # Files of the engine's environment that this image does not need.
   leaveOut ? [ ],
+  # Patterns of libraries that something in it names and that need not be there.
+  absent ? [ ],
   # Names in its site-packages that other names shall have, too.
   aliases ? { },
   # Variables of the engine: { NAME = "value"; }.
@@ -114,6 +117,18 @@ let
 in
 image {
   inherit name created;
+  requires = [
+    (librariesFound {
+      inherit name;
+      folders = [
+        baseLayer.root
+        engineEnvironment
+        servingEnvironment
+      ];
+      # Triton has a stub for every Python.
+      absent = [ "libpython3.*" ] ++ absent;
+    })
+  ];
   # From the bottom to the top: what changes least comes first.
   layers = below ++ [ (code { inherit kind below; }) ];
   config = {

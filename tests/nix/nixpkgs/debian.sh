@@ -1,6 +1,6 @@
 # Unpacks $packages into $out: programs to bin, libraries to lib, changed to find each other there.
 
-# NOTE: downloads and sandbox-less builders are what makes this a stand-in: the result is whatever Debian has today.
+# NOTE: this is where it is no more than a stand-in: the result is what Debian has today.
 mkdir packages unpacked
 cd packages
 apt-get -q=2 -o APT::Sandbox::User=root download $packages

@@ -94,8 +94,8 @@ let
       rm -rf $out/bin/* $out/lib/*
       cp -a usr lib lib64 $out
       cp -a usr/lib/x86_64-linux-gnu/lib*.so.* $out/lib
-      printf '#!/bin/sh\nexec %s/usr/bin/x86_64-linux-gnu-gcc-12 --sysroot=%s -B %s/usr/bin/x86_64-linux-gnu- "$@"\n' \
-        $out $out $out > $out/bin/gcc
+      gcc=$out/usr/bin/x86_64-linux-gnu-gcc-12
+      printf '#!/bin/sh\nexec %s --sysroot=%s -B %s- "$@"\n' $gcc $out ''${gcc%-gcc-12} > $out/bin/gcc
       chmod +x $out/bin/gcc
     '';
   };
@@ -115,6 +115,8 @@ in
     ;
   inherit gcc glibc zlib;
   stdenv.cc.cc.lib = gccLibraries;
+
+  lib.makeLibraryPath = packages: builtins.concatStringsSep ":" (map (each: "${each}/lib") packages);
 
   bash = program {
     name = "bash";
@@ -142,9 +144,11 @@ in
   python311 = python "3.11";
   openmpi = absent "openmpi";
 
+  gnumake = host "make";
   gnutar = host "tar";
   jq = host "jq";
   nixfmt-rfc-style = host "nixfmt";
   pigz = host "pigz";
+  shellcheck = host "shellcheck";
   skopeo = host "skopeo";
 }
