@@ -26,7 +26,8 @@ def needed(path: Path) -> list[str]:
     with path.open("rb") as file:
         if file.read(6) != b"\x7fELF\x02\x01":
             return []
-        data = file.seek(0) or file.read()
+        file.seek(0)
+        data = file.read()
     segments = list(_segments(data))
     dynamic = [segment for segment in segments if segment[0] == _DYNAMIC_SEGMENT]
     if not dynamic:

@@ -78,7 +78,11 @@ class Installer:
                 if member.filename != f"{info}/RECORD" and not _is_right(recorded, member.filename, content):
                     raise WheelError(f"{path.name}: {member.filename} is not the file that RECORD names")
                 target = self._place(path, member, info, content)
-                if target is not None and target.suffix == ".py" and target.is_relative_to(self.site_packages):
+                if (
+                    target is not None
+                    and target.suffix == ".py"
+                    and target.is_relative_to(self.site_packages)
+                ):
                     sources.append(target)
             if f"{info}/entry_points.txt" in names:
                 self._write_scripts(path, wheel.read(f"{info}/entry_points.txt").decode())

@@ -48,9 +48,10 @@ class DigestingWriter(io.RawIOBase):
 def write_tar(to: BinaryIO, root: Path, store_paths: list[str], writable: list[str]) -> None:
     """The layer's tar. ``writable`` are folders of ``root``, such as "tmp"."""
     with tarfile.open(fileobj=to, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        added = set()
         for path, name in _under(root):
             _add(tar, path, name, _WRITABLE_MODE if name in writable else None)
-        added: set[str] = set()
+            added.add(name)
         for store_path in sorted(store_paths):
             for folder in reversed(Path(store_path).parents[:-1]):
                 if (name := folder.as_posix().lstrip("/")) not in added:
