@@ -16,14 +16,18 @@ let
   project = (builtins.fromTOML (builtins.readFile ../pyproject.toml)).project;
   schema = builtins.fromJSON (builtins.readFile (../. + "/${kind}/.cog/openapi_schema.json"));
 
-  # "vllm 0.24.0": the version of the first of these packages that the lock has.
+  # "vllm 0.24.0": the first of these packages that the lock has.
   versionOf =
     lock: packages:
     let
-      found = builtins.filter (file: builtins.elem file.name packages) lock.files;
-      file = builtins.head found;
+      versions = builtins.listToAttrs (
+        map (file: {
+          inherit (file) name;
+          value = "${file.name} ${file.version}";
+        }) lock.files
+      );
     in
-    "${file.name} ${file.version}";
+    versions.${builtins.head (builtins.filter (package: versions ? ${package}) packages)};
   ours = {
     inherit kind;
     engine = versionOf engineLock [
@@ -44,7 +48,7 @@ in
   "org.opencontainers.image.licenses" = project.license;
   "org.opencontainers.image.revision" = revision;
   "org.opencontainers.image.created" = created;
-  "run.cog.version" = (builtins.head (builtins.filter (file: file.name == "cog") servingLock.files)).version;
+  "run.cog.version" = builtins.replaceStrings [ "cog " ] [ "" ] (versionOf servingLock [ "cog" ]);
   "run.cog.config" = builtins.toJSON {
     build.gpu = sm != null;
     run = "run.py:Runner";

@@ -154,16 +154,31 @@ in
     };
   };
   labels-name-kind-and-engine = {
-    expr = map (name: images.cog-triton-runner-86.config.Labels.${name}) [
-      "cog-triton.kind"
-      "cog-triton.engine"
-      "org.opencontainers.image.title"
-    ];
-    expected = [
-      "runner"
-      "tensorrt-llm 0.16.0"
-      "cog-triton-runner-86"
-    ];
+    expr = ofImages (
+      image:
+      map (name: image.config.Labels.${name}) [
+        "cog-triton.kind"
+        "cog-triton.engine"
+        "org.opencontainers.image.title"
+      ]
+    );
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = [
+          (if isRunner name then "runner" else "builder")
+          (
+            if matches ".*-vllm-.*" name then
+              "vllm 0.24.0"
+            else if matches ".*-cpu" name then
+              "transformers 5.23.0"
+            else
+              "tensorrt-llm 0.16.0"
+          )
+          name
+        ];
+      }) names
+    );
   };
   creation-is-a-time = {
     expr = ofImages (

@@ -93,7 +93,7 @@ let
     install = ''
       rm -rf $out/bin/* $out/lib/*
       cp -a usr lib lib64 $out
-      cp -a usr/lib/x86_64-linux-gnu/lib*.so.* $out/lib
+      cp -a usr/lib/x86_64-linux-gnu/lib*.so* $out/lib
       gcc=$out/usr/bin/x86_64-linux-gnu-gcc-12
       printf '#!/bin/sh\nexec %s --sysroot=%s -B %s- "$@"\n' $gcc $out ''${gcc%-gcc-12} > $out/bin/gcc
       chmod +x $out/bin/gcc
