@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -16,7 +17,7 @@ class ProgressPrinter:
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Any] | None = None
         self._what = ""
         self._told_s = 0.0
 
@@ -40,12 +41,14 @@ class ProgressPrinter:
             print(f"{what}: {plain(done_bytes, total_bytes)}", file=sys.stderr, flush=True)
 
     def _draw(self, done_bytes: int, total_bytes: int | None) -> None:
-        if self._bar is None:
-            self._bar = tqdm(
+        bar = self._bar
+        if bar is None:
+            bar = tqdm(
                 total=total_bytes, desc=self._what, unit="B", unit_scale=True, unit_divisor=1024, leave=False
             )
-        self._bar.total = total_bytes
-        self._bar.update(done_bytes - self._bar.n)
+            self._bar = bar
+        bar.total = total_bytes
+        bar.update(done_bytes - bar.n)
 
     def _end(self) -> None:
         if self._bar is not None:

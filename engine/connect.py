@@ -19,15 +19,13 @@ def split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 (it raises ValueError if it is no number)
+        path = quote(parts.path or "/", safe=_PLAIN_CHARACTERS)
+        query = quote(parts.query, safe=_PLAIN_CHARACTERS)
     except ValueError as exc:
         raise SourceUnsupported(source=redact_url(url), reason="it is no valid URL") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.netloc.isprintable():
         raise SourceUnsupported(source=redact_url(url), reason="it is no http or https URL of a host")
-    return parts._replace(
-        path=quote(parts.path or "/", safe=_PLAIN_CHARACTERS),
-        query=quote(parts.query, safe=_PLAIN_CHARACTERS),
-        fragment="",
-    )
+    return parts._replace(path=path, query=query, fragment="")
 
 
 def proxy_for(parts: SplitResult) -> SplitResult | None:

@@ -13,7 +13,8 @@ from errors.engine_artifact import SourceChanged, SourceInterrupted
 MAX_RESTARTS = 3
 """Each fetches again what has been read already."""
 
-_SKIP_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
+"""At once: a read waits until all of it has come."""
 
 
 class PlainDownload:
@@ -43,7 +44,7 @@ class PlainDownload:
     def readinto(self, buffer: memoryview, /) -> int:
         while True:
             try:
-                count = self._connection.read(self._response, buffer)
+                count = self._connection.read(self._response, buffer[:_READ_BYTES])
                 if count or self._read_bytes == (self._version.size_bytes or self._read_bytes):
                     self._read_bytes += count
                     return count
@@ -74,7 +75,7 @@ class PlainDownload:
                 self._patience.wait(failure)
 
     def _skip(self) -> None:
-        scratch = memoryview(bytearray(_SKIP_BYTES))
+        scratch = memoryview(bytearray(_READ_BYTES))
         left_bytes = self._read_bytes
         while left_bytes:
             count = self._connection.read(self._response, scratch[:left_bytes])

@@ -37,7 +37,10 @@ class RangedDownload:
         self._version = version
         self._size_bytes = version.size_bytes
         self._transfer = transfer
-        self._changed = threading.Condition()
+        self._guard = threading.Lock()
+        self._arrived = threading.Condition(self._guard)
+        """The reader waits for it; apart from the other, so that no thread is woken for nothing."""
+        self._freed = threading.Condition(self._guard)
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._next_first = position
@@ -51,7 +54,7 @@ class RangedDownload:
     def readinto(self, buffer: memoryview, /) -> int:
         if not self._threads:
             self._start()
-        with self._changed:
+        with self._guard:
             while True:
                 if self._error is not None:
                     raise self._error
@@ -59,7 +62,7 @@ class RangedDownload:
                     break
                 if not self._parts and self._next_first >= self._size_bytes:
                     return 0
-                self._changed.wait()
+                self._arrived.wait()
             part = self._parts[0]
             available = part.buffer[self._read_bytes : part.filled_bytes]
         count = min(len(buffer), len(available))
@@ -71,8 +74,8 @@ class RangedDownload:
 
     def close(self) -> None:
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        with self._guard:
+            self._freed.notify_all()
         for connection in self._connections:
             connection.abort()
         for thread in self._threads:
@@ -94,20 +97,19 @@ class RangedDownload:
             while (part := self._take()) is not None:
                 self._fill(part, connection)
         except Exception as exc:  # noqa: BLE001 (whatever it is, the reader has to learn of it)
-            with self._changed:
+            with self._guard:
                 self._error = self._error or exc
-                self._changed.notify_all()
+                self._arrived.notify()
+                self._freed.notify_all()
         finally:
             connection.close()
 
     def _take(self) -> _Part | None:
         """The next range, once there is memory for it; None if there is no more to do."""
-        with self._changed:
-            while not (self._free or self._unallocated):
-                if self._stop.is_set() or self._error or self._next_first >= self._size_bytes:
-                    return None
-                self._changed.wait()
-            if self._stop.is_set() or self._error or self._next_first >= self._size_bytes:
+        with self._guard:
+            while not (self._is_over() or self._free or self._unallocated):
+                self._freed.wait()
+            if self._is_over():
                 return None
             if self._free:
                 memory = self._free.pop()
@@ -117,15 +119,19 @@ class RangedDownload:
             part = _Part(self._next_first, memory[: self._size_bytes - self._next_first])
             self._next_first += len(part.buffer)
             self._parts.append(part)
+            self._freed.notify()  # what is left may be for the next thread, or tell it that all is taken
             return part
 
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or self._error is not None or self._next_first >= self._size_bytes
+
     def _release(self, part: _Part) -> None:
-        with self._changed:
+        with self._guard:
             self._parts.popleft()
             self._read_bytes = 0
             if len(part.buffer) == self._transfer.part_bytes:
                 self._free.append(part.buffer)
-            self._changed.notify_all()
+            self._freed.notify()
 
     def _fill(self, part: _Part, connection: Connection) -> None:
         patience = Patience(self._transfer, self._stop)
@@ -168,9 +174,10 @@ class RangedDownload:
             count = connection.read(response, wanted)
             if count == 0:
                 return
-            with self._changed:
+            with self._guard:
                 part.filled_bytes += count
-                self._changed.notify_all()
+                if part is self._parts[0]:
+                    self._arrived.notify()
 
     def _interrupted(self, part: _Part) -> SourceInterrupted:
         return SourceInterrupted(

@@ -13,7 +13,7 @@ none of them, such a tar is fetched anew each time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from engine.disk import writing
 from engine.fetch import Source, fetch, local_path
 from engine.inspect import leading_manifest
 from engine.lock import lock, unlock
-from engine.manifest import content_key
+from engine.manifest import Manifest, content_key
 from engine.progress import Progress
 from engine.staging import discard, remove_stale, staged
 from engine.transfer import DEFAULT_TRANSFER, Transfer
@@ -38,15 +38,29 @@ def open_engine(
     source: str | Path,
     cache_dir: Path,
     *,
+    check: Callable[[Manifest], None] = lambda manifest: None,
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Engine:
     """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
 
     Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
-    signature expired), the engine it last led to is used, with a warning. Raises the errors of ``load``,
-    ``fetch`` and ``unpack``.
+    signature expired), the engine it last led to is used, with a warning. ``check`` refuses an engine by
+    raising: it sees the manifest first, before gigabytes are fetched for nothing. Raises the errors of
+    ``load``, ``fetch``, ``unpack`` and ``check``.
     """
+    engine = _open(source, cache_dir, check, progress, transfer)
+    check(engine.manifest)
+    return engine
+
+
+def _open(
+    source: str | Path,
+    cache_dir: Path,
+    check: Callable[[Manifest], None],
+    progress: Progress | None,
+    transfer: Transfer,
+) -> Engine:
     path = local_path(source)
     if path is not None and path.is_dir():
         return load(path)
@@ -59,7 +73,7 @@ def open_engine(
         warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
         return replace(engine, warnings=(*engine.warnings, warning))
     with stream:
-        return cache.open(stream, source, progress)
+        return cache.open(stream, source, check, progress)
 
 
 class _Cache:
@@ -71,10 +85,17 @@ class _Cache:
             self._sources.mkdir(exist_ok=True)
             remove_stale(self._engines)
 
-    def open(self, stream: Source, source: str | Path, progress: Progress | None) -> Engine:
+    def open(
+        self,
+        stream: Source,
+        source: str | Path,
+        check: Callable[[Manifest], None],
+        progress: Progress | None,
+    ) -> Engine:
         tar = plain_tar(stream, stream.place, stream.size_bytes)
         manifest = leading_manifest(tar, stream.place)
         if manifest is not None:
+            check(manifest)
             key, is_content_known = content_key(manifest), True
         else:
             key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
@@ -139,4 +160,4 @@ def _name(source: str | Path) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -28,7 +28,7 @@ class NewerManifest(CodedError):
 
 class TokenizerMissing(CodedError):
     code = "E1304"
-    summary = "An engine can't be packed without a fast tokenizer"
+    summary = "An engine lacks its fast tokenizer"
     template = (
         "{place} lacks {missing}; an engine carries a fast tokenizer: write it there with "
         "AutoTokenizer.from_pretrained(...).save_pretrained(...)."

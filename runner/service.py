@@ -10,10 +10,9 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from engine.store import open_engine
-
 from engine.directory import Engine, load
 from engine.progress import Progress
+from engine.store import open_engine
 from errors.prompt import InvalidSetting
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts

@@ -82,7 +82,11 @@ class Call:
 
     def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
         """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
-        response = self._response(batch_index, tokens, end)
+        error = _error(end)
+        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
+        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
+        outputs = [] if error else self._outputs(batch_index, tokens, end)
+        response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
             return
@@ -99,13 +103,7 @@ class Call:
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _response(self, batch_index: int, tokens: list[int], end: End | None) -> Any:
-        if isinstance(end, CodedError):
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(end)))
-        if end == "cancelled":
-            return pb_utils.InferenceResponse(
-                error=pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
-            )
+    def _outputs(self, batch_index: int, tokens: list[int], end: End | None) -> list[Any]:
         outputs = [
             pb_utils.Tensor("output_ids", np.array([[tokens]], dtype=np.int32)),
             pb_utils.Tensor("sequence_length", np.array([[len(tokens)]], dtype=np.int32)),
@@ -115,8 +113,9 @@ class Call:
         if self._stream_ids is not None:
             outputs.append(pb_utils.Tensor("stream_id", self._stream_ids[batch_index : batch_index + 1]))
         if end is not None or self._stream_ids is not None:
-            outputs.append(pb_utils.Tensor("finish_reason", np.array([[(end or "").encode()]], dtype=object)))
-        return pb_utils.InferenceResponse(outputs)
+            reason = str(end or "").encode()
+            outputs.append(pb_utils.Tensor("finish_reason", np.array([[reason]], dtype=object)))
+        return outputs
 
 
 class TritonPythonModel:
@@ -282,6 +281,14 @@ class TritonPythonModel:
             if not generation.is_cancelled and generation.call.is_cancelled():
                 self._cancel(generation)
         return time.perf_counter() - start_s
+
+
+def _error(end: End | None) -> Any | None:
+    if isinstance(end, CodedError):
+        return pb_utils.TritonError(str(end))
+    if end == "cancelled":
+        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
+    return None
 
 
 def _refuse(sender: Any, error: CodedError) -> None:

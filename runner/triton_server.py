@@ -23,10 +23,12 @@ from errors.base import CodedError
 from errors.prompt import InvalidSetting, PortInUse
 from errors.triton_system import TritonStartFailed
 from runner.triton_install import TritonInstall
+from runner.triton_stubs import has_ended, stubs_of
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
 _END_POLL_S = 0.02
+_SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
 _FIRST_BACKOFF_S = 0.5
@@ -197,11 +199,22 @@ class TritonServer:
         """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
         while True:
             assert self._process is not None
-            code = await _end_of(self._process)
+            code = await self._end_of_triton_or_stub(self._process)
             self.down_reason = f"it ended ({_exit_reason(code)})"
             self._log(f"Triton ended ({_exit_reason(code)}); it is started again")
             await self._end_process()
             await self._restart()
+
+    async def _end_of_triton_or_stub(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until Triton ends; without one of its stubs it is made to."""
+        stubs = stubs_of(process.pid)
+        while process.returncode is None and not any(map(has_ended, stubs)):  # noqa: ASYNC110
+            await asyncio.sleep(_SUPERVISION_POLL_S)
+        if process.returncode is None:
+            self.down_reason = "a process of its Python models ended"
+            self._log(f"{self.down_reason}: Triton can't go on without it and is killed")
+            _signal_group(process, signal.SIGKILL)
+        return await _end_of(process)
 
     async def _restart(self) -> None:
         backoff_s = _FIRST_BACKOFF_S

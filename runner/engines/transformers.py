@@ -6,20 +6,21 @@ language model the library can batch; its weights lie in the engine directory as
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from errors.base import CodedError
 from errors.triton_system import EngineStartFailed
 from runner.engines import transformers_attention
 from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit
-from runner.engines.transformers_batching import ENGINE_KIND, Batching
+from runner.engines.transformers_batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
 from runner.engines.transformers_sequence import Sequence, check
 from runner.engines.transformers_settings import Options, batching_config
 
@@ -99,7 +100,9 @@ def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Rea
 
 
 def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
-    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()
+    # It tells of sizes, seeds and faster attention at every start.
+    logging.getLogger(LIBRARY_LOGGER).setLevel(logging.WARNING)
     model, info = AutoModelForCausalLM.from_pretrained(
         engine_dir, dtype=options.dtype or "auto", local_files_only=True, output_loading_info=True
     )

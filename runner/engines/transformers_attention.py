@@ -9,7 +9,6 @@ be slower there.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -50,26 +49,24 @@ def sdpa_per_sequence(
         key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs
     )
     num_heads, num_key_heads = query.shape[1], key.shape[1]
-    # The query heads that share a key head; for a single query token they are as good as rows.
-    grouped = query.unflatten(1, (num_key_heads, num_heads // num_key_heads))
-    output = query.new_empty(1, query.shape[2], num_heads, value.shape[-1])
-    borders = zip(
-        pairwise(kwargs["cu_seq_lens_q"].tolist()), pairwise(kwargs["cu_seq_lens_k"].tolist()), strict=True
-    )
-    for (start, end), (first_key, last_key) in borders:
-        keys, values = key[:, :, first_key:last_key], value[:, :, first_key:last_key]
-        if end - start == 1:
-            attended = scaled_dot_product_attention(grouped[:, :, :, start], keys, values, scale=scaling)
-            output[0, start] = attended.reshape(num_heads, -1)
+    query_borders, key_borders = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
+    query_lengths, key_lengths = query_borders.diff().tolist(), key_borders.diff().tolist()
+    outputs = []
+    start, first_key = 0, 0
+    for queries, keys, values in zip(
+        query.split(query_lengths, 2), key.split(key_lengths, 2), value.split(key_lengths, 2), strict=True
+    ):
+        num_queries, num_keys = queries.shape[2], keys.shape[2]
+        if num_queries == 1:
+            # The query heads that share a key head are as good as rows of it, and all keys are seen.
+            queries = queries.view(1, num_key_heads, num_heads // num_key_heads, -1)
+            attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
+            outputs.append(attended.reshape(1, num_heads, -1))
         else:
-            mask = attention_mask[:, :, start:end, first_key:last_key]
+            mask = attention_mask[:, :, start : start + num_queries, first_key : first_key + num_keys]
             attended = scaled_dot_product_attention(
-                query[:, :, start:end],
-                keys,
-                values,
-                mask,
-                scale=scaling,
-                enable_gqa=num_heads != num_key_heads,
+                queries, keys, values, mask, scale=scaling, enable_gqa=num_heads != num_key_heads
             )
-            output[:, start:end] = attended.transpose(1, 2)
-    return output, None
+            outputs.append(attended[0].transpose(0, 1))
+        start, first_key = start + num_queries, first_key + num_keys
+    return torch.cat(outputs)[None], None

@@ -33,6 +33,7 @@ from runner.engines.transformers_sampling import SamplingProcessor
 from runner.engines.transformers_sequence import Sequence
 
 ENGINE_KIND = "transformers"
+LIBRARY_LOGGER = "ContinuousBatchingLogger"
 _NO_END_ID = -1
 
 
@@ -138,7 +139,7 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
     def __init__(self, running: RunningSequences) -> None:
         super().__init__()
         self._running = running
-        self.is_closing = False
+        self.is_end_known = False
 
     def record_fatal_error(self, error: Exception) -> None:
         super().record_fatal_error(error)
@@ -149,8 +150,8 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
         self._report(RuntimeError("the generation loop ended"))
 
     def _report(self, error: Exception) -> None:
-        if not self.is_closing:
-            self.is_closing = True
+        if not self.is_end_known:
+            self.is_end_known = True
             self._running.crash(error)
 
 
@@ -210,9 +211,8 @@ class Batching:
     def counts(self) -> tuple[int, int]:
         """Requests that hold cache, and requests that wait."""
         scheduler = self._processor.scheduler
-        return len(scheduler.active_requests), len(
-            scheduler.waiting_requests
-        ) + self._manager.input_queue.qsize()
+        queued = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
+        return len(scheduler.active_requests), queued
 
     def cache_used(self) -> float:
         """The share of the cache, 0..1, that requests hold.
@@ -224,10 +224,11 @@ class Batching:
             len(allocator.ledger.cached_blocks) * allocator.bytes_per_block
             for allocator in cache.cache_allocators.values()
         )
-        free = cache.compute_free_capacity() + kept_bytes / (cache.num_sectors * cache.bytes_per_sector)
+        total_bytes = cache.num_sectors * cache.bytes_per_sector
+        used_bytes = total_bytes - kept_bytes - cache.compute_free_capacity(relative=False)
         # The loop goes on while this is read.
-        return float(min(max(1 - free, 0.0), 1.0))
+        return float(min(max(used_bytes / total_bytes, 0.0), 1.0))
 
     def close(self, timeout_s: float) -> None:
-        self._status.is_closing = True
+        self._status.is_end_known = True
         self._manager.stop(block=True, timeout=timeout_s, hard_stop=True)

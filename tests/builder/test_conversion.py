@@ -7,7 +7,6 @@ import pickle
 import shutil
 import struct
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from builder.build import build
 from engine.manifest import Manifest
 from engine.python import engine_python
+from engine.unpack import unpack
 from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model
@@ -87,8 +87,8 @@ def run(tmp_path: Path, **keys: Any) -> tuple[Manifest, Path]:
     """Build from the folder ``model``: the manifest, and a folder with the engine unpacked."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_path": "model", **keys}))
     manifest = build(tmp_path / "config.yaml", tmp_path / "engine.tar", report=lambda line: None)
-    with tarfile.open(tmp_path / "engine.tar") as tar:
-        tar.extractall(tmp_path / "engine", filter="data")
+    with (tmp_path / "engine.tar").open("rb") as tar:
+        unpack(tar, tmp_path / "engine")
     return manifest, tmp_path / "engine"
 
 

@@ -187,7 +187,15 @@ def test_a_redirect_to_nowhere(server: TarServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["s3://bucket/engine.tar", "http:///x", "http://host:port/x", "file://other/x", "http://[::1/x"]
+    "source",
+    [
+        "s3://bucket/engine.tar",
+        "http:///x",
+        "http://host:port/x",
+        "file://other/x",
+        "http://[::1/x",
+        "http://x/\udcff",
+    ],
 )
 def test_sources_of_other_kinds_are_refused(source: str) -> None:
     with pytest.raises(SourceUnsupported, match="E1314"):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from engine.directory import Engine
-from engine.manifest import EngineFacts
+from engine.manifest import EngineFacts, Manifest
 from engine.store import open_engine
 from engine.transfer import Transfer
 from errors.base import CodedError
-from errors.engine_artifact import EngineFileDamaged, EngineNotFound, SourceNotFound, SourceUnreachable
+from errors.engine_artifact import (
+    EngineFileDamaged,
+    EngineNotFound,
+    GpuRequired,
+    SourceNotFound,
+    SourceUnreachable,
+)
 from tests.engine.samples import FILES, LEGACY_FILES, everything_in, legacy_tar, packed, read_files
 from tests.engine.tar_server import Fault, TarServer
 
@@ -147,6 +154,22 @@ def test_a_damaged_cache_is_filled_again(server: TarServer, tar: bytes, cache: P
     assert _engines(cache) == [engine.path.name]
 
 
+def test_an_engine_that_is_not_wanted_is_not_downloaded(
+    server: TarServer, tar: bytes, cache: Path, tmp_path: Path
+) -> None:
+    def refuse(manifest: Manifest) -> None:
+        raise GpuRequired(engine_kind=manifest.engine_kind)
+
+    server.content = tar
+    with pytest.raises(GpuRequired, match="transformers"):
+        open_engine(server.url, cache, check=refuse, transfer=FAST)
+    assert server.sent_bytes == FAST.head_bytes
+    assert everything_in(cache) == ["engines", "sources"]
+    server.content = legacy_tar()
+    with pytest.raises(GpuRequired, match="tensorrt_llm"):
+        open_engine(server.url, cache, check=refuse, transfer=FAST)
+
+
 def test_a_failed_download_leaves_no_engine(server: TarServer, tar: bytes, cache: Path) -> None:
     flipped = bytearray(tar)
     flipped[len(tar) // 2] ^= 1
@@ -205,6 +228,12 @@ def test_threads_that_want_the_same_engine_download_it_once(
     assert len(engines) == 6
     assert server.sent_bytes == len(tar) + 5 * FAST.head_bytes
     assert _engines(cache) == [engines[0].path.name]
+
+
+def test_a_path_need_not_be_text(tar: bytes, tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / os.fsdecode(b"b\xff.tar")
+    path.write_bytes(tar)
+    assert read_files(_open(path, cache).path) == FILES
 
 
 def test_a_place_without_an_engine_is_e1301(tmp_path: Path, cache: Path) -> None:

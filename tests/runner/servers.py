@@ -189,14 +189,17 @@ def is_running(pid: int) -> bool:
     return state not in "ZX"
 
 
+def command_of(pid: int) -> str:
+    """A process's command line; blank once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def _commands() -> Iterator[tuple[int, str]]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # It ended while we looked.
-        if command:
-            yield int(path.parent.name), command
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return ((pid, command_of(pid)) for pid in pids)
 
 
 class CogUnderTest:

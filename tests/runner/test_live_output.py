@@ -140,7 +140,14 @@ def test_cancelling_again_and_after_the_end_does_no_harm(loop: asyncio.AbstractE
 
 @pytest.mark.usefixtures("cancellation")
 def test_a_future_that_is_still_running_is_cancelled_as_ever(loop: asyncio.AbstractEventLoop) -> None:
-    future = asyncio.run_coroutine_threadsafe(asyncio.sleep(60), loop)
+    has_begun = threading.Event()
+
+    async def wait() -> None:
+        has_begun.set()
+        await asyncio.sleep(60)
+
+    future = asyncio.run_coroutine_threadsafe(wait(), loop)
+    assert has_begun.wait(10)
     assert future.cancel()
     assert future.cancelled()
     assert not future.cancel()

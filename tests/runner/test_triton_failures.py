@@ -17,6 +17,7 @@ from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     ENSEMBLE,
     TritonUnderTest,
+    command_of,
     is_running,
     shared_memory,
     triton_pids,
@@ -147,6 +148,25 @@ def test_a_killed_triton_is_e2105_to_its_requests_and_comes_back_with_a_new_work
     assert brittle.service.triton.pid != triton_pid
     assert len(worker_pids(model.directory)) == 1
     assert any("killed by SIGKILL" in line for line in brittle.log)
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "postprocessing"])
+def test_a_killed_process_of_a_triton_model_is_e2105_to_its_requests_and_comes_back(
+    brittle: TritonUnderTest, name: str
+) -> None:
+    """Triton itself would go on without it, its requests waiting for ever."""
+    running = Running(brittle)
+    restarts = brittle.service.triton.restarts
+    os.kill(stub_pid(brittle, name), signal.SIGKILL)
+    assert isinstance(running.error(), TritonUnavailable)
+    wait_until(lambda: is_healthy(brittle))
+    assert answer(brittle) == brittle.model.expected_text(QUESTION, 12)
+    assert brittle.service.triton.restarts == restarts + 1
+
+
+def stub_pid(server: TritonUnderTest, name: str) -> int:
+    (pid,) = [pid for pid in triton_pids(server.http_port) if f"/{name}/1/model.py" in command_of(pid)]
+    return pid
 
 
 def test_while_triton_is_away_requests_are_e2105_at_once_and_the_health_says_so(

@@ -42,12 +42,12 @@ def served(directory: Path) -> Iterator[Served]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_generate_alone_and_beside_others(name: str, tmp_path: Path) -> None:
-    prompts = [prompt(length, seed=length) for length in (1, 5, 600)]
+    prompts = [prompt(length, seed=length) for length in (1, 5, 530)]
     with serve(save_model(MODELS[name], tmp_path)) as served:
-        expected = [served.generate(ids, 24) for ids in prompts]
+        expected = [served.generate(ids, 16) for ids in prompts]
         assert len({tuple(tokens) for tokens in expected}) == len(prompts)
-        assert [served.answer(ids, 24) for ids in prompts] == [(tokens, "length") for tokens in expected]
-        together = [served.submit(ids, 24) for ids in prompts]
+        assert [served.answer(ids, 16) for ids in prompts] == [(tokens, "length") for tokens in expected]
+        together = [served.submit(ids, 16) for ids in prompts]
         assert [served.sink.wait(request_id)[0] for request_id in together] == expected
 
 
@@ -56,7 +56,7 @@ def test_equals_generate_among_sampled_cancelled_long_and_late_requests(served: 
     for index in range(8):
         ids = prompt(3 + 90 * (index % 4), seed=index)
         greedy[served.submit(ids, 10 + 15 * (index % 3))] = ids
-        others.append(served.submit(prompt(20, seed=index), 60, Sampling(temperature=1.5, seed=index)))
+        others.append(served.submit(prompt(20, seed=index), 40, Sampling(temperature=1.5, seed=index)))
         served.engine.cancel(others[-1 - index // 2])
         served.sink.wait_for_tokens(others[-1], index)
     for request_id, ids in greedy.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
+import torch
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.continuous_api import (
@@ -20,6 +22,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from runner.engines import transformers_batching
 from runner.engines.messages import Submit
+from runner.engines.transformers import load
 from runner.engines.transformers_attention import install, sdpa_per_sequence
 from runner.engines.transformers_batching import Batching
 from runner.engines.transformers_sampling import SamplingProcessor
@@ -82,6 +85,22 @@ def test_attention_goes_sequence_by_sequence(batching: Batching) -> None:
     install()
     assert AttentionInterface()["sdpa"] is sdpa_per_sequence
     assert batching._manager.model.config._attn_implementation == "sdpa"
+
+
+def test_the_loop_of_a_small_model_computes_in_one_thread(tmp_path: Path) -> None:
+    counts: list[int] = []
+
+    class CountingSink(RecordingSink):
+        def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+            counts.append(torch.get_num_threads())
+            super().tokens(new)
+
+    sink = CountingSink()
+    engine = load(save_model(llama(), tmp_path), sink, {"device": "cpu"})
+    engine.submit(Submit(1, [1, 2], 3))
+    sink.wait(1)
+    engine.close()
+    assert set(counts) == {1}
 
 
 @pytest.fixture
