@@ -1,0 +1,159 @@
+"""``cog-triton instantiate CONFIG``: an image of one model's settings, made in the registry.
+
+The new image is the base image with another environment and one small layer more: /src/config.yaml with
+the server's arguments. Only kilobytes are sent: the base's layers stay where they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from cli.image_reference import ImageReference, parse_reference
+from cli.registry import Registry
+from engine.redact import redact_text
+from errors.image import BaseElsewhere, ImageUnsuitable
+from runner.server_config import read_server_config
+from runner.settings import load_settings
+
+_CONFIG_PATH = "src/config.yaml"
+_KIND_LABEL = "cog-triton.kind"
+_LAYER_TYPES = {
+    "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.docker.distribution.manifest.v2+json": (
+        "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    ),
+}
+_VARIABLES = {
+    "weights": "COG_WEIGHTS",
+    "system_prompt": "SYSTEM_PROMPT",
+    "prompt_template": "PROMPT_TEMPLATE",
+}
+"""Key of ``instantiate:`` -> the runner's variable that it sets in the image."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What the new image has and its base has not."""
+
+    environment: Mapping[str, str]
+    server: Mapping[str, Any]
+
+    def layer(self) -> bytes:
+        """An uncompressed tar of /src/config.yaml, the same for the same arguments."""
+        text = yaml.safe_dump({"instantiate": {"server": dict(self.server)}}, sort_keys=True).encode()
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            entry = tarfile.TarInfo(_CONFIG_PATH)
+            entry.size, entry.mode, entry.mtime = len(text), 0o644, 1
+            tar.addfile(entry, io.BytesIO(text))
+        return buffer.getvalue()
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "instantiate",
+        help="make an image of one model's settings from a runner image, in the registry",
+        description="Write a new image that is a runner image with the settings of CONFIG's `instantiate:` "
+        "section: weights, system_prompt, prompt_template, server. Base and new image must be in one "
+        "registry; only kilobytes are sent. Credentials are those of `docker login`.",
+    )
+    parser.add_argument("config", help="YAML file with an `instantiate:` section")
+    parser.add_argument("--base", help="the runner image; default: `base_model` of the section")
+    parser.add_argument("--dest", help="what to call the new image; default: `staging_dest` of the section")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    surroundings = {"COG_TRITON_CONFIG": options.config, "HOME": os.environ.get("HOME", "/")}
+    section = read_server_config(surroundings)
+    base = parse_reference(options.base or section.get("base_model"), "base_model (or --base)")
+    destination = parse_reference(options.dest or section.get("staging_dest"), "staging_dest (or --dest)")
+    instance = _instance(section, surroundings)
+    if base.host != destination.host:
+        raise BaseElsewhere(base=base, destination=destination, host=destination.host)
+    with Registry(destination, (base.path, destination.path)) as registry:
+        digest = instantiate(registry, base, destination, instance)
+    for name, value in instance.environment.items():
+        print(f"{name}={redact_text(value)}")
+    print(f"Pushed: {destination}@{digest}")
+    return 0
+
+
+def _instance(section: Mapping[str, Any], surroundings: Mapping[str, str]) -> Instance:
+    """What the config sets; the runner's own parser checks it. Raises E1006."""
+    server = {model: {"args": arguments} for model, arguments in load_settings(surroundings).server.items()}
+    environment = {name: section[key] for key, name in _VARIABLES.items() if section.get(key)}
+    return Instance(environment, server)
+
+
+def instantiate(
+    registry: Registry, base: ImageReference, destination: ImageReference, instance: Instance
+) -> str:
+    """Write the image ``destination``; returns its digest. Raises 14xx and E2501."""
+    manifest = _image_manifest(registry, base)
+    config = registry.document(base.path, manifest["config"]["digest"])
+    _check_is_runner(base, config)
+    tar = instance.layer()
+    compressed = gzip.compress(tar, mtime=0)
+    for each in manifest["layers"]:
+        registry.mount(each["digest"], base.path, destination.path)
+    layer = {
+        "mediaType": _LAYER_TYPES[manifest["mediaType"]],
+        "digest": registry.upload(destination.path, compressed),
+        "size": len(compressed),
+    }
+    content = json.dumps(_with_instance(config, instance, tar), indent=2, sort_keys=True).encode()
+    manifest["config"] |= {"digest": registry.upload(destination.path, content), "size": len(content)}
+    manifest["layers"].append(layer)
+    return registry.put_manifest(destination, manifest)
+
+
+def _image_manifest(registry: Registry, base: ImageReference) -> dict[str, Any]:
+    """The base's manifest, for linux/amd64 if there are several."""
+    manifest = registry.manifest(base)
+    if "manifests" in manifest:
+        digests = [
+            str(each["digest"])
+            for each in manifest["manifests"]
+            if (each.get("platform") or {}).get("os") == "linux"
+            and (each.get("platform") or {}).get("architecture") == "amd64"
+        ]
+        if not digests:
+            raise ImageUnsuitable(reference=base, reason="is not there for linux/amd64")
+        manifest = registry.manifest(ImageReference(base.host, base.path, base.tag, digests[0]))
+    if manifest["mediaType"] not in _LAYER_TYPES or not manifest.get("layers"):
+        raise ImageUnsuitable(reference=base, reason=f"is no image but {manifest['mediaType']}")
+    return manifest
+
+
+def _check_is_runner(base: ImageReference, config: Mapping[str, Any]) -> None:
+    labels = (config.get("config") or {}).get("Labels") or {}
+    if labels.get(_KIND_LABEL) != "runner":
+        raise ImageUnsuitable(reference=base, reason=f"has no label {_KIND_LABEL}=runner")
+
+
+def _with_instance(config: dict[str, Any], instance: Instance, tar: bytes) -> dict[str, Any]:
+    """The base's configuration with the instance's environment and layer."""
+    settings = config["config"]
+    environment = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
+    environment |= instance.environment
+    history = [*config.get("history", ()), {"created_by": "cog-triton instantiate"}]
+    diff_ids = [*config["rootfs"]["diff_ids"], f"sha256:{hashlib.sha256(tar).hexdigest()}"]
+    return {
+        **config,
+        "config": {**settings, "Env": [f"{name}={value}" for name, value in environment.items()]},
+        "rootfs": {**config["rootfs"], "diff_ids": diff_ids},
+        "history": history,
+    }

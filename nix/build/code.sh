@@ -1,0 +1,16 @@
+# Copies $paths as $folders into $out/src.
+
+mkdir -p "$out/src"
+read -ra sources <<< "$paths"
+for folder in $folders; do
+    cp -r "${sources[0]}" "$out/src/$folder"
+    sources=("${sources[@]:1}")
+done
+chmod -R u+w "$out"
+find "$out" -name __pycache__ -prune -exec rm -r {} +
+
+cp -r "$out/src/$kind/.cog" "$out/src/.cog"
+# Where an engine is mounted.
+if [ -d "$out/src/triton_model_repo" ]; then
+    mkdir -p "$out/src/triton_model_repo/tensorrt_llm/1"
+fi

@@ -1,0 +1,42 @@
+# The top layer: our code in /src, as a checkout has it, with the schema that Cog's server looks for.
+{ runCommand, layer }:
+
+{
+  # "runner" or "builder".
+  kind,
+  below,
+}:
+
+let
+  packages = {
+    runner = {
+      inherit (folders) errors engine runner;
+      triton_model_repo = ../triton_model_repo;
+    };
+    builder = {
+      inherit (folders) errors engine builder;
+    };
+  };
+  folders = {
+    errors = ../errors;
+    engine = ../engine;
+    runner = ../runner;
+    builder = ../builder;
+  };
+in
+layer {
+  name = "${kind} code";
+  root =
+    runCommand "${kind}-code"
+      {
+        inherit kind;
+        folders = builtins.attrNames packages.${kind};
+        # Each by itself, so that a change elsewhere in the checkout is no change here.
+        paths = builtins.attrValues packages.${kind};
+      }
+      ''
+        source ${./build/code.sh}
+      '';
+  inherit below;
+  writable = [ "src" ];
+}

@@ -1,0 +1,158 @@
+"""A lock: which wheels make a Python environment, by name, version, file name and hash. No host is named.
+
+Read by Nix (``nix/wheel.nix``) and written by ``python -m nix.lock``. Needs the package ``packaging``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+NEWEST_GLIBC = 35
+"""Of glibc 2.x: what nvidia-pytriton's wheel asks for, so older systems are out anyway."""
+
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(NEWEST_GLIBC, 4, -1)),
+    "manylinux2014_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux1_x86_64",
+    "linux_x86_64",
+)
+"""The platform tags of wheels that the images can run, best first."""
+
+
+class LockError(Exception):
+    """A lock that would not make a working environment; the text says where and what to do."""
+
+
+@dataclass(frozen=True)
+class Locked:
+    """One file: a wheel, or (by ``source``) an archive of libraries that is on no package index.
+
+    ``requires`` are its requirements that hold on the lock's Python. ``source`` names the place in
+    ``nix/wheel.nix`` that has the file; without one it is PyPI.
+    """
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    source: str | None = None
+    requires: tuple[str, ...] = ()
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.file.endswith(".whl")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Everything of one environment. ``left_out`` are requirements that nothing here uses, and why."""
+
+    stack: str
+    python: str
+    requirements: tuple[str, ...]
+    files: tuple[Locked, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """JSON with a line per file, so that a renewed lock reads well as a difference."""
+        head = {
+            "stack": self.stack,
+            "python": self.python,
+            "requirements": self.requirements,
+            "left_out": self.left_out,
+        }
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+        files = ",\n".join(f"    {json.dumps(_without_nothing(each))}" for each in self.files)
+        return "{\n" + ",\n".join([*lines, f'  "files": [\n{files}\n  ]']) + "\n}\n"
+
+
+def read_lock(path: Path) -> Lock:
+    document = json.loads(path.read_text())
+    files = tuple(
+        Locked(**{**each, "requires": tuple(each.get("requires", ()))}) for each in document["files"]
+    )
+    return Lock(
+        document["stack"],
+        document["python"],
+        tuple(document["requirements"]),
+        files,
+        document["left_out"],
+    )
+
+
+def check(lock: Lock) -> None:
+    """Raise LockError unless every file is well named and every requirement of every file is met."""
+    names = [each.name for each in lock.files]
+    if names != sorted(set(names)):
+        raise LockError(f"{lock.stack}: names are not sorted or not unique")
+    by_name = {each.name: each for each in lock.files}
+    for each in lock.files:
+        _check_file(lock, each)
+        for text in each.requires:
+            _check_requirement(lock, each.name, Requirement(text), by_name)
+    for text in lock.requirements:
+        if not text.startswith("-r "):
+            _check_requirement(lock, "the stack itself", Requirement(text), by_name)
+
+
+def _check_file(lock: Lock, each: Locked) -> None:
+    if not _SHA256.fullmatch(each.sha256):
+        raise LockError(f"{lock.stack}: {each.file} has no SHA-256 but {each.sha256!r}")
+    if not each.is_wheel:
+        return
+    name, version, _, tags = parse_wheel_filename(each.file)
+    if (name, version) != (each.name, Version(each.version)):
+        raise LockError(f"{lock.stack}: {each.file} is not a wheel of {each.name} {each.version}")
+    if not any(tag.platform in (*PLATFORMS, "any") for tag in tags):
+        raise LockError(f"{lock.stack}: {each.file} is for none of the platforms that the images can run")
+    pythons = {"py3", "py2.py3", *(f"cp3{minor}" for minor in range(2, _minor(lock.python) + 1))}
+    pythons |= {f"py3{minor}" for minor in range(_minor(lock.python) + 1)}
+    if not any(tag.interpreter in pythons for tag in tags):
+        raise LockError(f"{lock.stack}: {each.file} is not for Python {lock.python}")
+
+
+def _minor(python: str) -> int:
+    return int(python.split(".")[1])
+
+
+def _check_requirement(
+    lock: Lock, whose: str, requirement: Requirement, by_name: Mapping[str, Locked]
+) -> None:
+    name = canonicalize_name(requirement.name)
+    if name in lock.left_out:
+        return
+    if name not in by_name:
+        raise LockError(f"{lock.stack}: {whose} requires {requirement}, which is not in the lock")
+    if not requirement.specifier.contains(by_name[name].version, prereleases=True):
+        raise LockError(
+            f"{lock.stack}: {whose} requires {requirement}, but the lock has {by_name[name].version}"
+        )
+
+
+def applicable(requires: Sequence[str], extras: frozenset[str]) -> Iterator[Requirement]:
+    """Those requirements of a wheel that hold on the Python that runs this, with these extras of it."""
+    for text in requires:
+        requirement = Requirement(text)
+        environment: dict[str, Any] = {**default_environment()}
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
+        ):
+            requirement.marker = None
+            yield requirement
+
+
+def _without_nothing(each: Locked) -> dict[str, Any]:
+    return {key: value for key, value in asdict(each).items() if value}

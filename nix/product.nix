@@ -1,0 +1,164 @@
+# One of our images: a kind of server, on an engine's environment, for a GPU architecture.
+{
+  runCommand,
+  base,
+  code,
+  environment,
+  image,
+  labels,
+  layer,
+  librariesFound,
+  created,
+}:
+
+{
+  name,
+  # "runner" or "builder".
+  kind,
+  # Name of the lock of the engine's environment, in nix/locks.
+  engine,
+  # The GPU architecture to slim for, such as "86"; null: all that there are.
+  sm ? null,
+  # Whether it is for NVIDIA GPUs.
+  gpu ? false,
+  # Packages of nixpkgs that the engine needs besides wheels.
+  libraries ? [ ],
+  programs ? [ ],
+  # Folders of libraries in the engine's environment that libraries elsewhere look for.
+  libraryFolders ? [ ],
+  # Files of the engine's environment that this image does not need.
+  leaveOut ? [ ],
+  # Patterns of libraries that something in it names and that need not be there.
+  absent ? [ ],
+  # Names in its site-packages that other names shall have, too.
+  aliases ? { },
+  # Variables of the engine: { NAME = "value"; }.
+  variables ? { },
+}:
+
+let
+  engineEnvironment = environment {
+    stack = engine;
+    inherit sm leaveOut aliases;
+  };
+  servingEnvironment = environment { stack = "serving"; };
+
+  # A link to an environment in /opt brings it along.
+  environmentLayer =
+    { link, tree, below }:
+    layer {
+      name = "${link} environment";
+      root = runCommand "${link}-link" { inherit tree link; } ''
+        mkdir -p $out/opt
+        ln -s "$tree" "$out/opt/$link"
+      '';
+      inherit below;
+    };
+
+  baseLayer = base { inherit libraries programs; };
+  engineLayer = environmentLayer {
+    link = "engine";
+    tree = engineEnvironment;
+    below = [ baseLayer ];
+  };
+  servingLayer = environmentLayer {
+    link = "serving";
+    tree = servingEnvironment;
+    below = [
+      baseLayer
+      engineLayer
+    ];
+  };
+  below = [
+    baseLayer
+    engineLayer
+    servingLayer
+  ];
+
+  libraryPath = builtins.concatStringsSep ":" (
+    [ "/opt/base/lib" ]
+    ++ map (folder: "/opt/engine/${folder}") libraryFolders
+    # Where NVIDIA's container toolkit and others put the driver's libraries: what there is, counts.
+    ++ [
+      "/usr/lib/x86_64-linux-gnu"
+      "/usr/lib64"
+      "/usr/local/nvidia/lib64"
+    ]
+  );
+  environmentVariables = {
+    PATH = "/opt/serving/bin:/opt/engine/bin:/bin:/usr/bin:/usr/local/nvidia/bin";
+    LD_LIBRARY_PATH = libraryPath;
+    COG_PREDICT_TYPE_STUB = "/src/${kind}/run.py:Runner";
+    COG_TRITON_ENGINE_PYTHON = "/opt/engine/bin/python";
+    COG_MAX_CONCURRENCY = if kind == "runner" then "64" else "1";
+    # NOTE: with more, two of Cog's threads meet at its slots' locks and one refuses a free slot.
+    TOKIO_WORKER_THREADS = "1";
+    PORT = "5000";
+    PYTHONPATH = "/src";
+    PYTHONSAFEPATH = "1";
+    PYTHONUNBUFFERED = "1";
+    HOME = "/home/cog";
+    USER = "cog";
+    LANG = "C.UTF-8";
+    SSL_CERT_FILE = "/etc/ssl/certs/ca-bundle.crt";
+  }
+  // (
+    if gpu then
+      {
+        NVIDIA_VISIBLE_DEVICES = "all";
+        NVIDIA_DRIVER_CAPABILITIES = "compute,utility";
+      }
+    else
+      { }
+  )
+  // variables;
+
+  ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" ] else [ ]);
+in
+image {
+  inherit name created;
+  requires = [
+    (librariesFound {
+      inherit name;
+      folders = [
+        baseLayer.root
+        engineEnvironment
+        servingEnvironment
+      ];
+      # Triton has a stub for every Python.
+      absent = [ "libpython3.*" ] ++ absent;
+    })
+  ];
+  # From the bottom to the top: what changes least comes first.
+  layers = below ++ [ (code { inherit kind below; }) ];
+  config = {
+    # Passes signals on, and takes in what others leave behind.
+    Entrypoint = [
+      "/bin/tini"
+      "--"
+    ];
+    Cmd = [
+      "python"
+      "-m"
+      "cog.server.http"
+      "--host"
+      "0.0.0.0"
+    ];
+    User = "1000:1000";
+    WorkingDir = "/src";
+    Env = map (variable: "${variable}=${environmentVariables.${variable}}") (
+      builtins.attrNames environmentVariables
+    );
+    ExposedPorts = builtins.listToAttrs (
+      map (port: {
+        name = port;
+        value = { };
+      }) ports
+    );
+    Labels = labels {
+      inherit name kind sm;
+      engineLock = engineEnvironment.lock;
+      servingLock = servingEnvironment.lock;
+    };
+  };
+}

@@ -1,0 +1,60 @@
+"""References are read as Docker reads them, and what is none is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli.image_reference import parse_reference
+from errors.image import ImageReferenceInvalid
+
+_DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("registry.example.com/team/llama:1", "registry.example.com/team/llama:1"),
+        ("registry.example.com/team/llama", "registry.example.com/team/llama:latest"),
+        ("localhost:5000/llama:chat", "localhost:5000/llama:chat"),
+        ("localhost/llama", "localhost/llama:latest"),
+        ("llama", "registry-1.docker.io/library/llama:latest"),
+        ("team/llama:2", "registry-1.docker.io/team/llama:2"),
+        ("docker.io/llama", "registry-1.docker.io/library/llama:latest"),
+        (f"example.com/a/b:1@{_DIGEST}", f"example.com/a/b@{_DIGEST}"),
+    ],
+)
+def test_what_docker_takes_is_taken(text: str, shown: str) -> None:
+    assert str(parse_reference(text, "base_model")) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        None,
+        5,
+        "UPPER/case",
+        "a b",
+        "example.com/",
+        "example.com/a:",
+        "example.com/a@sha256:12",
+        "a//b",
+        "-a",
+    ],
+)
+def test_what_is_no_reference_is_refused_by_the_name_of_its_setting(text: object) -> None:
+    with pytest.raises(ImageReferenceInvalid, match=r"E1401 .*base_model"):
+        parse_reference(text, "base_model")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_local"),
+    [
+        ("localhost:5000/a", True),
+        ("127.0.0.1:5000/a", True),
+        ("localhost.example.com/a", False),
+        ("a", False),
+    ],
+)
+def test_plain_http_is_only_for_this_machine(text: str, is_local: bool) -> None:
+    assert parse_reference(text, "base_model").is_local is is_local

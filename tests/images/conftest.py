@@ -1,0 +1,98 @@
+"""Images built by Nix on the stand-in nixpkgs, a real Docker daemon, a real registry: see ``run.sh``."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.images.container import Container, docker
+from tests.images.registry import RegistryServer
+from tests.images.result import Result, build
+
+ROOT = Path(__file__).parents[2]
+
+collect_ignore_glob = [] if "COG_TRITON_TEST_IMAGES" in os.environ else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def runner() -> Result:
+    result = build(ROOT, "cog-triton-runner-cpu")
+    result.run("load")
+    return result
+
+
+@pytest.fixture(scope="session")
+def builder() -> Result:
+    result = build(ROOT, "cog-triton-builder-cpu")
+    result.run("load")
+    return result
+
+
+@pytest.fixture(scope="session")
+def checkout_url() -> Iterator[str]:
+    """Where containers can fetch this checkout's files, as a user's `python -m http.server` offers them."""
+    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(ROOT))
+    with http.server.ThreadingHTTPServer((gateway, 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{gateway}:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def engine_tar(builder: Result, checkout_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny engine, built in the builder's container and copied out of it as documented."""
+    path = tmp_path_factory.mktemp("engine") / "engine.tar"
+    with Container(builder.reference) as container:
+        container.wait_ready()
+        config = f"{checkout_url}/builder/examples/tiny/config.yaml"
+        answer = container.predict({"config": config})
+        assert answer["status"] == "succeeded", answer
+        docker("container", "cp", f"{container.id}:/src/engine.tar", str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def engine_dir(engine_tar: Path) -> Path:
+    """The engine unpacked, as documented, to be mounted."""
+    folder = engine_tar.parent / "triton_model_repo" / "tensorrt_llm" / "1"
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "xf", engine_tar, "-C", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def serving(runner: Result, engine_dir: Path) -> Iterator[Container]:
+    """A runner that serves the tiny engine from a mounted folder."""
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
+        container.wait_ready()
+        yield container
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with RegistryServer(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture
+def make_registry(tmp_path: Path) -> Iterator[Callable[[str], RegistryServer]]:
+    """Another registry, where ``user:password`` is asked for."""
+    servers = []
+
+    def make(login: str) -> RegistryServer:
+        server = RegistryServer(tmp_path / "registry", login=login)
+        servers.append(server)
+        return server.__enter__()
+
+    yield make
+    for server in servers:
+        server.stop()

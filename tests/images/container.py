@@ -1,0 +1,86 @@
+"""A running container of an image, its ports published on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+_READY_TIMEOUT_S = 300.0
+_POLL_S = 0.2
+
+
+def docker(*arguments: str) -> str:
+    """Run a docker command; returns its stdout."""
+    return subprocess.run(["docker", *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+class Container:
+    """Runs from ``__enter__`` to ``__exit__``, with these options of `docker run`."""
+
+    def __init__(self, reference: str, *options: str) -> None:
+        self._command = ["run", "--detach", "--publish-all", *options, reference]
+        self.id = ""
+
+    def __enter__(self) -> Container:
+        self.id = docker(*self._command).strip()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.logs())
+        docker("rm", "--force", "--volumes", self.id)
+
+    def port(self, inside: int) -> int:
+        """The port on this machine of a port in the container."""
+        return int(docker("port", self.id, f"{inside}/tcp").splitlines()[0].rpartition(":")[2])
+
+    def url(self, inside: int) -> str:
+        return f"http://localhost:{self.port(inside)}"
+
+    def wait_ready(self) -> None:
+        """Until Cog says READY; AssertionError if setup fails or takes too long."""
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        pause = threading.Event()
+        while time.monotonic() < deadline_s:
+            status = self._status()
+            if status == "READY":
+                return
+            assert status in ("", "STARTING"), status
+            assert self.state()["Running"], self.logs()
+            pause.wait(_POLL_S)
+        raise AssertionError("not ready in time")
+
+    def predict(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        answer = httpx.post(f"{self.url(5000)}/predictions", json={"input": inputs}, timeout=120)
+        document: dict[str, Any] = answer.json()
+        return document
+
+    def execute(self, *command: str) -> str:
+        return docker("exec", self.id, *command)
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(docker("inspect", "--format", "{{json .State}}", self.id))
+        return state
+
+    def logs(self) -> str:
+        return subprocess.run(
+            ["docker", "logs", self.id],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        ).stdout
+
+    def _status(self) -> str:
+        try:
+            return str(httpx.get(f"{self.url(5000)}/health-check", timeout=10).json()["status"])
+        except (httpx.HTTPError, ValueError):
+            return ""

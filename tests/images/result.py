@@ -1,0 +1,44 @@
+"""Builds an image with Nix and runs the program that comes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+_STAND_IN = Path(__file__).parents[1] / "nix" / "nixpkgs"
+
+
+def nix(*arguments: str) -> str:
+    """Run Nix on the stand-in nixpkgs; returns its stdout."""
+    options = ["--override-input", "nixpkgs", f"path:{_STAND_IN}", "--no-write-lock-file"]
+    run = subprocess.run(["nix", *arguments, *options], stdout=subprocess.PIPE, text=True, check=True)
+    return run.stdout
+
+
+def build(checkout: Path, name: str) -> Result:
+    """`nix build .#NAME` in a checkout."""
+    path = nix("build", "--no-link", "--print-out-paths", f"{checkout}#{name}").strip()
+    return Result(Path(path))
+
+
+class Result:
+    """What `nix build` leaves as ``./result``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, *arguments: str, **environment: str) -> str:
+        run = subprocess.run([self.path, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+        return run.stdout
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(self.run("inspect"))
+        return facts
+
+    @property
+    def reference(self) -> str:
+        return str(self.facts["reference"])

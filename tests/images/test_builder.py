@@ -1,0 +1,19 @@
+"""The builder's image makes of a config's URL an engine.tar that can be copied out of its container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.verify import verify
+from tests.images.result import Result
+
+
+def test_the_engine_that_comes_out_is_whole_and_of_its_kind(engine_tar: Path) -> None:
+    manifest = verify(engine_tar)
+    assert manifest.engine_kind == "transformers"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(manifest.files)
+
+
+def test_the_builder_holds_nothing_of_the_runner(builder: Result) -> None:
+    assert set(builder.facts["config"]["ExposedPorts"]) == {"5000/tcp"}
+    assert "/src/builder/run.py:Runner" in str(builder.facts["config"]["Env"])

@@ -1,0 +1,72 @@
+"""Every output of the flake evaluates on the stand-in, which refuses what it does not know."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.images.conftest import ROOT
+from tests.images.result import nix
+
+_STAND_IN = ROOT / "tests" / "nix" / "nixpkgs"
+
+
+def test_checks_pass_and_outputs_evaluate() -> None:
+    nix("flake", "check", str(ROOT))
+
+
+def test_every_image_is_a_derivation() -> None:
+    apply = "images: builtins.mapAttrs (name: image: image.drvPath) images"
+    paths = json.loads(nix("eval", "--json", f"{ROOT}#packages.x86_64-linux", "--apply", apply))
+    assert len(paths) == 10
+    assert paths["default"] == paths["cog-triton-runner-cpu"]
+    assert all(path.endswith(f"{name}.drv") for name, path in paths.items() if name != "default")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'runCommand "x" { buildInputs = [ ]; } ""',
+        'fetchurl { url = "x.whl"; sha256 = ""; curlOpts = ""; }',
+        "closureInfo { paths = [ ]; }",
+        "mkShell { inputsFrom = [ ]; }",
+        "git",
+    ],
+)
+def test_the_stand_in_refuses_what_it_does_not_know(expression: str) -> None:
+    packages = f'with (builtins.getFlake "path:{_STAND_IN}").legacyPackages.x86_64-linux; '
+    command = ["nix", "eval", "--impure", "--expr", f"{packages} {expression}"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+def test_the_flake_only_wires() -> None:
+    assert len((ROOT / "flake.nix").read_text().splitlines()) < 120
+    lock = json.loads((ROOT / "flake.lock").read_text())
+    assert set(lock["nodes"]) == {"nixpkgs", "root"}
+    assert lock["nodes"]["nixpkgs"]["locked"]["rev"] in (ROOT / "flake.nix").read_text()
+
+
+def test_result_files_are_no_checkout(tmp_path: Path) -> None:
+    """The lock program refuses to write anywhere but into a checkout."""
+    run = subprocess.run(
+        [
+            "nix",
+            "run",
+            f"{ROOT}#lock",
+            "--override-input",
+            "nixpkgs",
+            f"path:{_STAND_IN}",
+            "--no-write-lock-file",
+            "--",
+            "serving",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "in a checkout of cog-triton" in run.stderr

@@ -1,0 +1,75 @@
+"""``./result``: loads, pushes, saves, shows and streams one and the same image."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.images.container import docker
+from tests.images.registry import RegistryServer
+from tests.images.result import Result
+
+
+@pytest.fixture(scope="module")
+def saved(runner: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "image.tar"
+    runner.run("save", str(path))
+    return path
+
+
+def test_load_tells_name_and_content(runner: Result) -> None:
+    assert runner.run("load") == f"Loaded image: {runner.reference}\n"
+    name, _, tag = runner.reference.partition(":")
+    assert name == "cog-triton-runner-cpu"
+    identity = docker("image", "inspect", "--format", "{{.Id}}", runner.reference).strip()
+    assert identity == runner.facts["id"]
+    assert identity.startswith(f"sha256:{tag}")
+
+
+def test_labels_tell_what_it_is(runner: Result) -> None:
+    labels = json.loads(docker("image", "inspect", "--format", "{{json .Config.Labels}}", runner.reference))
+    assert labels["org.opencontainers.image.title"] == "cog-triton-runner-cpu"
+    assert labels["cog-triton.kind"] == "runner"
+    assert labels["run.cog.version"] == "0.23.1"
+    assert "Input" in json.loads(labels["run.cog.openapi_schema"])["components"]["schemas"]
+
+
+def test_what_is_streamed_is_what_is_saved(runner: Result, saved: Path) -> None:
+    digest = hashlib.sha256()
+    with subprocess.Popen([runner.path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while block := process.stdout.read(1 << 20):
+            digest.update(block)
+    assert digest.hexdigest() == hashlib.sha256(saved.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["docker-archive", "oci-archive"])
+def test_the_saved_file_is_an_archive_of_both_kinds(runner: Result, saved: Path, kind: str) -> None:
+    command = ["skopeo", "--insecure-policy", "inspect", "--config", f"{kind}:{saved}"]
+    config = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert config["config"] == runner.facts["config"]
+
+
+def test_push_sends_a_layer_once(runner: Result, builder: Result, registry: RegistryServer) -> None:
+    target = f"{registry.host}/team/runner:1"
+    assert runner.facts["digest"] in runner.run("push", target, "--dest-tls-verify=false")
+    before = registry.blobs()
+    assert {layer["digest"] for layer in runner.facts["layers"]} <= set(before)
+    runner.run("push", f"{registry.host}/team/runner:2", "--dest-tls-verify=false")
+    assert registry.blobs() == before
+    shared = [a for a, b in zip(runner.facts["layers"], builder.facts["layers"], strict=True) if a == b]
+    assert [layer["name"].partition(": ")[2] for layer in shared] == [
+        "base",
+        "engine environment",
+        "serving environment",
+    ]
+
+
+def test_a_wrong_command_line_says_what_there_is(runner: Result) -> None:
+    run = subprocess.run([runner.path, "lode"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "push REF" in run.stderr

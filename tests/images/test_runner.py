@@ -1,0 +1,105 @@
+"""The runner's image serves an engine as the README says, whoever runs it, and stops when told to."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cli.curl_forms import curl_forms
+from tests.images.container import Container, docker
+from tests.images.result import Result
+
+_FORMS = curl_forms(5000, 8000)
+_PROMPT = {"prompt": "The whale", "max_tokens": 8, "temperature": 0}
+
+
+@pytest.mark.parametrize("index", range(len(_FORMS)), ids=[form.name for form in _FORMS])
+def test_every_documented_request_is_answered(serving: Container, index: int) -> None:
+    form = curl_forms(serving.port(5000), serving.port(8000))[index]
+    run = subprocess.run(
+        [*form.arguments, "--fail", "--max-time", "60"], capture_output=True, text=True, check=True
+    )
+    assert any(
+        word in run.stdout for word in ('"succeeded"', "event: completed", "text_output", "output_ids")
+    )
+
+
+def test_triton_tells_its_metrics(serving: Container) -> None:
+    assert "nv_inference_request_success" in httpx.get(f"{serving.url(8002)}/metrics").text
+
+
+def test_an_engine_behind_a_url_gives_the_same_text(
+    runner: Result, serving: Container, engine_tar: Path, checkout_url: str
+) -> None:
+    folder = Path(engine_tar).parent
+    mount = f"{folder}:/weights:ro"
+    with Container(
+        runner.reference, "--volume", mount, "--env", "COG_WEIGHTS=file:///weights/engine.tar"
+    ) as other:
+        other.wait_ready()
+        assert other.predict(_PROMPT)["output"] is not None
+        assert "".join(other.predict(_PROMPT)["output"]) == "".join(serving.predict(_PROMPT)["output"])
+
+
+def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) -> None:
+    options = [
+        "--user",
+        "4321:4321",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--read-only",
+    ]
+    options += ["--tmpfs", "/tmp:mode=1777", "--tmpfs", "/home/cog:mode=1777"]
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, *options, "--volume", mount) as container:
+        container.wait_ready()
+        assert container.predict(_PROMPT)["status"] == "succeeded"
+
+
+def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_dir: Path) -> None:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
+        container.wait_ready()
+        (engine,) = _processes(container, "runner.engines.worker")
+        container.execute("sh", "-c", f"kill -9 {engine}")
+        pause = threading.Event()
+        for _ in range(600):
+            if container.predict(_PROMPT)["status"] == "succeeded":
+                break
+            pause.wait(0.1)
+        assert container.predict(_PROMPT)["status"] == "succeeded"
+        assert _processes(container, "runner.engines.worker") != [engine]
+        states = container.execute("sh", "-c", "cat /proc/[0-9]*/stat").splitlines()
+        assert not [state for state in states if state.rpartition(")")[2].split()[0] == "Z"]
+
+
+def test_a_stop_is_heard_by_the_server_not_forced(runner: Result, engine_dir: Path) -> None:
+    mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
+    with Container(runner.reference, "--volume", mount) as container:
+        container.wait_ready()
+        docker("stop", "--time", "60", container.id)
+        assert container.state()["ExitCode"] == 0
+        assert "SIGTERM" in container.logs()
+
+
+def test_a_missing_engine_is_told_by_its_code(runner: Result) -> None:
+    with Container(runner.reference) as container:
+        pause = threading.Event()
+        for _ in range(600):
+            if "E1301" in container.logs():
+                break
+            pause.wait(0.1)
+        assert "E1301 EngineNotFound" in container.logs()
+
+
+def _processes(container: Container, words: str) -> list[int]:
+    """The ids of the container's processes whose command line holds these words."""
+    script = 'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " < $p/cmdline)"; done 2> /dev/null'
+    lines = container.execute("sh", "-c", script).splitlines()
+    return [int(line.split()[0]) for line in lines if words in line and "sh -c" not in line]

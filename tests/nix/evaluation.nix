@@ -1,0 +1,234 @@
+# Tests that only evaluate: what holds of every image before anything is built.
+{ images, wheel }:
+
+let
+  names = builtins.attrNames images;
+  matches = pattern: text: builtins.match pattern text != null;
+  isRunner = matches ".*runner.*";
+  ofImages =
+    function:
+    builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = function images.${name};
+      }) names
+    );
+  constant = value: ofImages (_: value);
+  environment =
+    image: variable:
+    let
+      prefix = "${variable}=";
+      length = builtins.stringLength prefix;
+      found = builtins.filter (entry: builtins.substring 0 length entry == prefix) image.config.Env;
+    in
+    map (entry: builtins.substring length (-1) entry) found;
+
+  # Locks.
+  stacks = builtins.fromJSON (builtins.readFile ../../nix/locks/stacks.json);
+  lockOf = stack: builtins.fromJSON (builtins.readFile (../../nix/locks + "/${stack}.json"));
+  ofLocks = function: builtins.mapAttrs (stack: _: function (lockOf stack)) stacks;
+  normalized =
+    requirement:
+    let
+      name = builtins.head (builtins.match "([A-Za-z0-9._-]+).*" requirement);
+      lower = builtins.replaceStrings upperCase lowerCase name;
+    in
+    builtins.replaceStrings [ "_" "." ] [ "-" "-" ] lower;
+  letters = text: builtins.filter (letter: letter != "" && letter != [ ]) (builtins.split "" text);
+  upperCase = letters "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  lowerCase = letters "abcdefghijklmnopqrstuvwxyz";
+  none = ofLocks (_: [ ]);
+  filterFiles = predicate: ofLocks (lock: builtins.filter predicate lock.files);
+  isWheel = file: matches ".*\\.whl" file.file;
+in
+{
+  the-documented-images-are-there = {
+    expr = names;
+    expected = [
+      "cog-triton-builder"
+      "cog-triton-builder-cpu"
+      "cog-triton-runner-80"
+      "cog-triton-runner-86"
+      "cog-triton-runner-90"
+      "cog-triton-runner-cpu"
+      "cog-triton-runner-vllm-80"
+      "cog-triton-runner-vllm-86"
+      "cog-triton-runner-vllm-90"
+    ];
+  };
+  every-image-evaluates-to-a-derivation-of-its-name = {
+    expr = ofImages (image: matches "/nix/store/.*-${image.name}\\.drv" image.drvPath);
+    expected = constant true;
+  };
+  layers-are-ordered-by-rate-of-change = {
+    expr = ofImages (image: map (layer: layer.name) image.layers);
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = [
+          "layer-base"
+          "layer-engine-environment"
+          "layer-serving-environment"
+          (if isRunner name then "layer-runner-code" else "layer-builder-code")
+        ];
+      }) names
+    );
+  };
+  init-starts-cogs-server = {
+    expr = ofImages (image: image.config.Entrypoint ++ image.config.Cmd);
+    expected = constant [
+      "/bin/tini"
+      "--"
+      "python"
+      "-m"
+      "cog.server.http"
+      "--host"
+      "0.0.0.0"
+    ];
+  };
+  nobody-runs-as-root = {
+    expr = ofImages (image: image.config.User);
+    expected = constant "1000:1000";
+  };
+  runners-expose-cog-and-triton = {
+    expr = builtins.attrNames images.cog-triton-runner-86.config.ExposedPorts;
+    expected = [
+      "5000/tcp"
+      "8000/tcp"
+      "8001/tcp"
+      "8002/tcp"
+    ];
+  };
+  builders-expose-cog = {
+    expr = builtins.attrNames images.cog-triton-builder.config.ExposedPorts;
+    expected = [ "5000/tcp" ];
+  };
+  the-server-finds-its-runner-and-the-engines-python = {
+    expr = ofImages (
+      image:
+      environment image "COG_PREDICT_TYPE_STUB" ++ environment image "COG_TRITON_ENGINE_PYTHON"
+    );
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = [
+          "/src/${if isRunner name then "runner" else "builder"}/run.py:Runner"
+          "/opt/engine/bin/python"
+        ];
+      }) names
+    );
+  };
+  the-servers-python-is-first = {
+    expr = ofImages (image: map (path: builtins.substring 0 17 path) (environment image "PATH"));
+    expected = constant [ "/opt/serving/bin:" ];
+  };
+  the-driver-is-looked-for-last = {
+    expr = ofImages (
+      image:
+      map (matches "/opt/base/lib:(.*:)?/usr/lib/x86_64-linux-gnu:/usr/lib64:[^:]*") (
+        environment image "LD_LIBRARY_PATH"
+      )
+    );
+    expected = constant [ true ];
+  };
+  only-gpu-images-ask-for-a-gpu = {
+    expr = builtins.filter (name: environment images.${name} "NVIDIA_VISIBLE_DEVICES" == [ ]) names;
+    expected = [
+      "cog-triton-builder-cpu"
+      "cog-triton-runner-cpu"
+    ];
+  };
+  nothing-in-an-image-s-settings-names-the-store = {
+    expr = ofImages (image: matches ".*/nix/store/.*" (builtins.toJSON image.config));
+    expected = constant false;
+  };
+  slimmed-images-say-for-which-architecture = {
+    expr = ofImages (image: image.config.Labels."cog-triton.sm" or null);
+    expected = constant null // {
+      cog-triton-runner-80 = "80";
+      cog-triton-runner-86 = "86";
+      cog-triton-runner-90 = "90";
+      cog-triton-runner-vllm-80 = "80";
+      cog-triton-runner-vllm-86 = "86";
+      cog-triton-runner-vllm-90 = "90";
+    };
+  };
+  labels-name-kind-and-engine = {
+    expr = ofImages (
+      image:
+      map (name: image.config.Labels.${name}) [
+        "cog-triton.kind"
+        "cog-triton.engine"
+        "org.opencontainers.image.title"
+      ]
+    );
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = [
+          (if isRunner name then "runner" else "builder")
+          (
+            if matches ".*-vllm-.*" name then
+              "vllm 0.24.0"
+            else if matches ".*-cpu" name then
+              "transformers 5.23.0"
+            else
+              "tensorrt-llm 0.16.0"
+          )
+          name
+        ];
+      }) names
+    );
+  };
+  creation-is-a-time = {
+    expr = ofImages (
+      image:
+      matches "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
+        image.config.Labels."org.opencontainers.image.created"
+    );
+    expected = constant true;
+  };
+
+  every-lock-is-of-its-stack = {
+    expr = ofLocks (lock: "${lock.stack} ${lock.python}");
+    expected = builtins.mapAttrs (stack: spec: "${stack} ${spec.python}") stacks;
+  };
+  every-hash-is-well-formed = {
+    expr = filterFiles (file: !matches "[0-9a-f]{64}" file.sha256);
+    expected = none;
+  };
+  every-wheel-can-be-named-to-its-source = {
+    expr = filterFiles (file: isWheel file && (wheel file).name != file.file);
+    expected = none;
+  };
+  no-lock-names-a-host = {
+    expr = filterFiles (file: matches ".*://.*" (builtins.toJSON file));
+    expected = none;
+  };
+  every-requirement-of-every-wheel-is-in-its-lock = {
+    expr = ofLocks (
+      lock:
+      let
+        have = builtins.listToAttrs (
+          map (file: {
+            inherit (file) name;
+            value = true;
+          }) lock.files
+        );
+        wanted = builtins.concatMap (file: file.requires or [ ]) lock.files;
+      in
+      builtins.filter (requirement: !(have // lock.left_out) ? ${normalized requirement}) wanted
+    );
+    expected = none;
+  };
+  one-version-of-everything = {
+    expr = ofLocks (
+      lock:
+      let
+        byName = builtins.groupBy (file: file.name) lock.files;
+      in
+      builtins.filter (name: builtins.length byName.${name} != 1) (builtins.attrNames byName)
+    );
+    expected = none;
+  };
+}

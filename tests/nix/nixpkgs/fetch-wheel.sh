@@ -1,0 +1,31 @@
+# Puts the wheel that the URL's last part names at $out, from wherever pip is told to look.
+set -euo pipefail
+
+file=${url##*/}
+file=${file//%2B/+}
+case "$file" in
+    *.whl) ;;
+    *)
+        echo "stand-in fetchurl: it can only fetch wheels, not $file" >&2
+        exit 1
+        ;;
+esac
+IFS=- read -r name version python abi platforms <<< "${file%.whl}"
+tags=()
+if [ "$platforms" != any ]; then
+    tags+=(--implementation cp --abi "$abi")
+    for platform in ${platforms//./ }; do
+        tags+=(--platform "$platform")
+    done
+    case "$python" in
+        cp3*) tags+=(--python-version "3.${python#cp3}") ;;
+    esac
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+# By its hash: of one version there are often several wheels that would do.
+echo "$name==$version --hash=sha256:$sha256" > "$folder/requirements"
+python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps --only-binary :all: \
+    --ignore-requires-python "${tags[@]}" --dest "$folder" -r "$folder/requirements" 2> "$folder/log" \
+    || { cat "$folder/log" >&2; exit 1; }
+mv "$folder/$file" "$out"

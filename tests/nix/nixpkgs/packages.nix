@@ -1,0 +1,154 @@
+# The packages, with nixpkgs' names and the shape that nixpkgs gives them: programs in bin, libraries in lib.
+let
+  functions = import ./functions.nix;
+  inherit (functions) debian host runCommand;
+
+  glibc = debian {
+    name = "glibc";
+    packages = "libc6 libc-bin";
+    install = ''
+      rm -rf $out/bin $out/lib/gconv
+      mkdir $out/lib/locale
+      cp -a usr/lib/locale/C.utf8 $out/lib/locale
+    '';
+  };
+
+  program =
+    attributes:
+    debian (
+      {
+        loader = glibc;
+      }
+      // attributes
+    );
+
+  gccLibraries = program {
+    name = "gcc-lib";
+    packages = "libstdc++6 libgcc-s1 libgomp1";
+  };
+
+  zlib = program {
+    name = "zlib";
+    packages = "zlib1g";
+  };
+
+  python =
+    version:
+    program {
+      name = "python3-${version}";
+      packages = toString [
+        "python${version}-minimal"
+        "libpython${version}-minimal"
+        "libpython${version}-stdlib"
+        "libpython${version}"
+        "libpython${version}-dev"
+        "libbz2-1.0"
+        "libcrypt1"
+        "libdb5.3"
+        "libexpat1"
+        "libffi8"
+        "liblzma5"
+        "libncursesw6"
+        "libnsl2"
+        "libreadline8"
+        "libsqlite3-0"
+        "libssl3"
+        "libtinfo6"
+        "libtirpc3"
+        "libuuid1"
+      ];
+      libraries = [ zlib ];
+      install = ''
+        cp -a usr/lib/python${version} $out/lib
+        rm -rf $out/lib/python${version}/{__pycache__,config-*,sitecustomize.py,test} $out/lib/*.a
+        mkdir $out/include
+        cp -a usr/include/python${version} $out/include
+        cp -a usr/include/x86_64-linux-gnu/python${version}/pyconfig.h $out/include/python${version}
+        ln -s python${version} $out/bin/python3
+      '';
+    };
+
+  gcc = program {
+    name = "gcc";
+    packages = toString [
+      "gcc-12"
+      "cpp-12"
+      "libgcc-12-dev"
+      "binutils-x86-64-linux-gnu"
+      "libbinutils"
+      "libctf0"
+      "libctf-nobfd0"
+      "libc6"
+      "libc6-dev"
+      "libgcc-s1"
+      "libgmp10"
+      "libisl23"
+      "libjansson4"
+      "libmpc3"
+      "libmpfr6"
+      "libzstd1"
+      "linux-libc-dev"
+    ];
+    libraries = [ zlib ];
+    install = ''
+      rm -rf $out/bin/* $out/lib/*
+      cp -a usr lib lib64 $out
+      cp -a usr/lib/x86_64-linux-gnu/lib*.so* $out/lib
+      gcc=$out/usr/bin/x86_64-linux-gnu-gcc-12
+      printf '#!/bin/sh\nexec %s --sysroot=%s -B %s- "$@"\n' $gcc $out ''${gcc%-gcc-12} > $out/bin/gcc
+      chmod +x $out/bin/gcc
+    '';
+  };
+
+  # What is only evaluated here: its images can't be built without NVIDIA's files.
+  absent = name: runCommand name { } "echo 'stand-in: there is no ${name} here' >&2; exit 1";
+in
+{
+  inherit (functions)
+    closureInfo
+    fetchPypi
+    fetchurl
+    mkShell
+    runCommand
+    writeShellScriptBin
+    writeText
+    ;
+  inherit gcc glibc zlib;
+  stdenv.cc.cc.lib = gccLibraries;
+
+  lib.makeLibraryPath = packages: builtins.concatStringsSep ":" (map (each: "${each}/lib") packages);
+
+  bash = program {
+    name = "bash";
+    packages = "bash libtinfo6";
+    install = "rm -f $out/bin/*bug; ln -s bash $out/bin/sh";
+  };
+  coreutils = program {
+    name = "coreutils";
+    packages = "coreutils libacl1 libattr1 libgmp10 libpcre2-8-0 libselinux1";
+  };
+  tini = program {
+    name = "tini";
+    packages = "tini";
+  };
+  cacert = debian {
+    name = "cacert";
+    packages = "ca-certificates";
+    install = ''
+      rm -rf $out/bin $out/lib
+      mkdir -p $out/etc/ssl/certs
+      cat usr/share/ca-certificates/mozilla/*.crt > $out/etc/ssl/certs/ca-bundle.crt
+    '';
+  };
+  python310 = absent "python310";
+  python311 = python "3.11";
+  openmpi = absent "openmpi";
+
+  gnumake = host "make";
+  gnutar = host "tar";
+  jq = host "jq";
+  nixfmt-rfc-style = host "nixfmt";
+  pigz = host "pigz";
+  shellcheck = host "shellcheck";
+  skopeo = host "skopeo";
+}
