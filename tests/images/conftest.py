@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import os
 import subprocess
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.images.container import Container, docker
+from tests.images.container import Container, docker, http_server
 from tests.images.registry import RegistryServer
 from tests.images.result import Result, build
 
@@ -36,33 +34,29 @@ def builder() -> Result:
 
 
 @pytest.fixture(scope="session")
-def checkout_url() -> Iterator[str]:
-    """Where containers can fetch this checkout's files, as a user's `python -m http.server` offers them."""
-    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(ROOT))
-    with http.server.ThreadingHTTPServer((gateway, 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{gateway}:{server.server_port}"
-        server.shutdown()
+def engines() -> Iterator[Path]:
+    """A folder that everyone may read: containers run as a user of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
-def engine_tar(builder: Result, checkout_url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def engine_tar(builder: Result, engines: Path) -> Path:
     """The tiny engine, built in the builder's container and copied out of it as documented."""
-    path = tmp_path_factory.mktemp("engine") / "engine.tar"
-    with Container(builder.reference) as container:
+    path = engines / "engine.tar"
+    with Container(builder.reference) as container, http_server(ROOT) as url:
         container.wait_ready()
-        config = f"{checkout_url}/builder/examples/tiny/config.yaml"
-        answer = container.predict({"config": config})
+        answer = container.predict({"config": f"{url}/builder/examples/tiny/config.yaml"})
         assert answer["status"] == "succeeded", answer
         docker("container", "cp", f"{container.id}:/src/engine.tar", str(path))
     return path
 
 
 @pytest.fixture(scope="session")
-def engine_dir(engine_tar: Path) -> Path:
+def engine_dir(engine_tar: Path, engines: Path) -> Path:
     """The engine unpacked, as documented, to be mounted."""
-    folder = engine_tar.parent / "triton_model_repo" / "tensorrt_llm" / "1"
+    folder = engines / "triton_model_repo" / "tensorrt_llm" / "1"
     folder.mkdir(parents=True)
     subprocess.run(["tar", "xf", engine_tar, "-C", folder], check=True)
     return folder

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +23,17 @@ _POLL_S = 0.2
 def docker(*arguments: str) -> str:
     """Run a docker command; returns its stdout."""
     return subprocess.run(["docker", *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@contextmanager
+def http_server(folder: Path) -> Iterator[str]:
+    """Offer a folder's files to containers, as `python -m http.server` does; gives the URL they can ask."""
+    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer((gateway, 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{gateway}:{server.server_port}"
+        server.shutdown()
 
 
 class Container:

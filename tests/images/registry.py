@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 from types import TracebackType
 
@@ -47,7 +48,7 @@ class RegistryServer:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.communicate()
+        self._process.wait()
 
     def blobs(self) -> dict[str, int]:
         """Size of every blob that the registry has, by digest."""
@@ -59,5 +60,7 @@ class RegistryServer:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if match := re.search(r"listening on 127\.0\.0\.1:(\d+)", line):
+                # NOTE: it stops when nobody takes what it writes.
+                threading.Thread(target=self._process.stderr.read, daemon=True).start()
                 return int(match[1])
         raise AssertionError("the registry ended")

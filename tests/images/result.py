@@ -20,8 +20,8 @@ def nix(*arguments: str) -> str:
 
 def build(checkout: Path, name: str) -> Result:
     """`nix build .#NAME` in a checkout."""
-    path = nix("build", "--no-link", "--print-out-paths", f"{checkout}#{name}").strip()
-    return Result(Path(path))
+    (built,) = json.loads(nix("build", "--no-link", "--json", f"{checkout}#{name}"))
+    return Result(Path(built["outputs"]["out"]))
 
 
 class Result:

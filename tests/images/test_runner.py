@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cli.curl_forms import curl_forms
-from tests.images.container import Container, docker
+from tests.images.container import Container, docker, http_server
 from tests.images.result import Result
 
 _FORMS = curl_forms(5000, 8000)
@@ -32,17 +32,15 @@ def test_triton_tells_its_metrics(serving: Container) -> None:
     assert "nv_inference_request_success" in httpx.get(f"{serving.url(8002)}/metrics").text
 
 
-def test_an_engine_behind_a_url_gives_the_same_text(
-    runner: Result, serving: Container, engine_tar: Path, checkout_url: str
+def test_an_engine_that_cog_weights_names_gives_the_same_text(
+    runner: Result, serving: Container, engine_tar: Path
 ) -> None:
-    folder = Path(engine_tar).parent
-    mount = f"{folder}:/weights:ro"
-    with Container(
-        runner.reference, "--volume", mount, "--env", "COG_WEIGHTS=file:///weights/engine.tar"
-    ) as other:
-        other.wait_ready()
-        assert other.predict(_PROMPT)["output"] is not None
-        assert "".join(other.predict(_PROMPT)["output"]) == "".join(serving.predict(_PROMPT)["output"])
+    with http_server(engine_tar.parent) as url:
+        with Container(runner.reference, "--env", f"COG_WEIGHTS={url}/{engine_tar.name}") as other:
+            other.wait_ready()
+            answers = [container.predict(_PROMPT) for container in (serving, other)]
+    assert [answer["status"] for answer in answers] == ["succeeded", "succeeded"]
+    assert "".join(answers[0]["output"]) == "".join(answers[1]["output"]) != ""
 
 
 def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) -> None:
@@ -55,7 +53,7 @@ def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) ->
         "no-new-privileges",
         "--read-only",
     ]
-    options += ["--tmpfs", "/tmp:mode=1777", "--tmpfs", "/home/cog:mode=1777"]
+    options += ["--tmpfs", "/tmp:mode=1777,exec", "--tmpfs", "/home/cog:mode=1777"]
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(runner.reference, *options, "--volume", mount) as container:
         container.wait_ready()
