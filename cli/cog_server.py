@@ -20,7 +20,7 @@ import httpx
 from cli.openapi_schema import ROOT
 from errors import find_in_text
 from errors.triton_system import TritonStartFailed
-from runner.triton_server import check_port_free
+from runner.triton_ports import check_port_free
 
 _POLL_S = 0.1
 _STOP_GRACE_S = 20.0
@@ -131,11 +131,20 @@ class CogServer:
 
 
 def _last_error(log: str) -> str:
-    """The last line of a log that carries one of our codes."""
+    """The last text in a log that carries one of our codes."""
     for line in reversed(log.splitlines()):
-        if find_in_text(line) is not None:
-            return line
+        for text in _texts(line):
+            if find_in_text(text) is not None:
+                return text
     return ""
+
+
+def _texts(line: str) -> list[str]:
+    """What a line of a log says: the texts of one of Cog's JSON lines, else the line itself."""
+    try:
+        return [text for text in json.loads(line)["fields"].values() if isinstance(text, str)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [line]
 
 
 def _wait_for_session(session: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from errors.triton_arguments import InvalidTensor
 from runner.detokenizer import Detokenizer
 
 _MOST_STREAMS = 65536
@@ -37,7 +38,12 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         rows = len(inputs["TOKENS_BATCH"])
-        texts = [self._text(inputs, row) for row in range(rows)]
+        try:
+            texts = [self._text(inputs, row) for row in range(rows)]
+        except OverflowError:
+            wrong = int(inputs["TOKENS_BATCH"].min())
+            error = InvalidTensor(name="TOKENS_BATCH", expected="of token ids", value=wrong)
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         output = pb_utils.Tensor("OUTPUT", np.array([[text.encode()] for text in texts], dtype=object))
         return pb_utils.InferenceResponse([output])
 
@@ -47,7 +53,7 @@ class TritonPythonModel:
         if "STREAM_ID" not in inputs:
             text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skips_special)
             return text
-        is_last = bool(inputs["FINISH_REASON"][row].reshape(-1)[0])
+        is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].reshape(-1)[0])
         return self._continue(int(inputs["STREAM_ID"][row].reshape(-1)[0]), tokens, is_last)
 
     def _continue(self, stream_id: int, tokens: list[int], is_last: bool) -> str:

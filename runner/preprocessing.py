@@ -13,6 +13,8 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
+from errors.triton_arguments import InvalidTensor
+
 _OFFSET_PADDING = -1
 
 
@@ -37,7 +39,10 @@ class TritonPythonModel:
         try:
             outputs = self._encode(inputs)
         except UnicodeDecodeError as exc:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"text_input is not UTF-8: {exc}"))
+            error = InvalidTensor(
+                name="text_input, bad_words or stop_words", expected="UTF-8", value=exc.object
+            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
         return pb_utils.InferenceResponse(tensors)
 

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from engine.directory import Engine, load
+from engine.gpu import check_runs_here, detected_sm
+from engine.manifest import Manifest
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting
@@ -20,7 +22,8 @@ from runner.model_repository import render
 from runner.settings import Settings
 from runner.triton_client import TritonClient
 from runner.triton_install import install_triton
-from runner.triton_server import Log, TritonPorts, TritonServer
+from runner.triton_ports import TritonPorts
+from runner.triton_server import Log, TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -73,8 +76,12 @@ class Service:
     def _open_engine(self) -> Engine:
         settings = self._settings
         if settings.weights:
-            return open_engine(settings.weights, settings.cache_dir, progress=self._progress)
-        return load(settings.engine_dir)
+            return open_engine(
+                settings.weights, settings.cache_dir, check=_check_runs_here, progress=self._progress
+            )
+        engine = load(settings.engine_dir)
+        _check_runs_here(engine.manifest)
+        return engine
 
     def _check_world_size(self) -> None:
         built_for = self.engine.manifest.world_size
@@ -130,6 +137,11 @@ class Service:
         self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")
         for warning in self.engine.warnings:
             self._log(f"warning: {warning}")
+
+
+def _check_runs_here(manifest: Manifest) -> None:
+    """Raise E1322 or E1323 for an engine that this machine's GPU can't run, before it is fetched whole."""
+    check_runs_here(manifest, detected_sm())
 
 
 def _runtime_dir(http_port: int) -> Path:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from errors import find_in_text
@@ -35,87 +34,15 @@ from runner.engines.messages import (
 )
 from runner.engines.process import EngineCommand, EngineProcess
 from runner.relay import End, Relay, Stream
+from runner.slot_call import Call, Generation
 from runner.slot_metrics import SlotMetrics
-from runner.slot_request import SlotRequest, Tensors, batch_size, parse_row
+from runner.slot_request import Tensors, batch_size, parse_row
 
 _CANCEL_POLL_S = 0.05
 _CANCEL_DUTY = 5
 """Polling one stream costs Triton about 50 us; between two rounds at least this many rounds' time passes."""
 
 log = logging.getLogger("cog_triton.slot")
-
-
-class Generation:
-    """One row of a Triton request, from submit to its last response."""
-
-    __slots__ = ("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "stream")
-
-    def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
-        self.request_id = request_id
-        self.request = request
-        self.call = call
-        self.batch_index = batch_index
-        self.stream = Stream(self._respond)
-        self.collected = list(request.submit.input_ids) if request.includes_input else []
-        self.is_cancelled = False
-
-    def _respond(self, tokens: list[int], end: End | None) -> None:
-        if self.request.is_streaming:
-            self.call.respond(self.batch_index, tokens, end)
-            return
-        self.collected += tokens
-        if end is not None:
-            self.call.respond(self.batch_index, self.collected, end)
-
-
-class Call:
-    """One Triton request: its response sender and the rows still running."""
-
-    def __init__(self, sender: Any, request_id: str, stream_ids: Any | None, rows: int) -> None:
-        self.request_id = request_id
-        self._sender = sender
-        self._stream_ids = stream_ids
-        self._rows = rows
-        self._running = rows
-        self._in_use = threading.Lock()
-        """Held where the last response may go out, or must not."""
-
-    def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
-        """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
-        error = _error(end)
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
-        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        outputs = [] if error else self._outputs(batch_index, tokens, end)
-        response = pb_utils.InferenceResponse(outputs, error)
-        if end is None:
-            self._sender.send(response)
-            return
-        with self._in_use:
-            self._running -= 1
-            flags = 0 if self._running else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            self._sender.send(response, flags=flags)
-
-    def is_cancelled(self) -> bool:
-        """Ask Triton whether the client is gone; False once all rows have ended.
-
-        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
-        """
-        with self._in_use:
-            return self._running > 0 and bool(self._sender.is_cancelled())
-
-    def _outputs(self, batch_index: int, tokens: list[int], end: End | None) -> list[Any]:
-        outputs = [
-            pb_utils.Tensor("output_ids", np.array([[tokens]], dtype=np.int32)),
-            pb_utils.Tensor("sequence_length", np.array([[len(tokens)]], dtype=np.int32)),
-        ]
-        if self._rows > 1:
-            outputs.append(pb_utils.Tensor("batch_index", np.array([[batch_index]], dtype=np.int32)))
-        if self._stream_ids is not None:
-            outputs.append(pb_utils.Tensor("stream_id", self._stream_ids[batch_index : batch_index + 1]))
-        if end is not None or self._stream_ids is not None:
-            reason = str(end or "").encode()
-            outputs.append(pb_utils.Tensor("finish_reason", np.array([[reason]], dtype=object)))
-        return outputs
 
 
 class TritonPythonModel:
@@ -281,14 +208,6 @@ class TritonPythonModel:
             if not generation.is_cancelled and generation.call.is_cancelled():
                 self._cancel(generation)
         return time.perf_counter() - start_s
-
-
-def _error(end: End | None) -> Any | None:
-    if isinstance(end, CodedError):
-        return pb_utils.TritonError(str(end))
-    if end == "cancelled":
-        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
-    return None
 
 
 def _refuse(sender: Any, error: CodedError) -> None:

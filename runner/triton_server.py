@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
 from errors import find_in_text
 from errors.base import CodedError
-from errors.prompt import InvalidSetting, PortInUse
 from errors.triton_system import TritonStartFailed
 from runner.triton_install import TritonInstall
+from runner.triton_ports import TritonPorts
 from runner.triton_stubs import has_ended, stubs_of
 
 _READY_POLL_S = 0.05
@@ -42,43 +39,6 @@ Log = Callable[[str], None]
 """Takes a line for the operator."""
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
-
-
-@dataclass(frozen=True)
-class TritonPorts:
-    """Where Triton listens: ``host`` for all three."""
-
-    host: str
-    http: int
-    grpc: int
-    metrics: int
-
-    def check_free(self) -> None:
-        """Raise E1007 for the first port that somebody else has."""
-        for port, purpose, variable in (
-            (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),
-            (self.grpc, "Triton's gRPC", "TRITON_GRPC_PORT"),
-            (self.metrics, "Triton's metrics", "TRITON_METRICS_PORT"),
-        ):
-            check_port_free(self.host, port, purpose, variable)
-
-    @property
-    def http_url(self) -> str:
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
-        return f"http://{host}:{self.http}"
-
-
-def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
-    """Raise E1007 if ``port`` is taken, E1006 if it can't be listened on. ``variable`` sets it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            if exc.errno == errno.EADDRINUSE:
-                raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
-            expected = f"a port that can be listened on at {host} ({exc.strerror})"
-            raise InvalidSetting(name=variable, expected=expected, value=port) from exc
 
 
 class TritonServer:

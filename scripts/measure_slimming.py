@@ -17,7 +17,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -140,15 +140,19 @@ def compressed_size(file: Path, level: int) -> int:
 
 
 def markdown(measurements: Sequence[Measurement], sms: Sequence[int], level: int) -> str:
-    """The table, in MB (10^6 bytes), and in per cent of the compressed size before."""
-    heads = ["library", "file", f"gzip -{level}", *(f"SM {sm}" for sm in sms), *(f"SM {sm}, %" for sm in sms)]
+    """A table with a line for each measurement and one for all, in MB (10^6 bytes) and per cent."""
+    heads = ["", "files", f"gzip -{level}", *(f"SM {sm}" for sm in sms), *(f"SM {sm}, %" for sm in sms)]
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    total = Measurement("**total**")
-    for measurement in measurements:
-        total.add(measurement)
-        lines.append(_cells(measurement, sms))
-    lines.append(_cells(total, sms))
+    lines += [_cells(measurement, sms) for measurement in [*measurements, total("**all**", measurements)]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def total(name: str, measurements: Iterable[Measurement]) -> Measurement:
+    """The sums."""
+    whole = Measurement(name)
+    for measurement in measurements:
+        whole.add(measurement)
+    return whole
 
 
 def _cells(one: Measurement, sms: Sequence[int]) -> list[str]:
@@ -171,13 +175,15 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=1, choices=range(1, 10), help="of gzip (default: 1)")
     parser.add_argument("--cache", type=Path, default=Path(".cache/wheels"), help="folder the wheels stay in")
     options = parser.parse_args()
-    measurements: list[Measurement] = []
+    wheels: dict[str, list[Measurement]] = {}
     for requirement in options.wheels:
         wheel = download(requirement, options.cache)
         print(f"measuring {wheel.name}", file=sys.stderr)
         with tempfile.TemporaryDirectory(dir=options.cache) as scratch:
-            measurements += measure_wheel(wheel, options.sm, options.level, Path(scratch))
-    print(markdown(measurements, options.sm, options.level))
+            wheels[requirement] = list(measure_wheel(wheel, options.sm, options.level, Path(scratch)))
+    print(markdown([total(name, found) for name, found in wheels.items()], options.sm, options.level))
+    print()
+    print(markdown([one for found in wheels.values() for one in found], options.sm, options.level))
 
 
 if __name__ == "__main__":

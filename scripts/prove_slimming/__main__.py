@@ -7,9 +7,9 @@ folder with what is missing there). It copies torch and nvidia into the work fol
 goes, slims one copy to the GPU's architecture and one to another, and does the same work in each, with
 CUDA libraries of that copy alone:
 
-* twice in the whole one, which shows what is not the same from run to run anyway,
-* in the slim one: every result must be the same bits, every error the same error,
-* the same with all kernels loaded at once (CUDA_MODULE_LOADING=EAGER),
+* in the whole one, twice, and once with all kernels loaded at once (CUDA_MODULE_LOADING=EAGER): what is not
+  the same each time is left out,
+* in the slim one, as needed and at once: every result must be the same bits, every error the same error,
 * in the one for the other architecture: this must fail, with CUDA's "no kernel image is available",
 * kernels of three small libraries, built here with nvcc, whose containers hold one kind of code each.
 
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,22 +34,23 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SLIM = HERE.parents[1] / "nix" / "slim"
 COPIED = ("torch", "nvidia")
+VARIES = "varies"  # as workload.py says it
 NO_IMAGE = "no kernel image is available"
-WORKLOAD_TIMEOUT_S = 210
+WORKLOAD_TIMEOUT_S = 1800
 
 
 @dataclass
 class Run:
-    """What the workload did in one environment: results and errors by name, and the libraries it loaded."""
+    """What the workload did in one environment: outcomes by name, and the libraries it loaded."""
 
-    digests: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     libraries: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
-    def outcomes(self) -> dict[str, str]:
-        return self.digests | self.errors
+    def results(self) -> set[str]:
+        """The names of what ended without an error."""
+        return {name for name, outcome in self.outcomes.items() if ": " not in outcome}
 
 
 def main() -> None:
@@ -107,54 +108,49 @@ def _compare_environments(options: argparse.Namespace, pool: ThreadPoolExecutor)
         for library in run.libraries
         if any(Path(library).is_relative_to(options.site.resolve() / part) for part in COPIED)
     ]
-    findings += _same(runs["whole"], runs["whole again"], runs["slim"], "slim")
-    findings += _same(runs["whole"], runs["whole eager"], runs["slim eager"], "slim, loaded at once")
+    wholes = [runs["whole"], runs["whole again"], runs["whole eager"]]
+    findings += _same(wholes, runs["slim"], "slim") + _same(wholes, runs["slim eager"], "slim eager")
     return findings + _fails_plainly(runs["whole"], runs["other"])
 
 
-def _same(whole: Run, again: Run, slim: Run, name: str) -> list[str]:
-    """What a slim run did differently, of all that two whole runs did alike."""
-    if (
-        not whole.digests
-        or set(whole.outcomes) != set(again.outcomes)
-        or set(whole.outcomes) != set(slim.outcomes)
-    ):
-        sizes = [len(run.outcomes) for run in (whole, again, slim)]
-        return [f"{name}: not the same work was done everywhere: {sizes}"]
-    varying = {key for key, outcome in whole.outcomes.items() if again.outcomes[key] != outcome}
-    alike = {key for key, outcome in whole.outcomes.items() if slim.outcomes[key] == outcome}
-    compared = set(whole.outcomes) - varying
-    results = compared & alike & set(whole.digests)
-    print(f"{name}: {len(compared & alike)} of {len(compared)} outcomes are the same, {len(results)} of them")
-    print(f"    results bit for bit, the others errors; {len(varying)} vary anyway: {sorted(varying)}")
-    different = sorted(compared - alike)
-    return [f"{name}: {key}: {whole.outcomes[key]} became {slim.outcomes[key]}" for key in different]
+def _same(wholes: Sequence[Run], slim: Run, name: str) -> list[str]:
+    """What a slim run did differently, of all that the whole runs did alike."""
+    runs = [*wholes, slim]
+    finished = set.intersection(*(set(run.outcomes) for run in runs))
+    varying = set()
+    for key in finished:
+        outcomes = {run.outcomes[key] for run in wholes}
+        if len(outcomes) > 1 or VARIES in outcomes:
+            varying.add(key)
+    expected = {key: wholes[0].outcomes[key] for key in sorted(finished - varying)}
+    different = [key for key, outcome in expected.items() if slim.outcomes[key] != outcome]
+    results = wholes[0].results.intersection(expected).difference(different)
+    print(f"{name}: {len(results)} results the same bit for bit, and {len(different)} outcomes different;")
+    print(f"    the same errors: {len(set(expected) - wholes[0].results)}")
+    print(f"    left out, since they vary anyway: {len(varying)}: {', '.join(sorted(varying))}")
+    findings = [f"{name}: {key}: {expected[key]} became {slim.outcomes[key]}" for key in different]
+    if not finished or any(set(run.outcomes) != finished for run in runs):
+        findings.append(f"{name}: not all work was finished: {[len(run.outcomes) for run in runs]}")
+    return findings
 
 
 def _fails_plainly(whole: Run, other: Run) -> list[str]:
-    failed = {key: error for key, error in other.errors.items() if key in whole.digests}
+    failed = {key: other.outcomes[key] for key in whole.results & set(other.outcomes) - other.results}
     plain = [key for key, error in failed.items() if NO_IMAGE in error]
     rest = Counter(error for error in failed.values() if NO_IMAGE not in error)
-    print(f"other: {len(failed)} of {len(whole.digests)} fail, {len(plain)} of them with {NO_IMAGE!r}")
+    still = sorted(whole.results & other.results)
+    print(f"other: {len(failed)} of {len(whole.results)} fail, {len(plain)} of them with {NO_IMAGE!r}")
     for error, count in rest.most_common(12):
         print(f"    {count} x {error}")
-    still = sorted(set(other.digests) & set(whole.digests))
-    print(f"    still {len(still)} results, such as {', '.join(still[:12])}")
+    print(f"    {len(still)} need no kernel: {', '.join(still)}")
     return [] if plain else [f"the environment for the other architecture fails without {NO_IMAGE!r}"]
 
 
 def _workload(name: str, copy: Path, loading: str, options: argparse.Namespace) -> Run:
     results = (options.results or options.work) / f"{name.replace(' ', '-')}.jsonl"
     environment = _environment(copy, options.path) | {"CUDA_MODULE_LOADING": loading}
-    command = [
-        sys.executable,
-        str(HERE / "workload.py"),
-        str(results),
-        "--only",
-        options.only,
-        "--device",
-        options.device,
-    ]
+    arguments = [str(results), "--only", options.only, "--device", options.device]
+    command = [sys.executable, str(HERE / "workload.py"), *arguments]
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -163,30 +159,26 @@ def _workload(name: str, copy: Path, loading: str, options: argparse.Namespace) 
         if done.returncode:
             print(f"{name}: exit status {done.returncode}: {done.stderr[-2000:]}")
     except subprocess.TimeoutExpired:
-        print(f"{name}: still at work after {WORKLOAD_TIMEOUT_S} s")
+        print(f"{name}: still at work after {WORKLOAD_TIMEOUT_S} s", flush=True)
     run = Run(seconds=time.monotonic() - started)
     for line in results.read_text().splitlines() if results.exists() else []:
-        outcome = json.loads(line)
-        if "name" not in outcome:
-            run.libraries = outcome["libraries"]
-        elif "digest" in outcome:
-            run.digests[outcome["name"]] = outcome["digest"]
+        content = json.loads(line)
+        if "name" in content:
+            run.outcomes[content["name"]] = content["outcome"]
         else:
-            run.errors[outcome["name"]] = outcome["error"]
+            run.libraries = content["libraries"]
     own = [library for library in run.libraries if Path(library).is_relative_to(copy.resolve())]
-    print(
-        f"{name}: {len(own)} libraries of {copy}, {len(run.digests)} results, {len(run.errors)} errors",
-        flush=True,
-    )
+    print(f"{name}: {len(own)} libraries of {copy}, {len(run.results)} results", flush=True)
     return run
 
 
-def _environment(copy: Path, path: str) -> Mapping[str, str]:
+def _environment(copy: Path, path: str) -> dict[str, str]:
     parts = [str(copy.resolve()), *filter(None, [path])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(parts),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
         "HF_HUB_OFFLINE": "1",
     }
 

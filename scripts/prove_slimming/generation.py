@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import torch
+from check import Check
 
 
-def checks(device: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def checks(device: str) -> Iterator[Check]:
     """One check per type and attention."""
     for attention in ("sdpa", "eager"):
         for dtype in (torch.bfloat16, torch.float32):
             name = f"generation Llama {attention} {dtype}"
-            yield name, lambda attention=attention, dtype=dtype: _generated(attention, dtype, device)
+            yield name, partial(_generated, attention, dtype, device)
 
 
 def _generated(attention: str, dtype: torch.dtype, device: str) -> object:

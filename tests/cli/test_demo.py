@@ -62,3 +62,15 @@ def test_the_demo_names_a_taken_port_and_its_variable(ports: dict[str, str], tmp
     assert ports["PORT"] in result.stderr
     assert "set PORT to a free port" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(engine_python() == sys.executable, reason="needs the engine environment (make setup)")
+def test_the_demo_names_a_taken_port_of_triton(ports: dict[str, str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", int(ports["TRITON_GRPC_PORT"]))):
+        result = run_demo(ports, tmp_path)
+    assert result.returncode == 2
+    message = result.stderr.strip()
+    assert message.startswith("E1007 PortInUse")
+    assert ports["TRITON_GRPC_PORT"] in message
+    assert message.endswith("set TRITON_GRPC_PORT to a free port.")

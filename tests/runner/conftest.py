@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from tests.runner.paced_engine import PacedModel
     from tests.runner.servers import CogUnderTest, TritonUnderTest
 
-TOKENS_PER_SECOND = 200
-
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -28,7 +26,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session")
 def paced(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
-    from tests.runner.paced_engine import make_paced_model
+    from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
 
     return make_paced_model(tmp_path_factory.mktemp("paced") / "model", TOKENS_PER_SECOND)
 
@@ -46,7 +44,7 @@ def triton(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     """The runner's Cog server on the paced engine's tar. It must stay as it is."""
-    from tests.runner.paced_engine import make_paced_model
+    from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
     from tests.runner.servers import CogUnderTest, shared_memory, triton_pids, worker_pids
 
     folder = tmp_path_factory.mktemp("cog")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.conftest import TOKENS_PER_SECOND
+from tests.runner.paced_engine import TOKENS_PER_SECOND
 from tests.runner.servers import HOST, CogUnderTest
 
 QUESTION = "What is machine learning?"

@@ -25,7 +25,7 @@ _CUDA_MACHINE = 190
 
 _NO_INDEX_FITS = 0xFFFF
 _PROGBITS, _RELA, _NOBITS = 1, 4, 8
-_ALLOCATED, _EXECUTABLE = 2, 4
+_ALLOCATED = 2
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Section:
         return self.offset + self.size
 
     @property
-    def is_data(self) -> bool:
-        """Whether it is loaded from the file and not run."""
-        return self.type == _PROGBITS and self.flags & (_ALLOCATED | _EXECUTABLE) == _ALLOCATED
+    def is_loaded(self) -> bool:
+        """Whether its bytes in the file become memory; in a file of debug information alone they don't."""
+        return self.type == _PROGBITS and bool(self.flags & _ALLOCATED)
 
     def address_of(self, offset: int) -> int:
         return offset - self.offset + self.address
@@ -62,8 +62,9 @@ class Library:
     machine: int
     sections: tuple[Section, ...]
 
-    def named(self, *names: str) -> list[Section]:
-        return [section for section in self.sections if section.name in names]
+    def loaded(self, *names: str) -> list[Section]:
+        """The sections of these names that are loaded."""
+        return [section for section in self.sections if section.name in names and section.is_loaded]
 
 
 def read_library(data: mmap.mmap) -> Library | None:

@@ -86,12 +86,12 @@ def survey(path: Path, sm: int) -> Survey | None:
 
 
 def _survey(data: mmap.mmap, library: Library, path: Path, mtime_ns: int, sm: int) -> Survey:
-    device_sections = library.named(*CONTAINER_SECTIONS, RESOURCE_SECTION)
+    device_sections = library.loaded(*CONTAINER_SECTIONS, RESOURCE_SECTION)
     _refuse_unknown_sections(library)
     found = pointers(data, library, device_sections) if device_sections else {}
     containers = [
         container
-        for section in library.named(*CONTAINER_SECTIONS)
+        for section in library.loaded(*CONTAINER_SECTIONS)
         for container in containers_in(data, section.offset, section.end)
     ]
     _check_pointers(data, library, found, containers)
@@ -117,7 +117,7 @@ def _refuse_unknown_sections(library: Library) -> None:
     known = (*CONTAINER_SECTIONS, WRAPPER_SECTION)
     for section in library.sections:
         of_cuda = section.name.startswith((".nv", "__nv")) and "fatbin" in section.name.lower()
-        if section.is_data and of_cuda and section.name not in known:
+        if section.is_loaded and of_cuda and section.name not in known:
             raise NotUnderstood(f"device code in a section {section.name}")
 
 
@@ -125,7 +125,7 @@ def _check_pointers(
     data: mmap.mmap, library: Library, found: dict[int, int], containers: Iterable[Container]
 ) -> None:
     """Refuses a library in which something points into a container, or a wrapper at none."""
-    sections = library.named(*CONTAINER_SECTIONS)
+    sections = library.loaded(*CONTAINER_SECTIONS)
     starts = {
         section.address_of(container.offset)
         for container in containers
@@ -135,7 +135,7 @@ def _check_pointers(
     for address in found.values():
         if address not in starts and any(0 <= address - one.address < one.size for one in sections):
             raise NotUnderstood(f"a pointer to {address:#x}, inside a container of device code")
-    for section in library.named(WRAPPER_SECTION):
+    for section in library.loaded(WRAPPER_SECTION):
         for place, address in _wrapped(data, section, found):
             if address not in starts:
                 raise NotUnderstood(
@@ -157,7 +157,7 @@ def _wrapped(data: mmap.mmap, section: Section, found: dict[int, int]) -> Iterat
 
 def _resources(data: mmap.mmap, library: Library, found: dict[int, int]) -> Iterator[Container]:
     """The containers among CASK's resources: what the library points at and starts as a container does."""
-    for section in library.named(RESOURCE_SECTION):
+    for section in library.loaded(RESOURCE_SECTION):
         offsets = {section.offset_of(address) for address in found.values()}
         for offset in sorted(offsets):
             if section.offset <= offset < section.end and data[offset : offset + len(MAGIC)] == MAGIC:
@@ -168,7 +168,7 @@ def _elsewhere(data: mmap.mmap, library: Library, accounted: set[int]) -> int:
     """Bytes of containers that are left alone."""
     total = 0
     for section in library.sections:
-        if not section.is_data or section.name in CONTAINER_SECTIONS:
+        if not section.is_loaded or section.name in CONTAINER_SECTIONS:
             continue
         position = section.offset
         while (position := data.find(MAGIC, position, section.end)) >= 0:

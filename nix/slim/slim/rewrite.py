@@ -28,8 +28,14 @@ _SIZE_AT = 8
 
 
 def rewrite(plan: Survey, sm: int) -> None:
-    """Applies `plan` to its library; SlimError if the file is no longer the one that was surveyed."""
-    unfinished = plan.path.with_name(f".{plan.path.name}{UNFINISHED_SUFFIX}")
+    """Applies `plan` to its library; SlimError where that can't be done or the file is another one by now."""
+    try:
+        _replace(plan, sm, plan.path.with_name(f".{plan.path.name}{UNFINISHED_SUFFIX}"))
+    except OSError as error:
+        raise SlimError(f"{plan.path} is left as it was: {error.strerror}") from error
+
+
+def _replace(plan: Survey, sm: int, unfinished: Path) -> None:
     try:
         with plan.path.open("rb") as old, unfinished.open("wb") as new:
             status = os.fstat(old.fileno())

@@ -62,17 +62,19 @@ class LibraryMaker:
     """Collects what a library holds; `made` lays it out.
 
     `resources` alternate with `resource_table` in one section, as CASK does it; `registered` says whether
-    wrappers point at the containers.
+    wrappers point at the containers; `section_types` gives a section another type and other flags.
     """
 
     containers: Sequence[bytes] = ()
     relocatable: Sequence[bytes] = ()
     resources: Sequence[bytes] = ()
     resource_table: bytes = b"\x10\0\0\0 a table, not a container"
+    resources_first: bool = False
     in_rodata: bytes = b""
     registered: bool = True
     type: int = 3
     machine: int = 62
+    section_types: dict[str, tuple[int, int]] = field(default_factory=dict)
     extra_sections: dict[str, bytes] = field(default_factory=dict)
     extra_pointers: dict[int, int] = field(default_factory=dict)
 
@@ -102,6 +104,7 @@ class LibraryMaker:
             (".nv_fatbin", list(self.containers)),
             (".cask_resource", resources),
         ]
+        found.sort(key=lambda pair: self.resources_first and pair[0] != ".cask_resource")
         return [(name, parts) for name, parts in found if parts]
 
     def _place(
@@ -125,6 +128,7 @@ class LibraryMaker:
         for name, kind, flags, blob in blobs:
             content += bytes(-len(content) % 8)
             name_at = names.index(b"\0" + name.encode() + b"\0") + 1
+            kind, flags = self.section_types.get(name, (kind, flags))
             address = ADDRESS_OF_FILE_START + len(content)
             headers.append(
                 _SECTION_HEADER.pack(name_at, kind, flags, address, len(content), len(blob), 0, 0, 8, 0)

@@ -16,6 +16,8 @@ from slim.rewrite import rewrite
 from tests.nix.slim.elf_maker import ELF, PTX, Image, LibraryMaker, container, library
 
 FOLDER = Path(__file__).resolve().parents[3] / "nix" / "slim"
+PROGBITS, NOBITS = 1, 8
+ALLOCATED, EXECUTABLE = 2, 4
 FAT = container(Image(ELF, 80), Image(ELF, 86, payload=b"for 86" * 50), Image(PTX, 90))
 FOREIGN = container(Image(ELF, 90))
 
@@ -58,14 +60,19 @@ def test_slimming_again_touches_nothing(tree: Path) -> None:
     assert (file.stat().st_ino, snapshot(tree)) == before
 
 
-def test_same_input_same_output_with_any_number_of_processes(tree: Path, tmp_path: Path) -> None:
+def test_same_input_same_output_with_any_number_of_processes(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a.so", "b.so", "c.so"):
         (tree / name).write_bytes(library(FAT))
-    copy = tmp_path / "copy" / "elsewhere"
-    subprocess.run(["cp", "-rp", str(tree), str(copy.parent)], check=True)
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-rp", str(tree), str(copy)], check=True)
     assert main(["--sm", "86", str(tree)]) == 0
-    assert main(["--sm", "86", "-j", "3", str(copy.parent)]) == 0
-    assert list(snapshot(tree).values()) == list(snapshot(copy.parent).values())
+    capsys.readouterr()
+    assert main(["--sm", "86", "-j", "3", str(copy)]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:6]]
+    assert rows == ["a.so", "b.so", "c.so", "torch/libtorch_cuda.so", "total"]
+    assert list(snapshot(tree).values()) == list(snapshot(copy).values())
 
 
 def test_keeps_mode_and_times(tree: Path) -> None:
@@ -141,6 +148,7 @@ def test_does_not_reach_through_links(tree: Path, tmp_path: Path) -> None:
     hard = tmp_path / "package-cache.so"
     os.link(tree / "torch" / "libtorch_cuda.so", hard)
     assert main(["--sm", "86", str(tree)]) == 0
+    assert (tree / "link.so").is_symlink()
     assert outside.read_bytes() == library(FAT)
     assert hard.read_bytes() == library(FAT, FOREIGN, FAT)
 
@@ -166,6 +174,47 @@ def test_of_resources_only_those_for_other_gpus_go(tree: Path, capsys: pytest.Ca
     assert FOREIGN not in after
     assert after.count(maker.resource_table) == 3
     assert main(["--check", "86", str(tree)]) == 0
+
+
+def test_finds_device_code_in_a_section_that_can_be_run(tree: Path) -> None:
+    made = LibraryMaker(
+        containers=[FAT], section_types={".nv_fatbin": (PROGBITS, ALLOCATED | EXECUTABLE)}
+    ).made()
+    (tree / "libodd.so").write_bytes(made)
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert FAT not in (tree / "libodd.so").read_bytes()
+
+
+def test_leaves_a_file_of_debug_information_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sections are named and placed like the library's, and their bytes are not there."""
+    types = dict.fromkeys((".nv_fatbin", ".nvFatBinSegment", ".rodata"), (NOBITS, ALLOCATED))
+    maker = LibraryMaker(containers=[FAT], in_rodata=FOREIGN, section_types=types)
+    made = maker.made().replace(FAT, b"\xab" * len(FAT))
+    (tree / "libtorch_cuda.so.debug").write_bytes(made)
+    assert main(["--sm", "86", str(tree)]) == 0
+    assert "debug" not in capsys.readouterr().out
+    assert (tree / "libtorch_cuda.so.debug").read_bytes() == made
+
+
+def test_wherever_the_resources_lie_all_that_goes_goes(tree: Path) -> None:
+    for first in (False, True):
+        maker = LibraryMaker(containers=[FAT, FOREIGN], resources=[FOREIGN, FOREIGN], resources_first=first)
+        (tree / "libcublasLt.so").write_bytes(maker.made())
+        assert main(["--sm", "86", str(tree)]) == 0
+        assert main(["--check", "86", str(tree)]) == 0
+        after = (tree / "libcublasLt.so").read_bytes()
+        assert after.count(container(Image(ELF, 86, payload=b"for 86" * 50))) == 1
+        assert after.count(container()) == 3
+
+
+def test_a_result_that_is_not_what_was_planned_is_thrown_away(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(tree)
+    monkeypatch.setattr("slim.rewrite._moves", lambda cut: iter(()))
+    assert main(["--sm", "86", str(tree)]) == 3
+    assert "libtorch_cuda.so" in capsys.readouterr().err
+    assert snapshot(tree) == before
 
 
 def test_a_stopped_run_is_seen_and_finished_by_the_next(
@@ -194,7 +243,7 @@ def test_a_disk_that_takes_no_file_leaves_all_whole(tree: Path, capsys: pytest.C
     (tree / "torch" / ".libtorch_cuda.so.slim-unfinished").mkdir()  # its place is taken
     before = snapshot(tree)
     assert main(["--sm", "86", str(tree)]) == 3
-    assert "slim-unfinished" in capsys.readouterr().err
+    assert "libtorch_cuda.so is left as it was: Is a directory" in capsys.readouterr().err
     assert snapshot(tree) == before
 
 

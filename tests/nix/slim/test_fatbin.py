@@ -50,6 +50,8 @@ def patched(content: bytes, offset: int, value: bytes) -> bytes:
         (patched(GOOD, 8, b"\xff" * 8), "longer than its section"),
         (patched(GOOD, 8, b"\x10"), "an entry of device code cut off"),
         (patched(GOOD, 8, b"\x50"), "longer than its container"),
+        (patched(GOOD, 16 + 4, b"\x44"), "header size 68"),
+        (patched(GOOD, 16 + 8, b"\x19"), "payload size 25"),
         (GOOD + b"junk", "a container of device code cut off"),
         (GOOD + b"\0\0\0\0junk", "bytes at"),
         (GOOD + b"junk" * 4, "magic 6a756e6b"),
@@ -103,6 +105,13 @@ def test_refuses_a_machine_whose_relocations_it_does_not_know(tmp_path: Path) ->
 @pytest.mark.parametrize("keep", [1000, 70])
 def test_refuses_a_truncated_library(tmp_path: Path, keep: int) -> None:
     assert "in a file of" in refusal(tmp_path, library(container(Image(ELF, 86, payload=bytes(2000))))[:keep])
+
+
+def test_refuses_a_section_that_ends_after_the_file(tmp_path: Path) -> None:
+    made = library(GOOD)
+    headers = struct.unpack_from("<Q", made, 40)[0]
+    rodata = headers + 2 * 64
+    assert ".rodata up to" in refusal(tmp_path, patched(made, rodata + 32, struct.pack("<Q", len(made))))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""The ports that Triton listens on, and whether they can be had."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+
+from errors.prompt import InvalidSetting, PortInUse
+
+
+@dataclass(frozen=True)
+class TritonPorts:
+    """Where Triton listens: ``host`` for all three."""
+
+    host: str
+    http: int
+    grpc: int
+    metrics: int
+
+    def check_free(self) -> None:
+        """Raise E1007 for the first port that somebody else, or another of these, has."""
+        ours: set[int] = set()
+        for port, purpose, variable in (
+            (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),
+            (self.grpc, "Triton's gRPC", "TRITON_GRPC_PORT"),
+            (self.metrics, "Triton's metrics", "TRITON_METRICS_PORT"),
+        ):
+            if port in ours:
+                raise PortInUse(port=port, purpose=purpose, variable=variable)
+            check_port_free(self.host, port, purpose, variable)
+            ours.add(port)
+
+    @property
+    def http_url(self) -> str:
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
+        return f"http://{host}:{self.http}"
+
+
+def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
+    """Raise E1007 if ``port`` is taken, E1006 if it can't be listened on. ``variable`` sets it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            if exc.errno == errno.EADDRINUSE:
+                raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
+            expected = f"a port that can be listened on at {host} ({exc.strerror})"
+            raise InvalidSetting(name=variable, expected=expected, value=port) from exc

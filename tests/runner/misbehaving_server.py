@@ -1,0 +1,69 @@
+"""A stand-in for Triton's HTTP server that does what a server should not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from runner.triton_client import TritonClient
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TIMEOUT_S = 0.5
+"""How long its clients wait in silence."""
+
+
+@asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[TritonClient]:
+    """A client of a server that answers every ``generate`` and ``generate_stream`` so."""
+    app = web.Application()
+    app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
+    app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with TritonClient(url, TIMEOUT_S) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def stream(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Handler:
+    """A handler that sends these bytes piece by piece and then does what it is told, or ends well."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        if then is not None:
+            await then(request)
+        return response
+
+    return handle
+
+
+def answer(status: int, body: bytes, content_type: str = "application/json") -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body, headers={"Content-Type": content_type})
+
+    return handle
+
+
+async def reset(request: web.Request) -> None:
+    """Break the connection off, as a killed server does."""
+    assert request.transport is not None
+    connection = request.transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    request.transport.abort()
+
+
+async def be_silent(request: web.Request) -> None:
+    await asyncio.sleep(60)

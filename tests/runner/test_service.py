@@ -1,0 +1,55 @@
+"""What a runner checks before it starts anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.gpu import detected_sm
+from engine.manifest import EngineFacts
+from engine.pack import pack
+from engine.unpack import unpack
+from errors.engine_artifact import GpuRequired
+from errors.prompt import InvalidSetting
+from runner.service import Service
+from runner.settings import load_settings
+
+
+def engine_tar(folder: Path, facts: EngineFacts) -> Path:
+    content = folder / "content"
+    content.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (content / name).write_text(json.dumps({}))
+    pack(content, facts, folder / "engine.tar")
+    return folder / "engine.tar"
+
+
+def open_service(tmp_path: Path, **environment: str) -> None:
+    settings = load_settings({"COG_TRITON_CACHE": str(tmp_path / "cache"), **environment})
+    asyncio.run(Service(settings, lambda line: None).open())
+
+
+@pytest.mark.skipif(detected_sm() is not None, reason="there is a GPU")
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_an_engine_that_needs_a_gpu_is_refused_before_anything_starts(
+    tmp_path: Path, is_directory: bool
+) -> None:
+    tar = engine_tar(tmp_path, EngineFacts(engine_kind="tensorrt_llm", sm=86))
+    environment = {"COG_WEIGHTS": str(tar)}
+    if is_directory:
+        with tar.open("rb") as stream:
+            unpack(stream, tmp_path / "engine")
+        environment = {"ENGINE_DIR": str(tmp_path / "engine")}
+    with pytest.raises(GpuRequired, match="E1323"):
+        open_service(tmp_path, **environment)
+    engines = tmp_path / "cache" / "engines"
+    assert not engines.exists() or not [path for path in engines.iterdir() if path.is_dir()]
+
+
+def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) -> None:
+    tar = engine_tar(tmp_path, EngineFacts(engine_kind="paced", world_size=2))
+    with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 2"):
+        open_service(tmp_path, COG_WEIGHTS=str(tar), WORLD_SIZE="4")

@@ -1,0 +1,133 @@
+"""The models before and behind the engine slot, asked alone: text to token ids and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from tests.runner.servers import HOST, TritonUnderTest
+
+
+class Asker:
+    """Asks a Triton model over gRPC."""
+
+    def __init__(self, port: int) -> None:
+        self._client = grpcclient.InferenceServerClient(url=f"{HOST}:{port}")
+
+    def __call__(self, model: str, output: str, **tensors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        inputs = []
+        for name, array in tensors.items():
+            tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        asked_for = [grpcclient.InferRequestedOutput(output)]
+        result: npt.NDArray[Any] = self._client.infer(model, inputs, outputs=asked_for).as_numpy(output)
+        return result
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def ask(triton: TritonUnderTest) -> Iterator[Asker]:
+    asker = Asker(triton.grpc_port)
+    yield asker
+    asker.close()
+
+
+def texts(*rows: list[str | bytes]) -> npt.NDArray[Any]:
+    return np.array(rows, dtype=object)
+
+
+def lengths(*values: int) -> npt.NDArray[Any]:
+    return np.array([[value] for value in values], np.uint32)
+
+
+def test_texts_become_rows_padded_to_the_longest(ask: Asker, triton: TritonUnderTest) -> None:
+    ids = ask(
+        "preprocessing", "INPUT_ID", QUERY=texts(["What is"], ["日本"]), REQUEST_OUTPUT_LEN=lengths(1, 1)
+    )
+    expected = [triton.model.ids("What is"), triton.model.ids("日本")]
+    width = max(map(len, expected))
+    pad = triton.service.model.pad_id
+    assert ids.tolist() == [row + [pad] * (width - len(row)) for row in expected]
+
+
+def test_an_unsigned_length_beyond_the_signed_ones_stays_huge(ask: Asker) -> None:
+    cut = ask(
+        "preprocessing", "REQUEST_OUTPUT_LEN", QUERY=texts(["a"]), REQUEST_OUTPUT_LEN=lengths(2**32 - 1)
+    )
+    assert cut.tolist() == [[2**31 - 1]]
+
+
+def test_words_become_flattened_ids_and_cumulative_ends(ask: Asker, triton: TritonUnderTest) -> None:
+    words = ["Fire", "日", ""]
+    table = ask(
+        *("preprocessing", "STOP_WORDS_IDS"),
+        QUERY=texts(["a"]),
+        REQUEST_OUTPUT_LEN=lengths(1),
+        STOP_WORDS_DICT=texts([*words]),
+    )
+    spellings = [triton.model.ids(text) for text in ("Fire", " Fire", "日", " 日")]
+    flat = [token for ids in spellings for token in ids]
+    ends = np.cumsum([len(ids) for ids in spellings]).tolist()
+    assert table.shape == (1, 2, len(flat))
+    assert table[0, 0].tolist() == flat
+    assert table[0, 1].tolist() == ends + [-1] * (len(flat) - len(ends))
+
+
+def test_no_words_are_an_empty_table(ask: Asker) -> None:
+    table = ask("preprocessing", "BAD_WORDS_IDS", QUERY=texts(["a"]), REQUEST_OUTPUT_LEN=lengths(1))
+    assert table.shape == (1, 2, 0)
+
+
+def test_a_text_that_is_not_utf_8_is_e1103(ask: Asker) -> None:
+    with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: text_input"):
+        ask("preprocessing", "INPUT_ID", QUERY=texts([b"\xff\xfe"]), REQUEST_OUTPUT_LEN=lengths(1))
+
+
+def test_token_ids_become_texts_row_by_row(ask: Asker, triton: TritonUnderTest) -> None:
+    rows = [triton.model.ids("What is"), triton.model.ids("日本")]
+    width = max(map(len, rows))
+    tokens = np.array([[row + [-1] * (width - len(row))] for row in rows], np.int32)
+    counts = np.array([[len(row)] for row in rows], np.int32)
+    decoded = ask("postprocessing", "OUTPUT", TOKENS_BATCH=tokens, SEQUENCE_LENGTH=counts)
+    assert [bytes(row[0]).decode() for row in decoded] == ["What is", "日本"]
+
+
+def test_what_one_response_of_a_stream_leaves_undecided_is_decided_by_the_next(
+    ask: Asker, triton: TritonUnderTest
+) -> None:
+    def decode(token: int, reason: bytes) -> str:
+        decoded = ask(
+            *("postprocessing", "OUTPUT"),
+            TOKENS_BATCH=np.array([[[token]]], np.int32),
+            SEQUENCE_LENGTH=np.array([[1]], np.int32),
+            STREAM_ID=np.array([[4711]], np.int64),
+            FINISH_REASON=np.array([[reason]], dtype=object),
+        )
+        return bytes(decoded[0][0]).decode()
+
+    first, second, third = triton.model.ids("日")
+    assert [decode(first, b""), decode(second, b""), decode(third, b"")] == ["", "", "日"]
+    assert [decode(first, b""), decode(second, b"length")] == [
+        "",
+        triton.model.tokenizer.decode([first, second]),
+    ]
+    assert decode(first, b"end") == triton.model.tokenizer.decode([first]), "the stream before has ended"
+
+
+@pytest.mark.parametrize("token", [-1, -(2**31)])
+def test_a_token_id_that_is_none_is_e1103(ask: Asker, token: int) -> None:
+    with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: TOKENS_BATCH"):
+        ask(
+            *("postprocessing", "OUTPUT"),
+            TOKENS_BATCH=np.array([[[token]]], np.int32),
+            SEQUENCE_LENGTH=np.array([[1]], np.int32),
+        )
