@@ -36,7 +36,7 @@ def test_a_change_in_our_code_changes_the_top_layer_alone(
     checkout = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
     with (checkout / "runner" / "run.py").open("a") as file:
-        file.write("\n# changed\n")
+        file.write(f"\n# changed {time.time_ns()}: never built before\n")
     start_s = time.monotonic()
     changed = build(checkout, "cog-triton-runner-cpu")
     took_s = time.monotonic() - start_s

@@ -35,10 +35,12 @@ def test_triton_tells_its_metrics(serving: Container) -> None:
 def test_an_engine_that_cog_weights_names_gives_the_same_text(
     runner: Result, serving: Container, engine_tar: Path
 ) -> None:
-    with http_server(engine_tar.parent) as url:
-        with Container(runner.reference, "--env", f"COG_WEIGHTS={url}/{engine_tar.name}") as other:
-            other.wait_ready()
-            answers = [container.predict(_PROMPT) for container in (serving, other)]
+    with (
+        http_server(engine_tar.parent) as url,
+        Container(runner.reference, "--env", f"COG_WEIGHTS={url}/{engine_tar.name}") as other,
+    ):
+        other.wait_ready()
+        answers = [container.predict(_PROMPT) for container in (serving, other)]
     assert [answer["status"] for answer in answers] == ["succeeded", "succeeded"]
     assert "".join(answers[0]["output"]) == "".join(answers[1]["output"]) != ""
 
