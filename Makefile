@@ -5,11 +5,11 @@
 #   TORCH            cpu or cuda (else cuda where there is an NVIDIA GPU)
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
-#   TESTS            what `make test` tests (else everything)
+#   TESTS            what `make test` or `make test-images` tests (else everything)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format lock clean
+.PHONY: help setup demo serve test test-images lint format lock clean
 MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python -m
@@ -21,7 +21,7 @@ COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make the two environments, or bring them up to date
 	@for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
@@ -45,6 +45,9 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
+	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
 lint: setup ## check style and types
 	@status=0; \

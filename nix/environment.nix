@@ -22,6 +22,13 @@ let
   python = pythons.${lock.python};
   isWheel = each: builtins.match ".*\\.whl" each.file != null;
   suffix = if sm == null then "" else "-${sm}";
+
+  # The program alone: what is written about it is no reason to slim everything again.
+  slimming = builtins.path {
+    name = "slim";
+    path = ./slim;
+    filter = path: type: baseNameOf path == "slim" || builtins.match ".*\\.py" path != null;
+  };
 in
 runCommand "cog-triton-${stack}${suffix}"
   {
@@ -32,7 +39,7 @@ runCommand "cog-triton-${stack}${suffix}"
     python = "${python}/bin/python${lock.python}";
     installWheels = ./build/install_wheels.py;
     # Which Python slims does not matter, so that it is one that all have.
-    slim = if sm == null then "" else "${python311}/bin/python3.11 ${./slim} --sm ${sm}";
+    slim = if sm == null then "" else "${python311}/bin/python3.11 ${slimming} --sm ${sm}";
     passthru = {
       inherit lock;
     };

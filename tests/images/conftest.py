@@ -18,6 +18,15 @@ ROOT = Path(__file__).parents[2]
 
 collect_ignore_glob = [] if "COG_TRITON_TEST_IMAGES" in os.environ else ["test_*.py"]
 
+_TIMEOUT_S = 1800
+"""For any test here: whichever comes first builds the images, which downloads what they are made of."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
 
 @pytest.fixture(scope="session")
 def runner() -> Result:

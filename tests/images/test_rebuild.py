@@ -22,14 +22,12 @@ def _derivations(name: str) -> list[str]:
     return [line for line in run.stdout.split() if line.partition("-")[2].startswith(ours)]
 
 
-@pytest.mark.timeout(900)
 def test_building_everything_of_ours_again_gives_the_same_bytes(runner: Result) -> None:
     derivations = _derivations("cog-triton-runner-cpu")
     assert len(derivations) >= 8
     subprocess.run(["nix-store", "--realise", "--check", "--quiet", *derivations], check=True)
 
 
-@pytest.mark.timeout(600)
 def test_a_change_in_our_code_changes_the_top_layer_alone(
     runner: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 # NOTE: this is where it is no more than a stand-in: the result is what Debian has today.
 mkdir packages unpacked
 cd packages
-apt-get -q=2 -o APT::Sandbox::User=root download $packages
+apt-get -q=2 -o Acquire::Retries=3 -o APT::Sandbox::User=root download $packages
 cd ..
 for package in packages/*.deb; do
     dpkg-deb -x "$package" unpacked

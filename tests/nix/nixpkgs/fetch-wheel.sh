@@ -1,4 +1,4 @@
-# Puts the wheel that the URL's last part names at $out, from wherever pip is told to look.
+# Puts the wheel that the URL's last part names at $out: from wherever pip is told to look, else from the URL.
 set -euo pipefail
 
 file=${url##*/}
@@ -23,9 +23,24 @@ if [ "$platforms" != any ]; then
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# By its hash: of one version there are often several wheels that would do.
-echo "$name==$version --hash=sha256:$sha256" > "$folder/requirements"
-python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps --only-binary :all: \
-    --ignore-requires-python "${tags[@]}" --dest "$folder" -r "$folder/requirements" 2> "$folder/log" \
-    || { cat "$folder/log" >&2; exit 1; }
-mv "$folder/$file" "$out"
+
+by_pip() {
+    # By its hash: of one version there are often several wheels that would do.
+    echo "$name==$version --hash=sha256:$sha256" > "$folder/requirements"
+    python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps --only-binary :all: \
+        ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} \
+        --ignore-requires-python "${tags[@]}" --dest "$folder" -r "$folder/requirements" 2> "$folder/log" \
+        && mv "$folder/$file" "$out"
+}
+
+by_url() {
+    case "$url" in
+        https://*) curl --silent --show-error --fail --location --retry 3 --output "$out" "$url" 2>> "$folder/log" ;;
+        *) return 1 ;;
+    esac
+}
+
+by_pip || by_url || {
+    cat "$folder/log" >&2
+    exit 1
+}

@@ -80,8 +80,13 @@ rec {
         "PATH"
         "PIP_CERT"
         "PIP_CONFIG_FILE"
+        "PIP_EXTRA_INDEX_URL"
         "PIP_FIND_LINKS"
         "PIP_INDEX_URL"
+        "TORCH_CPU_INDEX"
+        "http_proxy"
+        "https_proxy"
+        "no_proxy"
       ];
     };
 

@@ -60,7 +60,10 @@ let
       libraries = [ zlib ];
       install = ''
         cp -a usr/lib/python${version} $out/lib
-        rm -rf $out/lib/python${version}/{__pycache__,config-*,sitecustomize.py,test} $out/lib/*.a
+        rm -rf $out/lib/python${version}/{__pycache__,config-*,test} $out/lib/*.a
+        # NOTE: nothing may change in the store, and Nix without a sandbox does not keep root from it.
+        rm $out/lib/python${version}/sitecustomize.py
+        echo 'import sys; sys.dont_write_bytecode = True' > $out/lib/python${version}/sitecustomize.py
         mkdir $out/include
         cp -a usr/include/python${version} $out/include
         cp -a usr/include/x86_64-linux-gnu/python${version}/pyconfig.h $out/include/python${version}
