@@ -13,7 +13,7 @@
   leaveOut ? [ ],
   # Names in site-packages that other names shall have, too: { tensorrt = "tensorrt_bindings"; }.
   aliases ? { },
-  # Only device code for this GPU architecture stays, such as "86"; null: all of it.
+  # Only device code for this GPU architecture stays, such as "86", and no debug information; null: everything.
   sm ? null,
 }:
 
@@ -22,6 +22,8 @@ let
   python = pythons.${lock.python};
   isWheel = each: builtins.match ".*\\.whl" each.file != null;
   suffix = if sm == null then "" else "-${sm}";
+  # Of the programs that work on the finished tree: they have no need of its own Python.
+  anyPython = "${python311}/bin/python3.11";
 
   # The program alone: what is written about it is no reason to slim everything again.
   slimming = builtins.path {
@@ -38,8 +40,8 @@ runCommand "cog-triton-${stack}${suffix}"
     aliases = map (name: "${name}=${aliases.${name}}") (builtins.attrNames aliases);
     python = "${python}/bin/python${lock.python}";
     installWheels = ./build/install_wheels.py;
-    # Which Python slims does not matter, so that it is one that all have.
-    slim = if sm == null then "" else "${python311}/bin/python3.11 ${slimming} --sm ${sm}";
+    dropDebug = if sm == null then "" else "${anyPython} ${./build/drop_debug.py}";
+    slim = if sm == null then "" else "${anyPython} ${slimming} --sm ${sm}";
     passthru = {
       inherit lock;
     };

@@ -64,17 +64,51 @@ let
     engine = "engine-transformers-cpu";
   };
 
-  # What only compiling, profiling or building an engine needs.
-  forBuildersOnly = [
+  # What only building an engine, linking, profiling or debugging needs, and what no kept architecture runs.
+  notForRunners = map (path: "lib/python3.*/site-packages/${path}") [
+    # CUDA: profiling, code for linkers, a second build of the run-time compiler, solvers over several GPUs.
+    "nvidia/*/lib/libcheckpoint.so*"
+    "nvidia/*/lib/libcusolverMg.so*"
+    "nvidia/*/lib/libnvperf_*.so*"
+    "nvidia/*/lib/libnvrtc*.alt.so*"
+    "nvidia/*/lib/libpcsamplingutil.so*"
+    "nvidia/nvshmem/lib/*.bc"
+    # PyTorch and Triton (the compiler): for building extensions, disassembling, profiling, SM 100.
+    "torch/bin/protoc*"
+    "torch/bin/test_*"
+    "triton/FileCheck"
+    "triton/backends/nvidia/bin/cuobjdump"
+    "triton/backends/nvidia/bin/nvdisasm"
+    "triton/backends/nvidia/bin/ptxas-blackwell"
+    "triton/backends/nvidia/lib/cupti/*"
+    "triton/instrumentation/*"
+    # vLLM: a front end of its own, kernels that want a CUDA compiler when they run, and kernels for SM 100.
+    "vllm/third_party/deep_gemm/*"
+    "vllm/third_party/fmha_sm100/*"
+    "vllm/vllm-rs"
+  ]
+  ++ [
     "*.a"
     "lib/libnvinfer_builder_resource*"
-    "lib/python3.*/site-packages/triton/backends/nvidia/lib/cupti/*"
-    "lib/python3.*/site-packages/triton/instrumentation/*"
   ];
+  # vLLM takes FlashAttention 3 on SM 90 and FlashAttention 2 below.
+  notForSm = {
+    "80" = [ "*/vllm_flash_attn/_vllm_fa3_C.abi3.so" ];
+    "86" = [ "*/vllm_flash_attn/_vllm_fa3_C.abi3.so" ];
+    "90" = [ "*/vllm_flash_attn/_vllm_fa2_C.abi3.so" ];
+  };
 
   image = attributes: {
     inherit (attributes) name;
-    value = product attributes;
+    # `unslimmed` is the same image with all that a runner leaves out, to compare it with.
+    value = product attributes // {
+      unslimmed = product (
+        builtins.removeAttrs attributes [
+          "sm"
+          "leaveOut"
+        ]
+      );
+    };
   };
   runners =
     name: engine: sms:
@@ -86,7 +120,7 @@ let
           name = "${name}-${sm}";
           kind = "runner";
           inherit sm;
-          leaveOut = forBuildersOnly;
+          leaveOut = notForRunners ++ notForSm.${sm};
         }
       )
     ) sms;

@@ -5,6 +5,8 @@
   name,
   # "runner" or "builder".
   kind,
+  # Whether it is for NVIDIA GPUs.
+  gpu,
   # The one GPU architecture it is for, or null.
   sm,
   # The locks of its environments.
@@ -50,7 +52,7 @@ in
   "org.opencontainers.image.created" = created;
   "run.cog.version" = builtins.replaceStrings [ "cog " ] [ "" ] (versionOf servingLock [ "cog" ]);
   "run.cog.config" = builtins.toJSON {
-    build.gpu = sm != null;
+    build.gpu = gpu;
     run = "run.py:Runner";
   };
   "run.cog.openapi_schema" = builtins.toJSON schema;

@@ -41,7 +41,15 @@ let
     stack = engine;
     inherit sm leaveOut aliases;
   };
-  servingEnvironment = environment { stack = "serving"; };
+  servingEnvironment = environment {
+    stack = "serving";
+    # What Triton's Python models run in, for other Pythons than this one.
+    leaveOut = [
+      "*/pytriton/tritonserver/python_backend_stubs/3.[!1]/*"
+      "*/pytriton/tritonserver/python_backend_stubs/3.1[!1]/*"
+      "*/nvidia_pytriton.libs/libpython3-*"
+    ];
+  };
 
   # A link to an environment in /opt brings it along.
   environmentLayer =
@@ -102,6 +110,8 @@ let
     LANG = "C.UTF-8";
     SSL_CERT_FILE = "/etc/ssl/certs/ca-bundle.crt";
   }
+  # Where `docker container cp` looks for it.
+  // (if kind == "builder" then { ENGINE_TAR = "/src/engine.tar"; } else { })
   // (
     if gpu then
       {
@@ -125,7 +135,7 @@ image {
         engineEnvironment
         servingEnvironment
       ];
-      # Triton has a stub for every Python.
+      # The runner tells Triton's stub where its Python's library is.
       absent = [ "libpython3.*" ] ++ absent;
     })
   ];
@@ -156,7 +166,7 @@ image {
       }) ports
     );
     Labels = labels {
-      inherit name kind sm;
+      inherit name kind gpu sm;
       engineLock = engineEnvironment.lock;
       servingLock = servingEnvironment.lock;
     };

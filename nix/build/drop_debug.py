@@ -1,0 +1,86 @@
+"""Drop the debug information of every shared library and program under a folder.
+
+Its sections (``.debug_*``) become zeros, which a compressed layer holds for nothing, and are marked as having no
+content (``SHT_NOBITS``), as in a file whose debug information was moved elsewhere. No offset, no length and
+nothing that is loaded changes. Only 64-bit little-endian ELF files are touched, and of those no section that is
+loaded. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_IDENT = b"\x7fELF\x02\x01"
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_LINKED_TYPES = (2, 3)  # program, shared library
+_NOBITS = 8
+_ALLOCATED = 2
+_TYPE_AT = 4
+_PREFIXES = (b".debug_", b".zdebug_")
+_WINDOW = 1 << 20
+
+
+class Section(NamedTuple):
+    """A section with debug information: where its header and its content are, bytes both."""
+
+    header: int
+    offset: int
+    size: int
+
+
+def debug_sections(data: bytes | mmap.mmap) -> Iterator[Section]:
+    """Those of a file; none of anything that is no linked ELF file, or a damaged one."""
+    if data[: len(_IDENT)] != _IDENT or len(data) < _HEADER.size:
+        return
+    _, kind, _, _, _, _, table, _, _, _, _, entry_bytes, count, names_index = _HEADER.unpack_from(data)
+    headers = data[table : table + count * _SECTION.size]
+    if kind not in _LINKED_TYPES or entry_bytes != _SECTION.size or len(headers) < count * entry_bytes:
+        return
+    sections = list(_SECTION.iter_unpack(headers))
+    if names_index >= count:
+        return
+    _, _, _, _, names_at, names_bytes, *_ = sections[names_index]
+    names = data[names_at : names_at + names_bytes]
+    for index, (name, kind, flags, _, offset, size, *_) in enumerate(sections):
+        has_content = kind != _NOBITS and offset + size <= len(data)
+        if names[name:].startswith(_PREFIXES) and has_content and not flags & _ALLOCATED:
+            yield Section(table + index * _SECTION.size, offset, size)
+
+
+def drop_debug(path: Path) -> int:
+    """Drop it from one file, in place; returns how many bytes it was."""
+    if path.stat().st_size < _HEADER.size:
+        return 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        sections = list(debug_sections(data))
+    if not sections:
+        return 0
+    with path.open("r+b") as file:
+        for section in sections:
+            file.seek(section.header + _TYPE_AT)
+            file.write(struct.pack("<I", _NOBITS))
+            file.seek(section.offset)
+            for start in range(0, section.size, _WINDOW):
+                file.write(bytes(min(_WINDOW, section.size - start)))
+    return sum(section.size for section in sections)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    dropped = [size for size in map(drop_debug, files) if size]
+    print(f"{sum(dropped) / 1e6:,.1f} MB of debug information dropped from {len(dropped)} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
