@@ -35,6 +35,15 @@ def main() -> int:
     python = f"python{spec['python']}"
     if shutil.which(python) is None:
         parser.error(f"{python} was not found; `nix run .#lock` brings it")
+    try:
+        return _renew(stack, python, options.version or spec.get("version", ""))
+    except subprocess.CalledProcessError as error:
+        print(f"lock: `{' '.join(error.cmd)}` failed; what it says is above", file=sys.stderr)
+        return 1
+
+
+def _renew(stack: str, python: str, version: str) -> int:
+    """Resolve in a fresh environment of the stack's own Python; returns the resolver's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         own = str(Path(folder) / "bin" / "python")
@@ -42,7 +51,7 @@ def main() -> int:
         environment.pop("PIP_EXTRA_INDEX_URL", None)
         subprocess.run([own, "-m", "pip", "install", "--quiet", *TOOLS], check=True, env=environment)
         arguments = [stack, str(LOCKS / "stacks.json"), str(LOCKS / f"{stack}.json")]
-        arguments.append(options.version or spec.get("version", ""))
+        arguments.append(version)
         command = [own, "-m", "nix.lock.resolve", *arguments]
         return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode
 

@@ -38,6 +38,9 @@ let
       name = "python3-${version}";
       packages = toString [
         "python${version}-minimal"
+        "python${version}-venv"
+        "python3-pip-whl"
+        "python3-setuptools-whl"
         "libpython${version}-minimal"
         "libpython${version}-stdlib"
         "libpython${version}"
@@ -64,6 +67,10 @@ let
         # NOTE: nothing may change in the store, and Nix without a sandbox does not keep root from it.
         rm $out/lib/python${version}/sitecustomize.py
         echo 'import sys; sys.dont_write_bytecode = True' > $out/lib/python${version}/sitecustomize.py
+        mkdir $out/share
+        cp -a usr/share/python-wheels $out/share
+        sed -i "s|sysconfig.get_config_var('WHEEL_PKG_DIR')|'$out/share/python-wheels'|" \
+          $out/lib/python${version}/ensurepip/__init__.py
         mkdir $out/include
         cp -a usr/include/python${version} $out/include
         cp -a usr/include/x86_64-linux-gnu/python${version}/pyconfig.h $out/include/python${version}
