@@ -13,7 +13,7 @@
   leaveOut ? [ ],
   # Names in site-packages that other names shall have, too: { tensorrt = "tensorrt_bindings"; }.
   aliases ? { },
-  # Only device code for this GPU architecture stays, such as "86", and no debug information; null: everything.
+  # Only device code for this GPU architecture stays, such as "86", and nothing for debuggers; null: all.
   sm ? null,
 }:
 

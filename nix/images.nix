@@ -73,9 +73,13 @@ let
     "nvidia/*/lib/libnvrtc*.alt.so*"
     "nvidia/*/lib/libpcsamplingutil.so*"
     "nvidia/nvshmem/lib/*.bc"
-    # PyTorch and Triton (the compiler): for building extensions, disassembling, profiling, SM 100.
+    "nvidia/*/include/*"
+    # PyTorch and Triton (the compiler, which has a ptxas of its own): for building extensions, disassembling,
+    # profiling, SM 100.
     "torch/bin/protoc*"
+    "torch/bin/ptxas"
     "torch/bin/test_*"
+    "torch/include/*"
     "triton/FileCheck"
     "triton/backends/nvidia/bin/cuobjdump"
     "triton/backends/nvidia/bin/nvdisasm"
@@ -86,6 +90,18 @@ let
     "vllm/third_party/deep_gemm/*"
     "vllm/third_party/fmha_sm100/*"
     "vllm/vllm-rs"
+    # vLLM does without them: it reads videos by the one, and measures by the other.
+    "cv2/*"
+    "opencv_python_headless*"
+    "cudnn/*"
+    "nvidia_cudnn_frontend*"
+    # One model of hundreds is loaded: its byte code is made then.
+    "transformers/models/*/__pycache__/*"
+    # Tests of packages.
+    "networkx/*/tests/*"
+    "numba/tests/*"
+    "numpy/*/tests/*"
+    "sympy/*/tests/*"
   ]
   ++ [
     "*.a"

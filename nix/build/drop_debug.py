@@ -1,6 +1,6 @@
-"""Drop the debug information of every shared library and program under a folder.
+"""Drop what only debuggers read of every shared library and program under a folder.
 
-Its sections (``.debug_*``) become zeros, which a compressed layer holds for nothing, and are marked as having no
+Those sections (``.debug_*``, and the symbol table that nothing is loaded by, ``.symtab``) become zeros, which a compressed layer holds for nothing, and are marked as having no
 content (``SHT_NOBITS``), as in a file whose debug information was moved elsewhere. No offset, no length and
 nothing that is loaded changes. Only 64-bit little-endian ELF files are touched, and of those no section that is
 loaded. Standard library only.
@@ -23,12 +23,14 @@ _LINKED_TYPES = (2, 3)  # program, shared library
 _NOBITS = 8
 _ALLOCATED = 2
 _TYPE_AT = 4
-_PREFIXES = (b".debug_", b".zdebug_")
+_NAMES = (b".debug_", b".zdebug_", b".symtab\0", b".strtab\0")
+"""What they begin with. ``.dynsym`` and ``.dynstr`` are loaded: by them libraries find each other's functions."""
+_LONGEST_NAME = max(map(len, _NAMES))
 _WINDOW = 1 << 20
 
 
 class Section(NamedTuple):
-    """A section with debug information: where its header and its content are, bytes both."""
+    """A section that goes: where its header and its content are, bytes both."""
 
     header: int
     offset: int
@@ -50,7 +52,9 @@ def debug_sections(data: bytes | mmap.mmap) -> Iterator[Section]:
     names = data[names_at : names_at + names_bytes]
     for index, (name, kind, flags, _, offset, size, *_) in enumerate(sections):
         has_content = kind != _NOBITS and offset + size <= len(data)
-        if names[name:].startswith(_PREFIXES) and has_content and not flags & _ALLOCATED:
+        if index == names_index or flags & _ALLOCATED or not has_content:
+            continue
+        if names[name : name + _LONGEST_NAME].startswith(_NAMES):
             yield Section(table + index * _SECTION.size, offset, size)
 
 
@@ -78,7 +82,7 @@ def main() -> int:
     folder = parser.parse_args().folder
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     dropped = [size for size in map(drop_debug, files) if size]
-    print(f"{sum(dropped) / 1e6:,.1f} MB of debug information dropped from {len(dropped)} files")
+    print(f"{sum(dropped) / 1e6:,.1f} MB that only debuggers read dropped from {len(dropped)} files")
     return 0
 
 

@@ -30,7 +30,7 @@ class Result:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def run(self, *arguments: str, **environment: str) -> str:
+    def run(self, *arguments: str) -> str:
         run = subprocess.run([self.path, *arguments], stdout=subprocess.PIPE, text=True, check=True)
         return run.stdout
 

@@ -32,6 +32,7 @@ declare -A package=(
     [nix]=nix-bin
     [patchelf]=patchelf
     [pigz]=pigz
+    [podman]=podman
     [shellcheck]=shellcheck
     [skopeo]=skopeo
 )

@@ -49,24 +49,29 @@ def test_the_flake_only_wires() -> None:
     assert lock["nodes"]["nixpkgs"]["locked"]["rev"] in (ROOT / "flake.nix").read_text()
 
 
-def test_result_files_are_no_checkout(tmp_path: Path) -> None:
-    """The lock program refuses to write anywhere but into a checkout."""
-    run = subprocess.run(
-        [
-            "nix",
-            "run",
-            f"{ROOT}#lock",
-            "--override-input",
-            "nixpkgs",
-            f"path:{_STAND_IN}",
-            "--no-write-lock-file",
-            "--",
-            "serving",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("output", ["devShells.x86_64-linux.default", "formatter.x86_64-linux"])
+def test_what_developers_use_is_a_derivation(output: str) -> None:
+    assert nix("eval", "--raw", f"{ROOT}#{output}.drvPath").endswith(".drv")
+
+
+def test_renewing_a_lock_that_is_current_changes_nothing(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", ROOT, checkout], check=True)
+    run = _lock(checkout, "serving")
+    assert run.returncode == 0, run.stderr
+    assert "files for Python 3.11" in run.stdout
+    status = subprocess.run(["git", "status", "--short"], cwd=checkout, capture_output=True, check=True)
+    assert status.stdout == b""
+
+
+def test_locks_are_written_in_a_checkout_alone(tmp_path: Path) -> None:
+    run = _lock(tmp_path, "serving")
     assert run.returncode == 2
     assert "in a checkout of cog-triton" in run.stderr
+
+
+def _lock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`nix run .#lock -- ...` with the flake of this checkout, in a folder."""
+    stand_in = ["--override-input", "nixpkgs", f"path:{_STAND_IN}", "--no-write-lock-file"]
+    command = ["nix", "run", f"{ROOT}#lock", *stand_in, "--", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

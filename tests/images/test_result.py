@@ -30,6 +30,18 @@ def test_load_tells_name_and_content(runner: Result) -> None:
     assert identity.startswith(f"sha256:{tag}")
 
 
+def test_podman_takes_it_too(runner: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = tmp_path / "storage.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{tmp_path}/images"\nrunroot = "{tmp_path}/run"\n'
+    )
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(storage))
+    monkeypatch.setenv("CONTAINER_ENGINE", "podman")
+    assert runner.run("load") == f"Loaded image: {runner.reference}\n"
+    command = ["podman", "image", "exists", runner.reference]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
 def test_labels_tell_what_it_is(runner: Result) -> None:
     labels = json.loads(docker("image", "inspect", "--format", "{{json .Config.Labels}}", runner.reference))
     assert labels["org.opencontainers.image.title"] == "cog-triton-runner-cpu"
