@@ -1,9 +1,9 @@
 """Drop what only debuggers read of every shared library and program under a folder.
 
-Those sections (``.debug_*``, and the symbol table that nothing is loaded by, ``.symtab``) become zeros, which a compressed layer holds for nothing, and are marked as having no
-content (``SHT_NOBITS``), as in a file whose debug information was moved elsewhere. No offset, no length and
-nothing that is loaded changes. Only 64-bit little-endian ELF files are touched, and of those no section that is
-loaded. Standard library only.
+Those sections (``.debug_*``, and ``.symtab`` with its names) become zeros, which a compressed layer holds for
+nothing, and are marked as having no content (``SHT_NOBITS``), as in a file whose debug information was moved
+elsewhere. No offset, no length and nothing that is loaded changes. Only 64-bit little-endian programs and shared
+libraries are touched. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOBITS = 8
 _ALLOCATED = 2
 _TYPE_AT = 4
 _NAMES = (b".debug_", b".zdebug_", b".symtab\0", b".strtab\0")
-"""What they begin with. ``.dynsym`` and ``.dynstr`` are loaded: by them libraries find each other's functions."""
+"""What they begin with. ``.dynsym`` and ``.dynstr``, by which libraries find each other, are loaded."""
 _LONGEST_NAME = max(map(len, _NAMES))
 _WINDOW = 1 << 20
 
@@ -66,13 +66,13 @@ def drop_debug(path: Path) -> int:
         sections = list(debug_sections(data))
     if not sections:
         return 0
-    with path.open("r+b") as file:
+    with path.open("r+b") as changed:
         for section in sections:
-            file.seek(section.header + _TYPE_AT)
-            file.write(struct.pack("<I", _NOBITS))
-            file.seek(section.offset)
+            changed.seek(section.header + _TYPE_AT)
+            changed.write(struct.pack("<I", _NOBITS))
+            changed.seek(section.offset)
             for start in range(0, section.size, _WINDOW):
-                file.write(bytes(min(_WINDOW, section.size - start)))
+                changed.write(bytes(min(_WINDOW, section.size - start)))
     return sum(section.size for section in sections)
 
 

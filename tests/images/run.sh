@@ -71,7 +71,7 @@ done
 
 export COG_TRITON_TEST_IMAGES=1
 # Nothing of root's is left in someone's checkout, nor is that someone's checkout refused for being so.
-export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="-p no:cacheprovider"
+export PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="-p no:cacheprovider -o tmp_path_retention_policy=none"
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 export NIX_CONFIG="
 experimental-features = nix-command flakes
