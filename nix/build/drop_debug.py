@@ -2,8 +2,8 @@
 
 Those sections (``.debug_*``, and ``.symtab`` with its names) become zeros, which a compressed layer holds for
 nothing, and are marked as having no content (``SHT_NOBITS``), as in a file whose debug information was moved
-elsewhere. No offset, no length and nothing that is loaded changes. Only 64-bit little-endian programs and shared
-libraries are touched. Standard library only.
+elsewhere. No offset, no length and nothing that is loaded changes. Only 64-bit little-endian programs and
+shared libraries are touched. Standard library only.
 """
 
 from __future__ import annotations
