@@ -104,8 +104,13 @@ let
       rm -rf $out/bin/* $out/lib/*
       cp -a usr lib lib64 $out
       cp -a usr/lib/x86_64-linux-gnu/lib*.so* $out/lib
-      gcc=$out/usr/bin/x86_64-linux-gnu-gcc-12
-      printf '#!/bin/sh\nexec %s --sysroot=%s -B %s- "$@"\n' $gcc $out ''${gcc%-gcc-12} > $out/bin/gcc
+      # By these names it looks for them.
+      mkdir $out/tools
+      for tool in as ld; do
+          ln -s ../usr/bin/x86_64-linux-gnu-$tool $out/tools/$tool
+      done
+      printf '#!/bin/sh\nexec %s --sysroot=%s -B %s "$@"\n' \
+        $out/usr/bin/x86_64-linux-gnu-gcc-12 $out $out/tools/ > $out/bin/gcc
       chmod +x $out/bin/gcc
     '';
   };
