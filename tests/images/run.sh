@@ -56,7 +56,7 @@ daemon=$!
 stop() {
     kill "$daemon" 2> /dev/null || true
     wait "$daemon" || true
-    rm -rf "$work"
+    rm -rf "$work" || true
 }
 trap stop EXIT
 
