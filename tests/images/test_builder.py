@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.verify import verify
+from tests.images.container import Container
 from tests.images.result import Result
 
 
@@ -12,6 +13,14 @@ def test_the_engine_that_comes_out_is_whole_and_of_its_kind(engine_tar: Path) ->
     manifest = verify(engine_tar)
     assert manifest.engine_kind == "transformers"
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(manifest.files)
+
+
+def test_a_config_of_the_image_itself_is_named_by_its_path(builder: Result) -> None:
+    with Container(builder.reference) as container:
+        container.wait_ready()
+        answer = container.predict({"config": "./examples/tiny/config.yaml"})
+        assert answer["status"] == "succeeded", answer
+        container.execute("test", "-s", "/src/engine.tar")
 
 
 def test_the_builder_holds_nothing_of_the_runner(builder: Result) -> None:
