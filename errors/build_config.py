@@ -78,3 +78,24 @@ class ModelTarUnavailable(CodedError):
     code = "E1212"
     summary = "model_tar_url can't be fetched or is not a model's tar"
     template = "model_tar_url {url} can't be used: {reason}."
+
+
+class ModelTooLarge(CodedError):
+    code = "E1230"
+    summary = "The model's weights do not fit the memory of the GPUs that the engine is for"
+    template = (
+        "{model} takes {needed} of weights per GPU as planned, but {gpu} has {present}; "
+        "quantize it, split it over more GPUs (tp_size) or choose a larger GPU."
+    )
+
+
+class SplitImpossible(CodedError):
+    code = "E1231"
+    summary = "The model can't be split over GPUs in the way asked for"
+    template = "{key} is {value}, but {model} has {count} {what}; {remedy}."
+
+
+class BuildGpuMissing(CodedError):
+    code = "E1232"
+    summary = "An engine can only be compiled on a GPU of the kind it is for"
+    template = "This engine can't be compiled here: it needs {needed}, but {found}; {remedy}."
