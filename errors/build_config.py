@@ -78,3 +78,27 @@ class ModelTarUnavailable(CodedError):
     code = "E1212"
     summary = "model_tar_url can't be fetched or is not a model's tar"
     template = "model_tar_url {url} can't be used: {reason}."
+
+
+class UnknownFlag(CodedError):
+    code = "E1220"
+    summary = "A program of TensorRT-LLM has no such flag"
+    template = "{flag} is not a flag of {program} in TensorRT-LLM {version}; {remedy}"
+
+
+class WorldSizeMismatch(CodedError):
+    code = "E1221"
+    summary = "The number of GPUs asked for differs between keys of the build config"
+    template = "{asked}, but {found}; {remedy}."
+
+
+class QuantizationUnsupported(CodedError):
+    code = "E1222"
+    summary = "The GPU or this TensorRT-LLM can't do the quantization asked for"
+    template = "{key}: {value} needs {needed}, but {found}; {remedy}."
+
+
+class SequenceTooLong(CodedError):
+    code = "E1223"
+    summary = "A sequence length is more than the model has positions"
+    template = "{key} is {value}, but the model has {limit} positions (max_position_embeddings); {remedy}."
