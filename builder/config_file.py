@@ -17,7 +17,7 @@ import httpx
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config import BuildConfig, PacedEngine, ProgramStep
+from builder.config import BuildConfig, BuildStep, PacedEngine, ProgramStep, Target
 from engine.redact import redact_url
 from errors.build_config import (
     BuildConfigUnreadable,
@@ -35,7 +35,8 @@ _IGNORED_KEYS = {"merge": "cog-trt-llm wrote it into the configs it packed"}
 _SECTIONS: dict[str, type[BaseModel]] = {
     "convert_to_ft": ProgramStep,
     "quantize": ProgramStep,
-    "build": ProgramStep,
+    "build": BuildStep,
+    "target": Target,
     "paced": PacedEngine,
 }
 _UNKNOWN = ("extra_forbidden", "invalid_key")
@@ -47,6 +48,7 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
     "value_error": "{error}",
 }

@@ -25,7 +25,7 @@ KINDS: Mapping[EngineKind, Kind] = {
 }
 
 _MODEL_KEYS = frozenset(
-    {"engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
+    {"version", "engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
 )
 
 
