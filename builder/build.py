@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from huggingface_hub import get_token
@@ -45,7 +45,7 @@ def build(
         file = read_config(config_source)
         steps = plan(file.config)
         folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
-        with _scratch(cache_folder()) as scratch:
+        with _scratch(cache_folder()) as scratch, ExitStack() as resources:
             work = Work(
                 config=file.config,
                 hf_token=_first_token(hf_token, file.hf_token),
@@ -57,6 +57,7 @@ def build(
                 packed_config=file.config.model_dump(mode="json", exclude_unset=True),
                 report=report,
                 progress=progress,
+                resources=resources,
             )
             work.directory.mkdir()
             for note in file.notes:

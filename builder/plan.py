@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class Work:
     packed_config: Mapping[str, Any]
     report: Callable[[str], None]
     progress: Progress | None
+    resources: ExitStack
+    """Closed when the build ends, however it does: locks that steps take."""
     model: Model = field(init=False)
     facts: EngineFacts = field(init=False)
     vocab_size: int = field(init=False)
@@ -61,21 +64,23 @@ def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
     else:
         title = f"download {config.model_id}@{config.revision} ({taken})"
 
-    def run(work: Work) -> None:
-        work.model = obtain_model(
-            work.config,
-            folders=work.folders,
-            token=work.hf_token,
-            cache=work.cache,
-            scratch=work.scratch,
-            with_weights=with_weights,
-            progress=work.progress,
-        )
-        revision = f" at {work.model.revision}" if work.model.revision else ""
-        size_bytes = sum(path.stat().st_size for path in work.model.files.values())
-        work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
+    return Step(title, lambda work: obtain(work, work.config, with_weights=with_weights))
 
-    return Step(title, run)
+
+def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
+    """Make ``work.model`` the files that ``config`` names; a line tells what they are."""
+    work.model = obtain_model(
+        config,
+        folders=work.folders,
+        token=work.hf_token,
+        cache=work.cache,
+        scratch=work.scratch,
+        with_weights=with_weights,
+        progress=work.progress,
+    )
+    revision = f" at {work.model.revision}" if work.model.revision else ""
+    size_bytes = sum(path.stat().st_size for path in work.model.files.values())
+    work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
 
 
 def pack_step() -> Step:

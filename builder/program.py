@@ -34,7 +34,7 @@ _TAIL_LINES = 20
 _TAIL_CHARACTERS = 1500
 _MAX_LINE_CHARACTERS = 500
 _GUARD = Path(__file__).with_name("conversion") / "end_with_builder.py"
-_CPU_SIGNS = re.compile(
+_RAM_SIGNS = re.compile(
     r"\bKilled\b|MemoryError|Cannot allocate memory|bad_alloc|process pool was terminated abruptly"
     r"|exited on signal 9|DefaultCPUAllocator"
 )
@@ -116,7 +116,9 @@ def _start(program: Program) -> subprocess.Popen[bytes]:
     )
 
 
-def _follow(child: subprocess.Popen[bytes], tell: Callable[[str], None], tell_quiet: Callable[[], None]) -> None:
+def _follow(
+    child: subprocess.Popen[bytes], tell: Callable[[str], None], tell_quiet: Callable[[], None]
+) -> None:
     """Pass on each line as it comes, until the program has ended and closed its output."""
     assert child.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
@@ -183,20 +185,27 @@ def _send(pid: int, number: int) -> None:
 def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -> ProgramFailed | OutOfMemory:
     text = "\n".join(tail)
     reason = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
+    is_killed = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
     needs = program.needs
-    killed = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    if not killed and (sign := _GPU_SIGNS.search(text)):
-        needed, present = f"{needs.gpu} of GPU memory", needs.gpu_present
-        remedy = "lower max_batch_size, max_num_tokens or calib_size, split it over more GPUs or take a larger one"
-        reason = f"{reason}: {sign[0]}"
-    elif killed or (sign := _CPU_SIGNS.search(text)):
-        needed, present = f"{needs.ram} of memory", needs.ram_present
-        remedy = "use a machine with more memory, or fewer workers"
-        reason = "killed" if killed else f"{reason}: {sign[0]}"
-    else:
-        return ProgramFailed(
-            step=program.step, elapsed=elapsed, reason=reason, log_tail=text[-_TAIL_CHARACTERS:] or "(none)"
+    gpu_sign, ram_sign = (None if is_killed else _GPU_SIGNS.search(text)), _RAM_SIGNS.search(text)
+    if gpu_sign is not None:
+        return OutOfMemory(
+            step=program.step,
+            elapsed=elapsed,
+            reason=f"{reason}: {gpu_sign[0]}",
+            needed=f"{needs.gpu} of GPU memory",
+            present=needs.gpu_present,
+            remedy="lower max_batch_size, max_num_tokens or calib_size, split it over more GPUs or take larger ones",
         )
-    return OutOfMemory(
-        step=program.step, elapsed=elapsed, reason=reason, needed=needed, present=present, remedy=remedy
+    if is_killed or ram_sign is not None:
+        return OutOfMemory(
+            step=program.step,
+            elapsed=elapsed,
+            reason="killed" if ram_sign is None else f"{reason}: {ram_sign[0]}",
+            needed=f"{needs.ram} of memory",
+            present=needs.ram_present,
+            remedy="use a machine with more memory, or fewer workers",
+        )
+    return ProgramFailed(
+        step=program.step, elapsed=elapsed, reason=reason, log_tail=text[-_TAIL_CHARACTERS:] or "(none)"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.config import BuildConfig, EngineKind
-from builder.kinds import paced, transformers
+from builder.kinds import paced, tensorrt_llm, transformers
 from builder.plan import Step, pack_step
 from errors.build_config import ConflictingBuildKeys, EngineKindUnavailable
 
@@ -22,6 +22,7 @@ class Kind:
 KINDS: Mapping[EngineKind, Kind] = {
     "transformers": Kind(transformers.KEYS, transformers.steps),
     "paced": Kind(paced.KEYS, paced.steps),
+    "tensorrt_llm": Kind(tensorrt_llm.KEYS, tensorrt_llm.steps),
 }
 
 _MODEL_KEYS = frozenset(

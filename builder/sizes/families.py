@@ -37,7 +37,9 @@ class Family:
     shared_expert_gate: bool = False
 
 
-LLAMA_LIKE = Family(qkv_bias="attention_bias=false", output_bias="attention_bias=false", mlp_bias="mlp_bias=false")
+LLAMA_LIKE = Family(
+    qkv_bias="attention_bias=false", output_bias="attention_bias=false", mlp_bias="mlp_bias=false"
+)
 _PLAIN = Family(is_gated=False, norm_bias=True, qkv_bias=True, output_bias=True, mlp_bias=True, is_tied=True)
 
 _FAMILIES: Mapping[str, Family] = {
