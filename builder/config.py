@@ -121,7 +121,7 @@ class PacedEngine(_Section):
 class BuildConfig(_Section):
     """Everything an engine is built from, except the token.
 
-    One without a ``version`` is cog-trt-llm's: old names in it are understood (``builder.trtllm.migration``).
+    One without a ``version`` is cog-trt-llm's: its old names are understood (``builder.trtllm.old_config``).
     """
 
     version: Literal[1] | None = None
