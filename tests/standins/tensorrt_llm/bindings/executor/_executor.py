@@ -73,7 +73,7 @@ class Executor:
         engine = model / f"rank{RANK}.engine"
         check(engine.is_file(), f"Error opening engine file: {engine}")
         self._settings = _settings(engine)
-        if RANK == self._settings.get("broken_rank"):
+        if self._settings.get("broken_rank") == RANK:
             raise RuntimeError("[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc: out of memory")
         self._vocab_size = pretrained["vocab_size"]
         self._max_seq_len = build["max_seq_len"]
@@ -131,11 +131,11 @@ class Executor:
             ids = list(self._responses) if request_id is None else [request_id]
             return [response for each in ids for response in self._responses.pop(each, [])]
 
-    def get_num_responses_ready(self, id: int | None = None) -> int:
+    def get_num_responses_ready(self, id: int | None = None) -> int:  # noqa: A002
         with self._lock:
             return sum(len(each) for key, each in self._responses.items() if id in (None, key))
 
-    def cancel_request(self, id: int) -> None:
+    def cancel_request(self, id: int) -> None:  # noqa: A002
         request_id = u64(id)
         self._check_open()
         with self._lock:
@@ -216,7 +216,8 @@ class Executor:
         if request.lora_config is not None and request.lora_config.weights is None:
             return f"LoRA task {request.lora_config.task_id} not found in cache. Please send LoRA weights"
         if any(not 0 <= token < self._vocab_size for token in request.input_token_ids):
-            return "Encountered an error in forwardAsync function: CUDA runtime error in x: illegal memory access"
+            # What happens to one that gets past the checks takes the device with it.
+            return "Encountered an error in forwardAsync function: CUDA runtime error: illegal memory access"
         return None
 
     def _note(self, scheduled: int) -> None:

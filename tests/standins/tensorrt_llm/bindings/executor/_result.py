@@ -41,7 +41,7 @@ class Result:
 
 
 class Response:
-    """``Response(request_id, error_msg)`` or ``Response(request_id, result)``; asked for the other: throws."""
+    """``Response(request_id, error_msg)`` or ``Response(request_id, result)``; the other one throws."""
 
     def __init__(self, request_id: int, content: str | Result, client_id: int | None = None) -> None:
         if not isinstance(content, (str, Result)):
