@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 
@@ -51,6 +51,21 @@ class Step:
 
     title: str
     run: Callable[[Work], None]
+
+
+class EnginePlan(Protocol):
+    """How one kind builds one config. ``takes_weights``: whether the model's weights are needed."""
+
+    takes_weights: bool
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the config's author should know, whatever the model."""
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        """Check the plan against the model's config.json and take up what it tells; lines about sizes."""
+
+    def steps(self) -> Sequence[Step]: ...
 
 
 def download_step(config: BuildConfig, *, with_weights: bool) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,18 @@ CHECK = "check"
 """What lines and errors call the step that checks the engine."""
 
 
-def steps(config: BuildConfig) -> Sequence[Step]:
-    return TensorrtLlmPlan(config).steps()
-
-
 class TensorrtLlmPlan:
     """A config's programs, checked; ``fit_model`` makes them those for one model."""
 
+    takes_weights = True
+
     def __init__(self, config: BuildConfig) -> None:
         self.config = config
-        self.build, notes = check(config)
-        self.notes = tuple(notes)
+        self.build, self._notes = check(config)
         self.commands = commands_of(config, self.build)
         self.sizing: Sizing | None = None
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        """Take up what the model's config.json tells; lines about it. Raises what ``fit`` and ``size`` do."""
         self.build, notes = fit(self.build, values)
         self.commands = commands_of(self.config, self.build)
         try:
@@ -61,6 +57,11 @@ class TensorrtLlmPlan:
             return [*notes, f"sizes are not known: the model's config.json has no {exc}"]
         check_fits(self.sizing, self.build, self.config.model_name, gpus_for(self.config))
         return [*notes, *sizing_lines(self.sizing, gpus_for(self.config))]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the config's author should know, whatever the model."""
+        return self._notes
 
     def steps(self) -> list[Step]:
         run = _Run(self)
@@ -98,8 +99,6 @@ class _Run:
         return self.plan.build
 
     def check_machine(self, work: Work) -> None:
-        for note in self.plan.notes:
-            work.report(note)
         self.machine = find_machine(work.config, self.build)
         work.report(f"{self.machine.gpu_words}; TensorRT-LLM {self.machine.library_version}")
 

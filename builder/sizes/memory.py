@@ -106,7 +106,7 @@ def engine_bytes(shape: ModelShape, precision: Precision, split: Parallelism) ->
     return rank_weight_bytes(shape, precision, split) * split.world_size
 
 
-def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Parallelism = Parallelism()) -> int:  # noqa: B008 - frozen
+def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Parallelism = Parallelism()) -> int:
     """Of one rank's KV cache for one token."""
     layers = math.ceil(shape.num_layers / split.pp_size)
     if shape.latent_size is not None:

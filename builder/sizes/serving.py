@@ -38,6 +38,12 @@ class ServingMemory:
         free_bytes = gpu.memory_bytes - self.weight_bytes - self.activation_bytes - CUDA_BYTES
         return max(int(free_bytes * KV_FRACTION) // self.kv_token_bytes, 0)
 
+    @property
+    def least_gpu_bytes(self) -> int:
+        """Of a GPU that serves one longest sequence."""
+        beside = self.weight_bytes + self.activation_bytes + CUDA_BYTES
+        return beside + int(self.kv_sequence_bytes / KV_FRACTION)
+
     def sequences(self, gpu: Gpu) -> int:
         """How many sequences of the longest length fit at once."""
         return self.kv_tokens(gpu) * self.kv_token_bytes // self.kv_sequence_bytes

@@ -20,6 +20,7 @@ from builder.sizes.memory import (
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.sizes.serving import ServingMemory, serving_memory
+from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import in_words
 from builder.trtllm import model_rules
 from builder.trtllm.flags import BUILD, QUANTIZE
@@ -95,7 +96,7 @@ def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
         max_beam_width=build.max_beam_width,
     )
     serving = serving_memory(shape, precision, split, limits)
-    source = weight_bytes(shape, _source_precision(values))
+    source = weight_bytes(shape, stored_precision(values))
     checkpoint = weight_bytes(shape, precision) if build.checkpoint is not None else 0
     return Sizing(
         shape=shape,
@@ -160,24 +161,6 @@ def _precision(build: TrtllmBuild, values: Mapping[str, Any]) -> Precision:
 def _group_size(call: ProgramCall | None) -> int:
     found = call and (call.value("awq_block_size") or call.value("group_size"))
     return found if isinstance(found, int) else 128
-
-
-def _source_precision(values: Mapping[str, Any]) -> Precision:
-    """As the model's files store it; quantized ones tell their bits, or their method does."""
-    config = ModelConfig(values)
-    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
-    described = values.get("quantization_config")
-    if not isinstance(described, dict):
-        return Precision(dtype=str(dtype))
-    bits = described.get("bits")
-    is_count = isinstance(bits, int) and bits in (2, 3, 4, 8)
-    fallback = 8 if "fp8" in str(config.quantization) else None
-    group_size = described.get("group_size")
-    return Precision(
-        dtype=str(dtype),
-        weight_bits=bits if is_count else fallback,
-        group_size=group_size if isinstance(group_size, int) and group_size > 0 else None,
-    )
 
 
 def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemory) -> StepNeeds:

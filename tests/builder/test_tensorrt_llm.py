@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import tarfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +17,9 @@ import yaml
 from builder.build import build
 from engine.manifest import Manifest
 from engine.verify import verify
-from errors.base import CodedError
-from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
-from errors.build_config import (
-    BuildGpuMissing,
-    ConflictingBuildKeys,
-    InvalidBuildValue,
-    ModelTooLarge,
-    ScriptUnavailable,
-    SequenceTooLong,
-)
-from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
-from tests.builder.hub_server import HubServer, Repository
-from tests.standins.engine_environment import make_engine_environment, make_gpus, write_program
+from tests.builder.hub_server import Repository
+from tests.standins.engine_environment import make_engine_environment, make_gpus
 
 CONVERT: dict[str, Any] = {
     "executable": "python",
@@ -49,7 +34,9 @@ BUILD: dict[str, Any] = {
 }
 
 
-def config(convert: dict[str, Any] | None = None, build: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+def config(
+    convert: dict[str, Any] | None = None, build: dict[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
     """A config with more arguments for the two programs, and other keys."""
     first, second = {**CONVERT["args"], **(convert or {})}, {**BUILD["args"], **(build or {})}
     steps = {"convert_to_ft": {**CONVERT, "args": first}, "build": {**BUILD, "args": second}}
@@ -93,7 +80,12 @@ def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, reposi
     assert (manifest.engine_kind, manifest.library.name, manifest.library.version) == (
         "tensorrt_llm", "tensorrt_llm", "0.16.0",
     )  # fmt: skip
-    assert (manifest.sm, manifest.world_size, manifest.dtype, manifest.quantization) == (86, 1, "float16", None)
+    assert (manifest.sm, manifest.world_size, manifest.dtype, manifest.quantization) == (
+        86,
+        1,
+        "float16",
+        None,
+    )
     assert (manifest.max_batch_size, manifest.max_seq_len, manifest.revision) == (4, 64, repository.commit)
     assert json.loads(content["config.json"])["build_config"]["plugin_config"]["gemm_plugin"] == "auto"
     assert manifest.build_config["build"] == config()["build"]

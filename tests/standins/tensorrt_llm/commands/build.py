@@ -1,7 +1,7 @@
 """Stand-in for ``trtllm-build`` (0.16.0): takes the flags of the flag data, writes an engine of the real layout.
 
-Stands on a machine with a GPU as nvidia-smi tells; a rank's file holds as many bytes as the rank's weights. What
-tests make of it by the environment: STANDIN_BUILD=fail | die | hang | lose-rank | oom.
+There is a GPU if nvidia-smi tells so. A rank's file holds as many bytes as the rank's weights. Tests make it
+misbehave by the environment: STANDIN_BUILD=fail | die | hang | lose-rank | oom.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def misbehave(how: str | None) -> None:
 
 def build_config(args: argparse.Namespace, pretrained: dict[str, Any]) -> dict[str, Any]:
     names = (
-        "max_input_len", "max_batch_size", "max_beam_width", "max_num_tokens", "opt_num_tokens", "max_draft_len",
-        "max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits", "weight_sparsity",
-        "weight_streaming", "profiling_verbosity", "max_encoder_input_len", "input_timing_cache",
+        "max_input_len", "max_batch_size", "max_beam_width", "max_num_tokens", "opt_num_tokens",
+        "max_draft_len", "max_prompt_embedding_table_size", "gather_context_logits",
+        "gather_generation_logits", "weight_sparsity", "weight_streaming", "profiling_verbosity", "max_encoder_input_len", "input_timing_cache",
         "output_timing_cache", "monitor_memory", "enable_debug_output",
     )  # fmt: skip
     config = {name: getattr(args, name) for name in names}
