@@ -98,7 +98,7 @@ def clock(elapsed_s: float) -> str:
 
 
 def _start(program: Program) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(_GUARD), str(os.getpid()), *program.command]
+    command = [sys.executable, "-IS", str(_GUARD), str(os.getpid()), *program.command]
     if not (Path(program.command[0]).is_file() and os.access(program.command[0], os.X_OK)):
         raise ProgramMissing(
             what=f"{program.command[0]} can't be started",
