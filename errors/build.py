@@ -72,3 +72,9 @@ class EngineUnsound(CodedError):
     code = "E2310"
     summary = "A built checkpoint or engine is not what was asked for"
     template = "What step {step} wrote is unsound: {problem}; nothing was packed."
+
+
+class BuilderBusy(CodedError):
+    code = "E2311"
+    summary = "A builder does one build at a time"
+    template = "A build that writes {path} is running already; wait for its end or use another builder."
