@@ -63,6 +63,9 @@ class TritonPythonModel:
         self._closed = False
         self._relay = Relay()
         self._metrics = SlotMetrics(pb_utils)
+        queue_policy = model_config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        if parameters["engine_kind"] == "tensorrt_llm":
+            parameters["max_queue_size"] = str(queue_policy.get("max_queue_size", 0))
         cancel_poll_ms = parameters.pop("cancellation_check_period_ms", "")
         self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
         if parameters["engine_kind"] == "tensorrt_llm":

@@ -12,7 +12,6 @@ from errors.base import CodedError
 from runner.relay import End, Stream
 from runner.slot_request import SlotRequest
 
-
 _NO_TOKEN = -1
 """Fills the shorter beams' rows, as NVIDIA's backend does."""
 
@@ -32,7 +31,10 @@ class Call:
     def respond(
         self, batch_index: int, tokens: list[int], end: End | None, sequences: list[list[int]] | None = None
     ) -> None:
-        """Send one row's tokens (of a beam search, all its ``sequences``); called from the relay's thread only (or before the row is fed to it)."""
+        """Send one row's tokens, or all ``sequences`` of its beam search.
+
+        Called from the relay's thread only (or before the row is fed to it).
+        """
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).

@@ -133,10 +133,13 @@ class Row:
         starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
-
     def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Those of the row that are given, as they are."""
-        arrays = {name: np.ascontiguousarray(self._tensors[name][self._index]) for name in names if name in self._tensors}
+        arrays = {
+            name: np.ascontiguousarray(self._tensors[name][self._index])
+            for name in names
+            if name in self._tensors
+        }
         return {
             name: Tensor(str(array.dtype), list(array.shape), array.tobytes())
             for name, array in arrays.items()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -26,15 +25,14 @@ from pathlib import Path
 
 from errors import find_in_text
 from errors.base import CodedError
-from errors.prompt import MissingRequirement
 from errors.tensorrt_llm import RankEnded
 from runner.engines.parent_death import die_with_parent
+from runner.mpirun import mpi_environment, mpirun
 
 _POLL_S = 0.2
 _TOLD_LINES = 5
 _LOG_LINES = 50
 _LOG_END_S = 2.0
-_OUTER_MPI = re.compile(r"(OMPI|PMIX|PMI|ORTE|OPAL)_(?!MCA_)|OMPI_MCA_(orte|ess|pmix)_")
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>: ?")
 
 log = logging.getLogger("cog_triton.engine")
@@ -87,12 +85,9 @@ class Ranks:
         return f"{self._folder.name}/call"
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        environment = {key: value for key, value in os.environ.items() if not _OUTER_MPI.match(key)}
-        # Ranks on one machine copy through shared memory; what is quicker containers forbid (ptrace).
-        environment.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
         return subprocess.Popen(
             self._command(),
-            env=environment,
+            env=mpi_environment(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -100,11 +95,7 @@ class Ranks:
         )
 
     def _command(self) -> list[str]:
-        command = [_mpirun(), "-n", str(self._world_size), "--tag-output"]
-        # NOTE: as it is, each rank of two is bound to one core; and there are fewer cores than GPUs at times.
-        command += ["--bind-to", "none", "--oversubscribe"]
-        if os.getuid() == 0:
-            command.append("--allow-run-as-root")
+        command = [*mpirun(), "--tag-output", "-n", str(self._world_size)]
         command += [sys.executable, "-m", "runner.engines.tensorrt_llm_rank", "--call", self._place]
         command += ["--engine-dir", str(self._engine_dir)]
         for key, value in self._options.items():
@@ -132,15 +123,3 @@ class Ranks:
         return RankEnded(
             world_size=self._world_size, reason=why, log_tail=" | ".join(ours[-_TOLD_LINES:]) or "(none)"
         )
-
-
-def _mpirun() -> str:
-    """That of the engine environment, else the machine's."""
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = shutil.which("mpirun", path=path)
-    if found is None:
-        raise MissingRequirement(
-            what="mpirun, which starts the processes of an engine on several GPUs",
-            remedy="install Open MPI (Debian, Ubuntu: apt-get install openmpi-bin)",
-        )
-    return found
