@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from builder.tokenizer import place_tokenizer
 from builder.trtllm.cache_facts import normalised
 from builder.trtllm.commands import Command, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
-from builder.trtllm.flags import BUILD, VERSION
+from builder.trtllm.flags import VERSION
+from builder.trtllm.inputs import find_inputs, place_inputs
 from builder.trtllm.machine import Machine, find_machine, gpus_for
 from builder.trtllm.rules import check
 from builder.trtllm.sizing import Sizing, check_fits, fit, size
@@ -82,10 +84,13 @@ class _Run:
     values: Mapping[str, Any]
     folder: Path
     """Where the programs run."""
+    inputs: Mapping[str, Path]
+    """What programs read beside the model: by its path there, where it lies."""
     engine_facts: Facts
     checkpoint_facts: Facts
     engine_cache: BuildCache
     checkpoint_cache: BuildCache
+    checkpoint_lock: ExitStack
 
     def __init__(self, plan: TensorrtLlmPlan) -> None:
         self.plan = plan
@@ -110,6 +115,7 @@ class _Run:
         self.values = read_config(work.model).values
         for line in self.plan.fit_model(self.values):
             work.report(line)
+        self.inputs = find_inputs(work.config, self.plan.commands, work.folders)
         self._look_into_cache(work)
         if self.engine is None and (sizing := self.plan.sizing) is not None:
             needed = sizing.checkpoint_bytes + 2 * sizing.engine_bytes
@@ -120,8 +126,12 @@ class _Run:
         earlier = [command for command in commands if command.key != "build"]
         revision = identity(work.model)
         library, sm = self.machine.library_version, self.machine.sm
-        self.checkpoint_facts = Facts(config.model_name, revision, normalised(config, earlier), library, None)
-        self.engine_facts = Facts(config.model_name, revision, normalised(config, commands), library, sm)
+        self.checkpoint_facts = Facts(
+            config.model_name, revision, normalised(config, earlier, self.inputs), library, None
+        )
+        self.engine_facts = Facts(
+            config.model_name, revision, normalised(config, commands, self.inputs), library, sm
+        )
         self.checkpoint_cache = BuildCache(work.cache, "checkpoint", work.report)
         self.engine_cache = BuildCache(work.cache, "engine", work.report)
         work.resources.enter_context(self.engine_cache.locked(self.engine_facts))
@@ -132,11 +142,14 @@ class _Run:
         if self.engine is not None:
             work.report("not needed: the engine is there")
             return
+        place_inputs(self.inputs, self.folder)
         if self.build.checkpoint is not None:
-            work.resources.enter_context(self.checkpoint_cache.locked(self.checkpoint_facts))
+            self.checkpoint_lock = work.resources.enter_context(ExitStack())
+            self.checkpoint_lock.enter_context(self.checkpoint_cache.locked(self.checkpoint_facts))
             if (found := self.checkpoint_cache.find(self.checkpoint_facts)) is not None:
                 self._link(found, self.folder / self._checkpoint_command.output_dir)
                 self.has_checkpoint = True
+                self.checkpoint_lock.close()
                 return
         pinned = {"revision": work.model.revision} if work.config.model_id and work.model.revision else {}
         is_remote = work.config.model_path is None and work.config.model_tar_url is None
@@ -167,6 +180,7 @@ class _Run:
                 kept = self.checkpoint_cache.keep(self.checkpoint_facts, made)
                 if kept != made:
                     self._link(kept, made)
+                self.checkpoint_lock.close()
 
         return run
 
@@ -176,7 +190,7 @@ class _Run:
             step=command.key,
             command=command.words,
             folder=self.folder,
-            environment=program_environment(offline=command.call.program == BUILD),
+            environment=program_environment(offline=not command.calibrates),
             needs=self._needs(command.key),
         )
         work.report(f"{command.key}: done in {clock(run_program(program, work.report))}")

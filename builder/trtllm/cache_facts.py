@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from builder.config import BuildConfig
+from builder.model_identity import looks
 from builder.trtllm.commands import Command
 from builder.trtllm.flags import find_flag
 
@@ -18,13 +20,17 @@ _WITHOUT_EFFECT = frozenset(
 """Arguments that say where or how something is done, but change nothing of what comes out."""
 
 
-def normalised(config: BuildConfig, commands: Sequence[Command]) -> dict[str, Any]:
+def normalised(
+    config: BuildConfig, commands: Sequence[Command], inputs: Mapping[str, Path]
+) -> dict[str, Any]:
     """Equal for configs that give the same result: defaults left out, each value as the program reads it."""
     content: dict[str, Any] = {command.key: _of(command) for command in commands}
     if config.weight_format is not None:
         content["weight_format"] = config.weight_format
     if config.trust_remote_code:
         content["trust_remote_code"] = True
+    if inputs:
+        content["inputs"] = {name: looks(path) for name, path in inputs.items()}
     return content
 
 

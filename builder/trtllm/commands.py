@@ -20,7 +20,7 @@ from errors.build_config import ScriptUnavailable
 TRTLLM_DIR_VARIABLE = "TRTLLM_DIR"
 
 _BUILT_IN = Path(__file__).resolve().parents[1] / "conversion"
-_NEEDS_SCRIPT: Mapping[str, frozenset[str]] = {
+NEEDS_SCRIPT: Mapping[str, frozenset[str]] = {
     CONVERT: frozenset(
         {
             "meta_ckpt_dir", "nemo_ckpt_path", "nemo_rename_key", "use_qserve", "save_config_only",
@@ -53,6 +53,13 @@ class Command:
     @property
     def title(self) -> str:
         return f"{self.key}: {shlex.join(self.words)}"
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it may need samples from the Hub; of a script that is not known, it may."""
+        if self.call.program == CONVERT:
+            return self.call.value("smoothquant") is not None or bool(self.call.value("int8_kv_cache"))
+        return self.call.program != BUILD
 
     @property
     def script_digest(self) -> str | None:
@@ -89,7 +96,7 @@ def _find_script(config: BuildConfig, call: ProgramCall) -> Path:
     trtllm_dir = os.environ.get(TRTLLM_DIR_VARIABLE)
     if trtllm_dir and (found := _in_examples(Path(trtllm_dir) / "examples", config, call)) is not None:
         return found
-    if call.program not in _NEEDS_SCRIPT:
+    if call.program not in NEEDS_SCRIPT:
         raise _unavailable(config, call, trtllm_dir, "the built-in converter knows it not")
     for name, value in call.args.items():
         if value is False or _is_known(call, name, value):
@@ -101,7 +108,7 @@ def _find_script(config: BuildConfig, call: ProgramCall) -> Path:
 def _is_known(call: ProgramCall, name: str, value: object) -> bool:
     if name in _IS_DONE_BY_LIBRARY:
         return value == _IS_DONE_BY_LIBRARY[name]
-    return name not in _NEEDS_SCRIPT[call.program]
+    return name not in NEEDS_SCRIPT[call.program]
 
 
 def _in_examples(examples: Path, config: BuildConfig, call: ProgramCall) -> Path | None:

@@ -31,7 +31,9 @@ class EngineConfig:
     @property
     def world_size(self) -> int:
         mapping = self.pretrained["mapping"]
-        return int(mapping["tp_size"] * mapping["pp_size"] * mapping.get("cp_size", 1))
+        parallel = self.build.get("auto_parallel_config") or {}
+        ranks = mapping["tp_size"] * mapping["pp_size"] * mapping.get("cp_size", 1)
+        return int(ranks * parallel.get("world_size", 1))
 
     @property
     def quantization(self) -> str | None:
@@ -96,7 +98,7 @@ def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_qua
         "max_beam_width": (build.max_beam_width, engine.build.get("max_beam_width")),
     }
     if build.checkpoint is not None:
-        asked["world size"] = (build.world_size // build.auto_parallel, engine.world_size)
+        asked["world size"] = (build.world_size, engine.world_size)
         if build.quantization is not None or not is_quantized_already:
             asked["quantization"] = (build.quantization, engine.quantization)
         asked["KV cache quantization"] = (build.kv_cache_quantization, engine.kv_cache_quantization)

@@ -44,11 +44,15 @@ def line_of(lines: list[str], name: str) -> str:
 def test_a_plan_tells_the_exact_commands(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, config({"tp_size": 2}), LLAMA_2_7B)
     assert [line for line in lines if "--" in line] == [
-        "[4/8] convert_to_ft: /engine/bin/python "
-        f"{Path('builder/conversion/convert_checkpoint.py').resolve()} "
-        f"--model_dir models/{MODEL_ID} --dtype float16 --tp_size 2 --output_dir checkpoint",
-        "[5/8] build: /engine/bin/trtllm-build --checkpoint_dir checkpoint --gemm_plugin auto "
-        "--max_batch_size 4 --output_dir engine_outputs",
+        (
+            "[4/8] convert_to_ft: /engine/bin/python "
+            f"{Path('builder/conversion/convert_checkpoint.py').resolve()} "
+            f"--model_dir models/{MODEL_ID} --dtype float16 --tp_size 2 --output_dir checkpoint"
+        ),
+        (
+            "[5/8] build: /engine/bin/trtllm-build --checkpoint_dir checkpoint --gemm_plugin auto "
+            "--max_batch_size 4 --output_dir engine_outputs"
+        ),
     ]
 
 
@@ -156,7 +160,7 @@ def test_scaled_positions_count(tmp_path: Path, scaling: dict[str, Any], limit: 
 def test_a_model_config_that_is_none_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()))
     (tmp_path / "model.json").write_text(content)
-    with pytest.raises(InvalidInput, match="--model-config must be a model's config.json"):
+    with pytest.raises(InvalidInput, match=r"--model-config must be a model's config\.json"):
         plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "model.json")
     with pytest.raises(InvalidInput):
         plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "nothing.json")

@@ -6,9 +6,11 @@ The stand-ins check every argument against the flag data and write checkpoints a
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import pytest
 import yaml
 
 from builder.build import build
+from builder.trtllm import commands
+from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
+from builder.trtllm.flags import QUANTIZE, flags_of
 from engine.manifest import Manifest
 from engine.verify import verify
 from errors.base import CodedError
@@ -396,3 +401,51 @@ class TestBuildCache:
             "checkpoint: built anew (COG_TRITON_BUILD_CACHE is off)",
         ]
         assert not (cache / "build-cache").exists()
+
+    def test_builds_of_the_same_at_once_make_it_once(self, machine: Path) -> None:
+        (machine / "config.yaml").write_text(yaml.safe_dump(config()))
+        lines: list[list[str]] = [[], []]
+        tars = [machine / "first.tar", machine / "second.tar"]
+
+        def start(number: int) -> None:
+            build(machine / "config.yaml", tars[number], report=lines[number].append)
+
+        threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert tars[0].read_bytes() == tars[1].read_bytes()
+        programs = [line for each in lines for line in each if line.startswith("build: done")]
+        assert len(programs) == 1
+        assert any("waiting for another build" in line for each in lines for line in each)
+
+
+def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machine: Path) -> None:
+    lora = machine / "loras" / "mine"
+    lora.mkdir(parents=True)
+    (lora / "adapter_config.json").write_text("{}")
+    seen = machine / "seen.json"
+    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
+    wrapper.write_text(
+        wrapper.read_text().replace("exec ", f"cp loras/mine/adapter_config.json {seen}\nexec ")
+    )
+    keys = config(build={"lora_plugin": "auto", "lora_dir": "./loras/mine"})
+    run(machine, keys)
+    assert seen.read_text() == "{}"
+    with pytest.raises(InvalidBuildValue, match=r"build\.args\.lora_dir must be a file or folder in"):
+        run(machine, config(build={"lora_plugin": "auto", "lora_dir": "./loras/other"}))
+
+
+@pytest.mark.parametrize("program", [CONVERT_PROGRAM, QUANTIZE])
+def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(program: str) -> None:
+    path = Path("builder/conversion") / program
+    specification = importlib.util.spec_from_file_location("built_in", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    known = {option for action in module.make_parser()._actions for option in action.option_strings}
+    flags = flags_of(program)
+    assert flags is not None
+    assert {f"--{name}" for name in flags} - known == {f"--{name}" for name in commands.NEEDS_SCRIPT[program]}

@@ -19,6 +19,7 @@ import httpx
 import pytest
 import yaml
 
+from engine.lock import lock, unlock
 from engine.verify import verify
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
@@ -127,6 +128,18 @@ def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refuse
     again = server.build(config=url)
     assert again["status"] == "succeeded", again
     assert "checkpoint: reused from" in again["logs"]
+
+
+def test_a_second_builder_in_the_same_place_is_told_that_it_is_busy(
+    server: CogServer, serve: Callable[[dict[str, Any]], str]
+) -> None:
+    path = server.folder / ".engine.tar.lock"
+    descriptor = lock(path)
+    try:
+        answer = server.build(config=serve(config()))
+    finally:
+        unlock(path, descriptor)
+    assert "E2311 BuilderBusy" in answer["error"]
 
 
 def hanging_worker(server: CogServer) -> int | None:
