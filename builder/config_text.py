@@ -25,7 +25,7 @@ def _lines(keys: dict[str, Any], path: str, changes: Sequence[Change]) -> Iterat
     indent = "  " * path.count(".")
     for name, value in keys.items():
         comment = _comment(changes, f"{path}{name}")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield f"{indent}{name}:{comment}"
             yield from _lines(_without_none(value, name), f"{path}{name}.", changes)
         else:
