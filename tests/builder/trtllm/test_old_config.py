@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.config_file import ConfigFile, parse_config
+from builder.config_text import config_text
 from builder.trtllm.model_rules import ModelShape, fit_model
 from builder.trtllm.old_config import migrate
 from builder.trtllm.rules import check
@@ -330,6 +331,28 @@ def test_any_config_is_planned_or_refused_by_a_code(config: dict[str, Any], more
         planned(dump({**more, **config}))
     except CodedError as exc:
         assert exc.code.startswith("E12")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(WORDS), SCALARS, max_size=6), st.booleans(), st.booleans())
+def test_whatever_an_old_build_said_its_migrated_form_is_written_read_and_stays(
+    args: dict[str, Any], of_script: bool, converts: bool
+) -> None:
+    keys = of_build(args)
+    if not of_script:
+        keys["build"] |= {"script": None, "executable": "trtllm-build"}
+    if not converts:
+        del keys["convert_to_ft"]
+    once, _ = migrate(keys)
+    assert migrate(once) == (once, ())
+    try:
+        file = parse(dump(keys))
+        build, _ = check(file.config)
+    except CodedError:
+        return
+    written = parse(config_text(file.config, file.changes))
+    assert written.notes == ()
+    assert check(written.config)[0].calls == build.calls
 
 
 @settings(max_examples=150, deadline=None)
