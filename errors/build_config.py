@@ -102,3 +102,24 @@ class SequenceTooLong(CodedError):
     code = "E1223"
     summary = "A sequence length is more than the model has positions"
     template = "{key} is {value}, but the model has {limit} positions (max_position_embeddings); {remedy}."
+
+
+class ModelTooLarge(CodedError):
+    code = "E1230"
+    summary = "The model's weights do not fit the memory of the GPUs that the engine is for"
+    template = (
+        "{model} takes {needed} of weights per GPU as planned, but {gpu} has {present}; "
+        "quantize it, split it over more GPUs (tp_size) or choose a larger GPU."
+    )
+
+
+class BuildGpuMissing(CodedError):
+    code = "E1231"
+    summary = "An engine can only be compiled on a GPU of the kind it is for"
+    template = "This engine can't be compiled here: it needs {needed}, but {found}; {remedy}."
+
+
+class ScriptUnavailable(CodedError):
+    code = "E1232"
+    summary = "A build step needs a script of TensorRT-LLM's that is not here"
+    template = "{key} runs {script}, {problem}; {remedy}."

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from builder import build as build_module
 from builder.build import OWN_FOLDER, build
 from builder.config_file import parse_config
-from builder.kinds import plan_lines
+from builder.kinds import plan, step_lines
 from engine.manifest import Manifest
 from engine.verify import verify
 from errors.base import CodedError
@@ -163,7 +163,7 @@ def test_progress_is_told_step_by_step(tmp_path: Path, model: Path) -> None:
     lines: list[str] = []
     run(tmp_path, lines, model_path="model", merge=True)
     assert lines[0].startswith("merge: ignored")
-    planned = plan_lines(parse_config(b"model_path: model", shown="", folder=None).config)
+    planned = step_lines(plan(parse_config(b"model_path: model", shown="", folder=None).config))
     assert [line for line in lines if line.startswith("[")] == planned
     assert planned[0] == "[1/5] read model (safetensors, else bin, else pt)"
 
