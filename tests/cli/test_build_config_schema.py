@@ -15,7 +15,7 @@ from cli.build_config_schema import PATH, main, schema_text
 
 
 def arguments(key: str) -> dict[str, Any]:
-    section = json.loads(PATH.read_text())["properties"][key]["anyOf"][0]
+    section = json.loads(PATH.read_text())["properties"][key]
     found: dict[str, Any] = section["properties"]["args"]
     return found
 

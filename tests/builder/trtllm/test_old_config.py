@@ -273,6 +273,34 @@ def test_a_name_that_was_never_there_is_refused_by_name() -> None:
         planned(dump(of_build({"use_gem_plugin": None})))
 
 
+@pytest.mark.parametrize("key", ["model_id", "example_name", "convert_to_ft", "quantize", "build"])
+@pytest.mark.parametrize("value", [None, 3, ["x"], {}, {"a": {"b": 1}}, True, "text"])
+def test_a_key_of_another_kind_is_named_or_as_if_it_were_not_there(key: str, value: object) -> None:
+    keys = of_build({"gpt_variant": "gpt2", "int8_kv_cache": None}) | {key: value}
+    try:
+        planned(dump(keys))
+    except CodedError as exc:
+        assert exc.code in ("E1202", "E1203", "E1204")
+
+
+@pytest.mark.parametrize("step", ["convert_to_ft", "build"])
+@pytest.mark.parametrize("key", ["script", "executable", "output_dir", "args"])
+@pytest.mark.parametrize("value", [None, 3, ["x"], {}, {"a": {"b": 1}}, {1: 2}, True, "text"])
+def test_a_part_of_a_step_of_another_kind_is_named(step: str, key: str, value: object) -> None:
+    keys = of_build({"gpt_variant": "gpt2", "int8_kv_cache": None})
+    keys[step][key] = value
+    try:
+        planned(dump(keys))
+    except CodedError as exc:
+        assert exc.code in ("E1202", "E1203", "E1204", "E1220")
+
+
+def test_an_empty_step_is_none() -> None:
+    keys = of_build({"int8_kv_cache": None}) | {"quantize": None}
+    build, _ = planned(dump(keys))
+    assert build.kv_cache_quantization == "INT8"
+
+
 def test_a_placeholder_is_no_token() -> None:
     file = parse(old.STARCODER)
     assert file.hf_token is None
