@@ -3,9 +3,9 @@
     <cache>/build-cache/<kind>/<digest of the facts>/record.json   the facts, and the size of each file
                                                      files/        the checkpoint or engine
 
-An entry appears in one step, whole, and is never changed. Whoever makes one holds its lock, so that another build
-that wants the same waits and then finds it. Nothing is ever removed: delete the folder, or any entry in it.
-COG_TRITON_BUILD_CACHE=off builds everything anew and keeps nothing.
+An entry appears in one step, whole, and is never changed. Whoever makes one holds its lock, so that another
+build that wants the same waits and then finds it. Nothing is ever removed: delete the folder, or any entry
+in it. COG_TRITON_BUILD_CACHE=off builds everything anew and keeps nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tells a model's content from another's: the Hub's commit, a tar's hash, or what a folder's files look like."""
+"""What tells one model's content from another's."""
 
 from __future__ import annotations
 

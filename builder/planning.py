@@ -23,8 +23,8 @@ def plan_lines(
 ) -> list[str]:
     """The plan of the config at ``config_source`` (path or URL), a line each.
 
-    ``model_config`` is a model's config.json that is here. Raises 12xx for everything that can't be built; where the
-    Hub can't be reached, a line tells what is missing for it.
+    ``model_config`` is a model's config.json that is here. Raises 12xx for everything that can't be built;
+    where the Hub can't be reached, a line tells what is missing for it.
     """
     file = read_config(config_source)
     planned = engine_plan(file.config)
@@ -49,7 +49,8 @@ def _sizes(
         )
     except DownloadFailed as exc:
         facts = exc.facts
-        yield f"not known     downloads and sizes: {facts['endpoint']} can't be reached ({facts['reason']}); {_GIVE_CONFIG}"
+        reason = f"{facts['endpoint']} can't be reached ({facts['reason']})"
+        yield f"not known     downloads and sizes: {reason}; {_GIVE_CONFIG}"
         return
     if found is None:
         yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"

@@ -1,8 +1,8 @@
-"""Run one program of a build: its output live, with the step and the elapsed time; all of it ends with the build.
+"""Run one program of a build: its output live, with step and elapsed time; all of it ends with the build.
 
-The program leads a session of its own. Whatever ends the build (its own end, a failure, Cog's cancelling) ends
-every process of that session, also those that MPI or a pool of workers started; and a guard ends them when this
-process dies without a word.
+The program leads a session of its own. Whatever ends the build (its own end, a failure, Cog's cancelling)
+ends every process of that session, also those that MPI or a pool of workers started; and a guard ends them
+when this process dies without a word.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _RAM_SIGNS = re.compile(
     r"|exited on signal 9|DefaultCPUAllocator"
 )
 _GPU_SIGNS = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|out of memory|Requested amount of GPU memory"
-    r"|OutOfMemory\b",
+    r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|out of memory"
+    r"|Requested amount of GPU memory|OutOfMemory\b",
     re.IGNORECASE,
 )
 
@@ -195,7 +195,7 @@ def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -
             reason=f"{reason}: {gpu_sign[0]}",
             needed=f"{needs.gpu} of GPU memory",
             present=needs.gpu_present,
-            remedy="lower max_batch_size, max_num_tokens or calib_size, split it over more GPUs or take larger ones",
+            remedy="lower max_batch_size, max_num_tokens or calib_size, or use more or larger GPUs",
         )
     if is_killed or ram_sign is not None:
         return OutOfMemory(

@@ -13,8 +13,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "plan",
         help="tell what a build would do, download and take",
-        description="Check a build config and tell its commands, what it downloads, and its sizes: weights, engine, "
-        "KV cache, memory and disk of the build. Of the model, config.json alone is fetched.",
+        description="Check a build config; tell its commands, downloads and sizes: weights, engine, KV cache, "
+        "memory and disk of the build. Of the model, config.json alone is fetched.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument(

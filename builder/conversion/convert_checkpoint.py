@@ -1,8 +1,9 @@
-"""Run in the engine environment: a Hugging Face model becomes a TensorRT-LLM checkpoint, whatever its architecture.
+"""Run in the engine environment: a Hugging Face model becomes a TensorRT-LLM checkpoint, whatever its
+architecture.
 
-Takes the flags of the convert_checkpoint.py scripts in TensorRT-LLM's examples and does by its library (0.16.0) what
-they do: a file for each rank and one config.json in ``--output_dir``. What needs a script's own code (NeMo's and
-Meta's formats) is refused when the build is planned. Imports nothing of this project.
+Takes the flags of the convert_checkpoint.py scripts in TensorRT-LLM's examples and does by its library
+(0.16.0) what they do: a file for each rank and one config.json in ``--output_dir``. What needs a script's
+own code (NeMo's and Meta's formats) is refused when the build is planned. Imports nothing of this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Run a program whose session must not outlive the builder: ``end_with_builder.py BUILDER_PID PROGRAM ARG...``.
+"""Run a program whose session must not outlive the builder: ``end_with_builder.py BUILDER_PID PROGRAM
+ARG...``.
 
 We lead the session and become the program; a watcher stays behind in it. When the builder is gone, however it
 went, the watcher ends the whole session.
@@ -11,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -45,10 +47,11 @@ def _watch(builder_pid: int, program_pid: int) -> None:
 
 def _end_session() -> None:
     own, session = os.getpid(), os.getsid(0)
-    for name in os.listdir("/proc"):
+    others = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - {own}
+    for pid in others:
         try:
-            if name.isdigit() and int(name) != own and os.getsid(int(name)) == session:
-                os.kill(int(name), signal.SIGKILL)
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
 

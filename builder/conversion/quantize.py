@@ -1,7 +1,7 @@
 """Run in the engine environment: quantize a Hugging Face model into a TensorRT-LLM checkpoint.
 
-Takes the flags of examples/quantization/quantize.py and calls what that calls: the library's quantize_and_export
-(0.16.0). Imports nothing of this project.
+Takes the flags of examples/quantization/quantize.py and calls what that calls: the library's
+quantize_and_export (0.16.0). Imports nothing of this project.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run in the engine environment, on every rank if there are several:
 ``try_engine.py ENGINE_DIR VOCAB_SIZE PROMPT_TOKENS new_tokens``.
 
-Generates a few tokens greedily and ends with 0 only if they are what a sound engine gives: as many as asked for, of
-the vocabulary, with finite probabilities. Uses the executor bindings of TensorRT-LLM 0.16.0.
+Generates a few tokens greedily and ends with 0 only if they are what a sound engine gives: as many as asked
+for, of the vocabulary, with finite probabilities. Uses the executor bindings of TensorRT-LLM 0.16.0.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ _FAMILIES: Mapping[str, Family] = {
     "gemma": Family(is_tied=True),
     "gemma2": Family(norms=4, is_tied=True),
     "phi": Family(
-        is_gated=False, norms=1, norm_bias=True, qkv_bias=True, output_bias=True, mlp_bias=True, head_bias=True
+        is_gated=False, norms=1, norm_bias=True, qkv_bias=True, output_bias=True, mlp_bias=True,
+        head_bias=True
     ),
     "phi3": Family(),
     "internlm2": Family(qkv_bias="bias=false", output_bias="bias=false"),
@@ -69,7 +70,9 @@ _FAMILIES: Mapping[str, Family] = {
         _PLAIN, qkv_bias="use_bias=true", output_bias="use_bias=true", mlp_bias="use_bias=true", is_tied=True
     ),
     "gptj": replace(_PLAIN, norms=1, qkv_bias=False, output_bias=False, head_bias=True, is_tied=False),
-    "gpt_neox": replace(_PLAIN, qkv_bias="attention_bias=true", output_bias="attention_bias=true", is_tied=False),
+    "gpt_neox": replace(
+        _PLAIN, qkv_bias="attention_bias=true", output_bias="attention_bias=true", is_tied=False
+    ),
     "opt": replace(_PLAIN, has_positions=True, position_offset=2),
     "bloom": replace(_PLAIN, embedding_norm=True),
     "falcon": replace(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from engine.gpu import visible_gpus
 
 GIB = 1 << 30
 
@@ -31,11 +32,5 @@ def gpus_of(sm: int) -> list[Gpu]:
 
 
 def gpus_here() -> list[Gpu]:
-    """The GPUs of this machine as nvidia-smi tells; empty without one."""
-    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = (line.rpartition(",") for line in answer.splitlines())
-    return [Gpu(name.strip(), int(mib) << 20) for name, _, mib in rows if mib.strip().isdigit()]
+    """The visible GPUs whose memory is known; empty without one."""
+    return [Gpu(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None]

@@ -34,7 +34,7 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
 
 
 def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None) -> list[str]:
-    """Weights as stored, and the KV cache in ``dtype`` (None: the model's), per token and longest sequence."""
+    """Weights as stored; KV cache in ``dtype`` (None: the model's), of a token and the longest sequence."""
     try:
         shape = shape_of(values)
     except UnknownShape as exc:
@@ -46,8 +46,8 @@ def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int 
         f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",
     ]
     if max_seq_len is not None:
-        of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
-        lines.append(
-            f"KV cache      {in_words(of_token)} per token, {of_sequence} per sequence of {max_seq_len} tokens"
+        longest = (
+            f"{in_words(kv_bytes_per_sequence(of_token, max_seq_len))} per sequence of {max_seq_len} tokens"
         )
+        lines.append(f"KV cache      {in_words(of_token)} per token, {longest}")
     return lines

@@ -1,4 +1,4 @@
-"""The exact command of each program: TensorRT-LLM's own script where it lies here, else the built-in converter."""
+"""The exact command of each program: TensorRT-LLM's own script where it is here, else ours."""
 
 from __future__ import annotations
 

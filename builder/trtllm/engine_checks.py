@@ -1,4 +1,4 @@
-"""Whether what the programs wrote is what was asked for: every rank there, its config as asked, sizes plausible."""
+"""Whether what the programs wrote is what was asked for: ranks, config, sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.trtllm.summary import TrtllmBuild
 from errors.build import EngineUnsound
 
 _LEAST_PART, _GREATEST_PART = 0.4, 4.0
-"""Of the size that a rank's weights should have: beyond these an engine lacks weights or holds something else."""
+"""Of the size that a rank's weights should have; beyond them it lacks weights or holds something else."""
 _ALLOWANCE_BYTES = 64 << 20
 """What an engine may hold beside weights."""
 
@@ -72,7 +72,8 @@ def read_engine(step: str, folder: Path) -> EngineConfig:
 def check_engine(
     step: str, folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
 ) -> EngineConfig:
-    """The engine's config if everything in ``folder`` is as asked; else EngineUnsound, which tells what differs.
+    """The engine's config if everything in ``folder`` is as asked; else EngineUnsound, which tells what
+    differs.
 
     ``is_quantized_already``: the model itself is, so that its quantization need not be asked for.
     """

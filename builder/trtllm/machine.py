@@ -60,7 +60,7 @@ def find_machine(config: BuildConfig, build: TrtllmBuild) -> Machine:
 
 
 def gpus_for(config: BuildConfig) -> list[Gpu]:
-    """What the engine is to run on: the GPUs here if they are what is asked for, else those of the architecture."""
+    """What the engine is to run on: a GPU that is here if it is of the kind asked for, else those known."""
     here = detected_sm()
     wanted = config.target.sm if config.target is not None and config.target.sm is not None else here
     if wanted is None:

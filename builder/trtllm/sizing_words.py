@@ -39,19 +39,18 @@ def _engine(sizing: Sizing) -> Iterator[str]:
         f"engine        about {in_words(sizing.engine_bytes)}{ranks} ({weights}), "
         f"{in_words(sizing.serving.weight_bytes)} of weights per GPU"
     )
-    kv = sizing.serving
-    yield (
-        f"KV cache      {in_words(kv.kv_token_bytes)} per token, {in_words(kv.kv_sequence_bytes)} per sequence of "
-        f"{sizing.limits.max_seq_len} tokens{' and GPU' if split.world_size > 1 else ''} "
-        f"({precision.kv_dtype or precision.dtype})"
-    )
+    kv, max_seq_len = sizing.serving, sizing.limits.max_seq_len
+    per_gpu = " and GPU" if split.world_size > 1 else ""
+    longest = f"{in_words(kv.kv_sequence_bytes)} per sequence of {max_seq_len} tokens{per_gpu}"
+    dtype = precision.kv_dtype or precision.dtype
+    yield f"KV cache      {in_words(kv.kv_token_bytes)} per token, {longest} ({dtype})"
 
 
 def _serving(sizing: Sizing, gpus: Sequence[Gpu]) -> Iterator[str]:
     serving, limits = sizing.serving, sizing.limits
     if not gpus:
         least = in_words(serving.least_gpu_bytes)
-        yield f"fits          GPUs of about {least} and more; give target.sm to know how many sequences at once"
+        yield f"fits          GPUs of about {least} and more; give target.sm to learn how many sequences"
     for gpu in gpus:
         yield f"fits          {gpu.name} ({in_words(gpu.memory_bytes)}): {_fit_words(serving, gpu, limits)}"
 

@@ -1,4 +1,5 @@
-"""The folder a build's programs run in: what ``/src`` was to cog-trt-llm's configs, and nothing outside of it.
+"""The folder a build's programs run in: what ``/src`` was to cog-trt-llm's configs, and nothing outside of
+it.
 
 Programs get paths relative to it, so that a command reads the same wherever the folder lies.
 """
@@ -60,8 +61,8 @@ def _relative_argument(call: ProgramCall, name: str, value: Argument) -> Argumen
 def place_model(config: BuildConfig, model: Model, folder: Path) -> None:
     """Put the model's files where the programs look for them.
 
-    NOTE: TensorRT-LLM loads every model with trust_remote_code. Unless the config asks for that, too, the files
-    that would make it run the model's code are written without these keys.
+    NOTE: TensorRT-LLM loads every model with trust_remote_code. Unless the config asks for that, too, the
+    files that would make it run the model's code are written without these keys.
     """
     target = folder / relative(model_directory(config), "model_id")
     target.mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""Building TensorRT-LLM engines, with stand-ins for the library and trtllm-build: neither can be installed here.
+"""Building TensorRT-LLM engines, with stand-ins for the library and trtllm-build: neither can be installed
+here.
 
 The stand-ins check every argument against the flag data and write checkpoints and engines of the real layout.
 """
@@ -45,6 +46,9 @@ BUILD: dict[str, Any] = {
     "output_dir": "./engine_outputs",
     "args": {"checkpoint_dir": "./checkpoint", "max_batch_size": 4, "gemm_plugin": "auto"},
 }
+
+
+Args = dict[str, Any]
 
 
 def config(
@@ -103,6 +107,45 @@ def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, reposi
     assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
 
 
+QUICK_START = """
+model_id: sshleifer/tiny-gpt2
+example_name: gpt
+convert_to_ft:
+  script: hf_gpt_convert.py
+  output_dir: ./c-model/gpt2/1-gpu
+  args:
+    in-file: /src/models/sshleifer/tiny-gpt2
+    out-dir: ./c-model/gpt2
+    tensor-parallelism: 1
+    storage-type: float16
+build:
+  script: build.py
+  output_dir: ./engine_outputs/
+  args:
+    model_dir: ./c-model/gpt2/1-gpu
+    output_dir: ./engine_outputs/
+    use_gpt_attention_plugin:
+    remove_input_padding:
+"""
+"""cog-trt-llm's, from its time with TensorRT-LLM 0.7."""
+
+GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2,
+    "n_positions": 64, "vocab_size": tiny_model.VOCABULARY,
+}  # fmt: skip
+
+
+def test_the_quick_start_of_cog_trt_llm_builds_as_it_was_printed(machine: Path, hub: HubServer) -> None:
+    files = {**tiny_model.files(), "config.json": json.dumps(GPT2).encode()}
+    hub.repositories["sshleifer/tiny-gpt2"] = Repository(files, lfs={"model.safetensors"})
+    (machine / "config.yaml").write_text(QUICK_START)
+    lines: list[str] = []
+    manifest = build(machine / "config.yaml", machine / "engine.tar", report=lines.append)
+    assert (manifest.engine_kind, manifest.dtype, manifest.max_seq_len) == ("tensorrt_llm", "float16", 64)
+    assert "rank0.engine" in manifest.files
+    assert any("use_gpt_attention_plugin" in line for line in lines)
+
+
 def test_two_ranks_are_both_there_and_generate_together_where_two_gpus_are(machine: Path) -> None:
     manifest, _, lines = run(machine, config({"tp_size": 2}))
     assert {"rank0.engine", "rank1.engine"} < set(manifest.files)
@@ -119,7 +162,8 @@ def test_two_ranks_are_both_there_and_generate_together_where_two_gpus_are(machi
         ({"use_weight_only": None}, "W8A16"),
         ({"use_weight_only": True, "weight_only_precision": "int4"}, "W4A16"),
         ({"smoothquant": 0.5}, "W8A8_SQ_PER_TENSOR_PLUGIN"),
-        ({"smoothquant": 0.5, "per_channel": None, "per_token": None}, "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"),
+        ({"smoothquant": 0.5, "per_channel": None, "per_token": None},
+         "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"),
         ({"smoothquant": 0.5, "per_channel": None, "int8_kv_cache": None},
          "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN"),
     ],

@@ -1,4 +1,4 @@
-"""TensorRT-LLM builds behind the real Cog server, with the stand-ins: live logs, cancelling, one at a time."""
+"""TensorRT-LLM builds behind the real Cog server, with stand-ins: live logs, cancelling, one at a time."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ exec "$(dirname "$0")/python" -m tensorrt_llm.commands.build "$@"
 """
 _NVIDIA_SMI = """#!/bin/sh
 case "$*" in
-*compute_cap*) {each} echo {sm_major}.{sm_minor}; done ;;
-*name,memory.total*) {each} echo "{name}, {memory_mib}"; done ;;
+*uuid,compute_cap,name,memory.total,memory.free*)
+    {each} echo "GPU-$each, {sm_major}.{sm_minor}, {name}, {memory_mib}, {memory_mib}"; done ;;
 -L) {each} echo "GPU: {name}"; done ;;
 *) exit 1 ;;
 esac

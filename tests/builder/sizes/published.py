@@ -11,7 +11,8 @@ from typing import Any
 LLAMA_2_7B: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096,
     "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
-    "vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False, "torch_dtype": "float16",
+    "vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+    "torch_dtype": "float16",
 }  # fmt: skip
 LLAMA_2_70B = {
     **LLAMA_2_7B, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,

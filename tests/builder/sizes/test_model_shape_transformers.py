@@ -22,14 +22,16 @@ OLD = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 130, "n_positions"
 FALCON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 130}
 OPT = {**NEW, "ffn_dim": 96, "word_embed_proj_dim": 64}
 LATENT = {
-    **NEW, "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 2, "moe_intermediate_size": 32,
+    **NEW, "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 2,
+    "moe_intermediate_size": 32,
     "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 16, "v_head_dim": 16, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", GROUPED),
-    ("llama", {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 32}),
+    ("llama", {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+               "head_dim": 32}),
     ("mistral", {**GROUPED, "head_dim": 32}),
     ("mixtral", {**GROUPED, "num_local_experts": 4}),
     ("qwen2", GROUPED),

@@ -1,4 +1,5 @@
-"""Stand-in for ``trtllm-build`` (0.16.0): takes the flags of the flag data, writes an engine of the real layout.
+"""Stand-in for ``trtllm-build`` (0.16.0): takes the flags of the flag data, writes an engine of the real
+layout.
 
 There is a GPU if nvidia-smi tells so. A rank's file holds as many bytes as the rank's weights. Tests make it
 misbehave by the environment: STANDIN_BUILD=fail | die | hang | lose-rank | oom.
@@ -79,8 +80,9 @@ def build_config(args: argparse.Namespace, pretrained: dict[str, Any]) -> dict[s
     names = (
         "max_input_len", "max_batch_size", "max_beam_width", "max_num_tokens", "opt_num_tokens",
         "max_draft_len", "max_prompt_embedding_table_size", "gather_context_logits",
-        "gather_generation_logits", "weight_sparsity", "weight_streaming", "profiling_verbosity", "max_encoder_input_len", "input_timing_cache",
-        "output_timing_cache", "monitor_memory", "enable_debug_output",
+        "gather_generation_logits", "weight_sparsity", "weight_streaming", "profiling_verbosity",
+        "max_encoder_input_len", "input_timing_cache", "output_timing_cache", "monitor_memory",
+        "enable_debug_output",
     )  # fmt: skip
     config = {name: getattr(args, name) for name in names}
     config["max_seq_len"] = args.max_seq_len or pretrained["max_position_embeddings"]

@@ -53,7 +53,7 @@ class LLaMAForCausalLM(PretrainedModel):
             model.save_checkpoint(output_dir, save_config=rank == 0)
 
 
-MODEL_MAP["LlamaForCausalLM"] = LLaMAForCausalLM
+MODEL_MAP |= {"LlamaForCausalLM": LLaMAForCausalLM, "GPT2LMHeadModel": LLaMAForCausalLM}
 
 
 class AutoModelForCausalLM:

@@ -15,7 +15,12 @@ from typing import Any
 from tensorrt_llm.mapping import Mapping
 
 _BITS = {"W8A16": 8, "W4A16": 4, "W4A16_AWQ": 4, "W4A8_AWQ": 4, "W4A16_GPTQ": 4, "FP8": 8}
-_SM_OF_FP8 = 89
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
 
 
 @dataclasses.dataclass
@@ -60,7 +65,7 @@ def rank_bytes(model_dir: Path, dtype: str, quant: QuantConfig, mapping: Mapping
         count = 1
         for size in shape:
             count *= size
-        if ".layers." in name and len(shape) == 2:
+        if (".layers." in name or ".h." in name) and len(shape) == 2:
             quant_algo = quant.quant_algo or ""
             weight_bits = 8 if quant_algo.startswith("W8A8") else _BITS.get(quant_algo, bits)
             total += count * weight_bits / 8 / mapping.tp_size / mapping.pp_size
@@ -98,6 +103,9 @@ def pretrained_config(
     if dtype == "auto":
         dtype = known.get("torch_dtype") or "float16"
         dtype = "float16" if dtype == "float32" else dtype
+    if known.get("model_type") == "gpt2":
+        known = {**known, **{new: known[old] for new, old in _GPT2_NAMES.items()}}
+        known["intermediate_size"] = known.get("n_inner") or 4 * known["n_embd"]
     heads = known["num_attention_heads"]
     fields = {
         "architecture": known["architectures"][0],
