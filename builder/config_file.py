@@ -195,7 +195,7 @@ def _is_small(value: object) -> bool:
 
 
 def _drop_placeholder(keys: dict[Any, Any]) -> tuple[Change, ...]:
-    """Examples say ``hf_token: your_token_here``; sent to the Hub, that would be refused where no token is not."""
+    """``hf_token: your_token_here``, as examples say: the Hub refuses that where it gives without a token."""
     if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
         return ()
     del keys[TOKEN_KEY]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ _VERSION = 1
 
 def config_text(config: BuildConfig, changes: Sequence[Change] = ()) -> str:
     """The YAML of ``config`` in today's form; what ``changes`` dropped stands there as a comment."""
-    keys = {**config.model_dump(mode="json", exclude_unset=True), "version": _VERSION}
+    keys = {**config.model_dump(exclude_unset=True), "version": _VERSION}
     ordered = {"version": _VERSION, **{name: value for name, value in keys.items() if value is not None}}
     return "".join(f"{line}\n" for line in _lines(ordered, "", changes))
 
@@ -25,7 +25,7 @@ def _lines(keys: dict[str, Any], path: str, changes: Sequence[Change]) -> Iterat
     indent = "  " * path.count(".")
     for name, value in keys.items():
         comment = _comment(changes, f"{path}{name}")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield f"{indent}{name}:{comment}"
             yield from _lines(_without_none(value, name), f"{path}{name}.", changes)
         else:
@@ -60,6 +60,8 @@ def _was_here(change: Change, path: str) -> bool:
 
 
 def _scalar(value: object) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
-    text = text.removesuffix("\n").removesuffix("\n...")
-    return json.dumps(value) if "\n" in text else text
+    """``value`` on one line: with escapes in quotes where a character has no sign of its own."""
+    is_plain = not isinstance(value, str) or value.isprintable()
+    style: dict[str, Any] = {"allow_unicode": True} if is_plain else {"default_style": '"'}
+    text = str(yaml.safe_dump(value, default_flow_style=True, width=math.inf, **style))
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -29,8 +29,11 @@ def build_config_schema() -> dict[str, Any]:
     schema["properties"]["hf_token"] = {"type": "string", "description": "Hugging Face token"}
     for key, program in _PROGRAMS.items():
         step = "BuildStep" if program == BUILD else "ProgramStep"
-        section = {"$ref": f"#/$defs/{step}", "properties": {"args": _arguments(program)}}
-        schema["properties"][key] = {**schema["properties"][key], "anyOf": [section, {"type": "null"}]}
+        # NOTE: no null beside it, though it would be taken: editors then tell only that neither fits.
+        schema["properties"][key] = {
+            "$ref": f"#/$defs/{step}",
+            "properties": {"args": _arguments(program)},
+        }
     return schema
 
 

@@ -42,7 +42,8 @@ def check_nvfp4(config: BuildConfig) -> None:
     """Raise E1222 for NVFP4: it is no choice of this quantize.py, and why is worth telling."""
     for key, step in config.program_steps.items():
         for name, value in (step.args or {}).items():
-            if "nvfp4" in str(value).lower() and name in ("qformat", "autoq_format", "kv_cache_dtype"):
+            formats = str(value).lower().split(",")
+            if "nvfp4" in formats:
                 raise QuantizationUnsupported(
                     key=f"{key}.args.{name}",
                     value=value,

@@ -40,4 +40,4 @@ class Migration:
     @property
     def checkpoint_key(self) -> str | None:
         """The last step before the build."""
-        return next((key for key in ("quantize", "convert_to_ft") if key in self.keys), None)
+        return next((key for key in ("quantize", "convert_to_ft") if self.keys.get(key) is not None), None)

@@ -22,6 +22,7 @@ _SOURCES = ("ft_model_dir", "quant_ckpt_path", "model_dir", "checkpoint_dir")
 def migrate_build(migration: Migration) -> None:
     """Bring the build step into today's form; a checkpoint that no step makes gets its conversion."""
     step = migration.keys["build"]
+    was_script = step.get("script") is not None
     if not _is_trtllm_build(migration, step):
         return
     was_added = _read_a_checkpoint(migration)
@@ -30,6 +31,8 @@ def migrate_build(migration: Migration) -> None:
     if was_added:
         _take_dtype_of_plugin(migration)
     _add_lengths(migration)
+    if was_script:
+        _cut_prompts_of_old(migration)
     _count_workers(migration)
     write_where_args_tell(migration, "build")
 
@@ -126,31 +129,33 @@ def _name_world_size(migration: Migration) -> None:
 
 
 def _add_lengths(migration: Migration) -> None:
-    args = migration.args("build")
-    output, prompt = (
-        _whole(args.get("max_output_len")),
-        _whole(args.get("max_input_len", _DEFAULT_MAX_INPUT_LEN)),
-    )
+    """``max_seq_len`` counts prompt and output; of old each had a limit, and the model's was not asked."""
+    step, args = migration.keys["build"], migration.args("build")
+    output = _whole(args.get("max_output_len"))
+    prompt = _whole(args.get("max_input_len", _DEFAULT_MAX_INPUT_LEN))
     if output is None or prompt is None:
         return
-    rest = {name: value for name, value in args.items() if name != "max_output_len"}
-    step = migration.keys["build"]
     if "max_seq_len" in args:
         migration.drop("build.args.max_output_len", "build.args.max_seq_len tells")
-        step["args"] = rest
+        del args["max_output_len"]
         return
-    step["args"] = {
-        "max_seq_len" if name == "max_output_len" else name: prompt + output
-        if name == "max_output_len"
-        else value
-        for name, value in args.items()
-    }
+    renamed = {"max_seq_len" if name == "max_output_len" else name: value for name, value in args.items()}
+    step["args"] = renamed | {"max_seq_len": prompt + output}
+    step["fit_lengths"] = True
     text, why = (
         f"now max_seq_len {prompt + output}",
         "max_input_len + max_output_len, cut to the model's positions",
     )
     migration.note("build.args.max_output_len", text, "build.args.max_seq_len", why)
-    step["fit_lengths"] = True
+
+
+def _cut_prompts_of_old(migration: Migration) -> None:
+    """build.py took a max_input_len of any size."""
+    step = migration.keys["build"]
+    if "max_input_len" in step["args"] and "fit_lengths" not in step:
+        step["fit_lengths"] = True
+        why = "build.py never asked how many positions the model has"
+        migration.note("build.fit_lengths", "now true", "build.fit_lengths", why)
 
 
 def _count_workers(migration: Migration) -> None:

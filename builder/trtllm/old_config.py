@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from builder.trtllm.migration import Change, Migration
@@ -37,11 +38,14 @@ def _is_old(keys: Mapping[Any, Any]) -> bool:
     """Whether ``keys`` is a TensorRT-LLM config without a version, of the form that a config has."""
     steps = [keys[key] for key in STEPS if keys.get(key) is not None]
     is_other = keys.get("version") is not None or keys.get("engine") not in (None, "tensorrt_llm")
-    return bool(steps) and not is_other and all(map(_is_step, steps))
+    has_names = all(isinstance(keys.get(key), (str, NoneType)) for key in ("model_id", "example_name"))
+    return bool(steps) and not is_other and has_names and all(map(_is_step, steps))
 
 
 def _is_step(step: object) -> bool:
     if not isinstance(step, dict) or not isinstance(step.get("output_dir"), str):
+        return False
+    if not all(isinstance(step.get(key), (str, NoneType)) for key in ("script", "executable")):
         return False
     args = step.get("args")
     return args is None or (isinstance(args, dict) and all(isinstance(name, str) for name in args))

@@ -28,6 +28,9 @@ def migrate_script(migration: Migration, key: str) -> None:
         step["script"] = CONVERT
         migration.note(f"{key}.script", f"{script} is now {CONVERT}", f"{key}.script")
         _follow_appended_folder(migration, key, script)
+    if "export_path" in step["args"] and "qformat" not in step["args"]:
+        step["args"]["qformat"] = "fp8"
+        migration.note(f"{key}.args.qformat", "now fp8, the default of old", f"{key}.args.qformat")
     fates = _FATES.get(step["script"])
     if fates is not None:
         of_nemo = _OF_NEMO if script.startswith("nemo") else {}

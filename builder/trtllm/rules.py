@@ -20,8 +20,8 @@ AWQ_CALIB_SIZE = 32
 
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
     """What ``config`` asks for, and notes for its reader; raises E1203, E1204 and E1220 to E1222."""
-    build = summarize(config)
     check_nvfp4(config)
+    build = summarize(config)
     if config.target is not None:
         _check_world_size(build, config.target)
         if config.target.sm is not None:
