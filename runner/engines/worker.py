@@ -46,7 +46,7 @@ log = logging.getLogger("cog_triton.engine")
 class LastWords:
     """Why this process ends, left in memory that the slot still reads when we are gone."""
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
 
     def leave(self, text: str) -> None:
@@ -94,7 +94,7 @@ def serve(
     engine_kind: str,
     engine_dir: Path,
     options: dict[str, str],
-    last_words: LastWords,
+    last_words: LastWords = LastWords(),
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
