@@ -54,6 +54,9 @@ class LastWords:
             os.pwrite(self._descriptor, text.encode(), 0)
 
 
+_UNHEARD = LastWords()
+
+
 class SocketSink:
     """Turns what an engine reports into frames. See ``runner.engines.adapter.Sink``."""
 
@@ -94,7 +97,7 @@ def serve(
     engine_kind: str,
     engine_dir: Path,
     options: dict[str, str],
-    last_words: LastWords = LastWords(),
+    last_words: LastWords = _UNHEARD,
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
