@@ -19,7 +19,7 @@ from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
-from runner.model_repository import render
+from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
@@ -90,6 +90,11 @@ class Service:
         self._check_world_size(manifest.world_size)
         # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
         has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
+        if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:
+            raise MissingRequirement(
+                what=f"tensorrtllm/{CPP_LIBRARY}, which triton_backend: tensorrtllm asks for,",
+                remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
+            )
         version = None if has_own_library else installed_version(settings.engine_python)
         check_runs_here(manifest, Machine(visible_gpus(), version))
 
@@ -117,11 +122,6 @@ class Service:
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
         )
-        if self._is_cpp and cpp_backend is None:
-            raise MissingRequirement(
-                what=f"tensorrtllm/{CPP_LIBRARY}, which triton_backend: tensorrtllm asks for,",
-                remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
-            )
         ports = TritonPorts(
             settings.triton_host,
             settings.triton_http_port,

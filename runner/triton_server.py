@@ -174,7 +174,8 @@ class TritonServer:
             # Triton says it in a table, too.
             if (cause := find_in_text(line.rstrip(" |"))) is not None:
                 return cause
-        errors = [line for line in self._log_tail if _ERROR_LINE.match(line)][-_TOLD_ERROR_LINES:]
+        # The first tell the cause; with several ranks, mpirun ends the others while they load.
+        errors = [line for line in self._log_tail if _ERROR_LINE.match(line)][:_TOLD_ERROR_LINES]
         told = errors or list(self._log_tail)[-_TOLD_LINES:]
         return TritonStartFailed(reason=reason, log_tail=" | ".join(told) or "(none)")
 

@@ -35,7 +35,7 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     _check_source(config)
     kind = KINDS.get(config.engine_kind)
     if kind is None:
-        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=" and ".join(KINDS))
+        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=", ".join(KINDS))
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     if foreign := sorted(given - kind.keys - _MODEL_KEYS):
         raise ConflictingBuildKeys(

@@ -17,7 +17,7 @@ from errors.base import CodedError
 from runner.engines.parent_death import die_with_parent
 from runner.engines.tensorrt_llm import ENGINE_KIND, open_executor
 from runner.engines.tensorrt_llm_settings import parse_options
-from runner.engines.worker import LastWords, serve
+from runner.engines.worker import serve
 
 _ORPHANED_EXIT_CODE = 71
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
@@ -42,7 +42,7 @@ def main() -> int:
     connection = _slot(call) if rank == 0 else None
     threading.Thread(target=_end_with_launcher, args=(call,), name="launcher", daemon=True).start()
     if connection is not None:
-        return serve(connection, ENGINE_KIND, arguments.engine_dir, options, LastWords(None))
+        return serve(connection, ENGINE_KIND, arguments.engine_dir, options)
     return _follow(arguments.engine_dir, options)
 
 

@@ -46,12 +46,15 @@ log = logging.getLogger("cog_triton.engine")
 class LastWords:
     """Why this process ends, left in memory that the slot still reads when we are gone."""
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
 
     def leave(self, text: str) -> None:
         if self._descriptor is not None:
             os.pwrite(self._descriptor, text.encode(), 0)
+
+
+_UNHEARD = LastWords()
 
 
 class SocketSink:
@@ -94,7 +97,7 @@ def serve(
     engine_kind: str,
     engine_dir: Path,
     options: dict[str, str],
-    last_words: LastWords,
+    last_words: LastWords = _UNHEARD,
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")

@@ -73,6 +73,11 @@ class Bound:
         self._values |= bind(name, self.ARGS, count, given, named)
         self.check()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "_values" and not hasattr(type(self), name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        super().__setattr__(name, value)
+
     def check(self) -> None:
         """What the C++ constructor throws for, as RuntimeError."""
 
@@ -139,9 +144,7 @@ def milliseconds(value: Any) -> timedelta:
 
 
 def tensor(value: Any) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor):
+    if not any(f"{kind.__module__}.{kind.__name__}" == "torch.Tensor" for kind in type(value).__mro__):
         raise TypeError(value)
     return value
 
