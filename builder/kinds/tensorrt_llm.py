@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,7 @@ class _Run:
     def read_model(self, work: Work) -> None:
         self.folder = work.scratch / "src"
         self.folder.mkdir()
-        is_remote = work.config.model_path is None and work.config.model_tar_url is None
-        obtain(work, work.config, with_weights=not is_remote)
+        obtain(work, work.config, with_weights=not _is_on_hub(work.config))
         self.values = read_config(work.model).values
         for line in self.plan.fit_model(self.values):
             work.report(line)
@@ -147,14 +146,13 @@ class _Run:
             self.checkpoint_lock = work.resources.enter_context(ExitStack())
             self.checkpoint_lock.enter_context(self.checkpoint_cache.locked(self.checkpoint_facts))
             if (found := self.checkpoint_cache.find(self.checkpoint_facts)) is not None:
-                self._link(found, self.folder / self._checkpoint_command.output_dir)
+                _link(found, self.folder / self._checkpoint_command.output_dir)
                 self.has_checkpoint = True
                 self.checkpoint_lock.close()
                 return
-        pinned = {"revision": work.model.revision} if work.config.model_id and work.model.revision else {}
-        is_remote = work.config.model_path is None and work.config.model_tar_url is None
-        if is_remote:
-            obtain(work, work.config.model_copy(update=pinned), with_weights=True)
+        if _is_on_hub(work.config):
+            pinned = work.config.model_copy(update={"revision": work.model.revision})
+            obtain(work, pinned, with_weights=True)
         place_model(work.config, work.model, self.folder)
 
     @property
@@ -165,7 +163,7 @@ class _Run:
     def _command(self, key: str) -> Command:
         return next(command for command in self.plan.commands if command.key == key)
 
-    def program_step(self, key: str) -> Any:
+    def program_step(self, key: str) -> Callable[[Work], None]:
         def run(work: Work) -> None:
             command = self._command(key)
             if self.engine is not None or (self.has_checkpoint and key != "build"):
@@ -179,7 +177,7 @@ class _Run:
                 check_checkpoint(key, made, self.build)
                 kept = self.checkpoint_cache.keep(self.checkpoint_facts, made)
                 if kept != made:
-                    self._link(kept, made)
+                    _link(kept, made)
                 self.checkpoint_lock.close()
 
         return run
@@ -227,7 +225,7 @@ class _Run:
             )
             self.engine = self.engine_cache.keep(self.engine_facts, self.engine)
         work.facts = self._facts(work, engine)
-        self._link(self.engine, work.directory)
+        _link(self.engine, work.directory)
 
     def _facts(self, work: Work, engine: EngineConfig) -> EngineFacts:
         return EngineFacts(
@@ -254,9 +252,15 @@ class _Run:
         if "generation_config.json" in work.model.files:
             place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
 
-    def _link(self, source: Path, target: Path) -> None:
-        """Every file of ``source`` in ``target``, too, without copying."""
-        for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            destination = target / path.relative_to(source)
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            place(path, destination)
+
+def _is_on_hub(config: BuildConfig) -> bool:
+    """Whether the weights can be left where they are until they are needed."""
+    return config.model_path is None and config.model_tar_url is None
+
+
+def _link(source: Path, target: Path) -> None:
+    """Every file of ``source`` in ``target``, too, without copying."""
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        destination = target / path.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        place(path, destination)

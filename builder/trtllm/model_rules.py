@@ -9,7 +9,7 @@ from errors.build_config import ConflictingBuildKeys, SequenceTooLong
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class ModelLimits:
     """What the rules need of a model's config.json; None where it does not tell."""
 
     max_position_embeddings: int | None = None
@@ -18,7 +18,7 @@ class ModelShape:
     num_key_value_heads: int | None = None
 
 
-def fit_model(build: TrtllmBuild, model: ModelShape) -> tuple[TrtllmBuild, list[str]]:
+def fit_model(build: TrtllmBuild, model: ModelLimits) -> tuple[TrtllmBuild, list[str]]:
     """``build`` for this model, with notes; raises E1204 and E1223 for what the model can't be built as."""
     _check_split(build, model)
     limit = model.max_position_embeddings
@@ -47,7 +47,7 @@ def _with_length(build: TrtllmBuild, name: str, length: int) -> TrtllmBuild:
     return replace(build, **changes)  # type: ignore[arg-type]
 
 
-def _check_split(build: TrtllmBuild, model: ModelShape) -> None:
+def _check_split(build: TrtllmBuild, model: ModelLimits) -> None:
     """Heads are divided among tp_size GPUs, layers among pp_size."""
     heads, kv_heads, layers = model.num_attention_heads, model.num_key_value_heads, model.num_hidden_layers
     tp_size, pp_size = build.tp_size, build.pp_size

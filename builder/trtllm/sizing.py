@@ -60,9 +60,9 @@ def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, lis
     try:
         shape = shape_of(values)
     except UnknownShape:
-        known = model_rules.ModelShape(max_position_embeddings=positions(values))
+        known = model_rules.ModelLimits(max_position_embeddings=positions(values))
         return model_rules.fit_model(build, known)
-    known = model_rules.ModelShape(
+    known = model_rules.ModelLimits(
         max_position_embeddings=positions(values),
         num_hidden_layers=shape.num_layers,
         num_attention_heads=shape.num_heads,

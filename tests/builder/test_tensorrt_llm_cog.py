@@ -8,6 +8,7 @@ import http.server
 import io
 import os
 import re
+import shutil
 import sys
 import tarfile
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from tokenizers import Tokenizer
 
 from engine.lock import lock, unlock
 from engine.verify import verify
@@ -27,7 +29,11 @@ from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.test_program import is_running, wait_for
 from tests.builder.test_tensorrt_llm import config
-from tests.standins.engine_environment import make_engine_environment, make_gpus
+from tests.runner.paced_engine import PacedModel
+from tests.runner.servers import CogUnderTest
+from tests.standins.engine_environment import has_driver, make_engine_environment, make_gpus
+
+pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -38,6 +44,11 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("src")
+
+
+def search_path(folder: Path) -> str:
+    """Where programs are found: the stand-in's nvidia-smi before all others but this Python."""
+    return os.pathsep.join([str(Path(sys.executable).parent), str(folder / "gpu"), os.environ["PATH"]])
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +67,6 @@ def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
     build = python.with_name("trtllm-build")
     switch = f"[ -f {folder}/hang ] && export STANDIN_BUILD=hang\n"
     build.write_text(build.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{switch}"))
-    path = os.pathsep.join([str(Path(sys.executable).parent), str(folder / "gpu"), os.environ["PATH"]])
     cog = CogServer(
         folder,
         {
@@ -64,7 +74,7 @@ def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
             "COG_TRITON_CACHE": str(folder / "cache"),
             "COG_TRITON_ENGINE_PYTHON": str(python),
             "HF_HOME": str(folder / "hf"),
-            "PATH": path,
+            "PATH": search_path(folder),
         },
     )
     yield cog
@@ -100,6 +110,36 @@ def test_a_config_url_gives_an_engine_tar_with_both_ranks_and_live_logs(
     assert re.search(r"\[5/8\] build: \S+trtllm-build --checkpoint_dir checkpoint ", logs)
     assert re.search(r"build 0:\d\d \| \[TensorRT-LLM\] TensorRT-LLM version: 0\.16\.0", logs)
     assert re.search(r"build: done in 0:\d\d", logs)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_was_built_from_a_config_url_is_served_as_streamed_predictions(
+    server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
+) -> None:
+    """The whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
+    assert server.build(config=serve(config({"tp_size": world_size})))["status"] == "succeeded"
+    make_gpus(server.folder / "gpu", count=2)
+    tokenizer = Tokenizer.from_str(tiny_model.tokenizer_json().decode())
+    engine_tar = shutil.copy(server.folder / "engine.tar", tmp_path)
+    model = PacedModel(tmp_path / "none", Path(engine_tar), tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", search_path(server.folder))
+        python = str(server.folder / "engine-environment" / "bin" / "python")
+        runner = CogUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=python, WORLD_SIZE=str(world_size))
+    try:
+        prompt = "The whale swam past"
+        inputs = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
+        headers = {"Accept": "text/event-stream"}
+        with runner.client.stream(
+            "POST", "/predictions", json={"input": inputs}, headers=headers
+        ) as response:
+            lines = list(response.iter_lines())
+        assert any(line.startswith("event: output") for line in lines)
+        ids = tokenizer.encode(prompt).ids
+        repeated = tokenizer.decode([ids[index % len(ids)] for index in range(20)])
+        assert "".join(runner.predict(**inputs)["output"]) == repeated
+    finally:
+        runner.close()
 
 
 def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refused_meanwhile(

@@ -5,14 +5,11 @@ TensorRT-LLM can't be installed where these tests run; the stand-ins keep to its
 
 from __future__ import annotations
 
-import sys
+import ctypes
 from pathlib import Path
 
-STANDINS = Path(__file__).parent
+from tests.runner.tensorrt_llm_engine import write_engine_python
 
-_PYTHON = """#!/bin/sh
-PYTHONPATH={standins} exec {python} "$@"
-"""
 _TRTLLM_BUILD = """#!/bin/sh
 exec "$(dirname "$0")/python" -m tensorrt_llm.commands.build "$@"
 """
@@ -30,9 +27,8 @@ def make_engine_environment(folder: Path) -> Path:
     """An environment in ``folder``; its Python, beside which ``trtllm-build`` lies."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
-    write_program(programs / "python", _PYTHON.format(standins=STANDINS, python=sys.executable))
     write_program(programs / "trtllm-build", _TRTLLM_BUILD)
-    return programs / "python"
+    return write_engine_python(programs)
 
 
 def make_gpus(folder: Path, *, sm: int = 86, count: int = 1, memory_mib: int = 24576) -> None:
@@ -46,6 +42,15 @@ def make_gpus(folder: Path, *, sm: int = 86, count: int = 1, memory_mib: int = 2
         memory_mib=memory_mib,
     )
     write_program(folder / "nvidia-smi", text)
+
+
+def has_driver() -> bool:
+    """Whether CUDA's driver library is here, which tells of GPUs before nvidia-smi does."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def write_program(path: Path, text: str) -> None:

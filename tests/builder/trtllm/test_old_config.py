@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builder.config_file import ConfigFile, parse_config
 from builder.config_text import config_text
-from builder.trtllm.model_rules import ModelShape, fit_model
+from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.old_config import migrate
 from builder.trtllm.rules import check
 from builder.trtllm.spellings import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
@@ -69,7 +69,7 @@ def test_each_known_shape_plans_without_a_hand_on_it(name: str) -> None:
     assert build.calls[-1].program == "trtllm-build"
     assert build.max_seq_len is None or build.fit_lengths
     assert {call.program for call in build.calls[:-1]} <= {"convert_checkpoint.py", "quantize.py"}
-    fit_model(build, ModelShape(4096))
+    fit_model(build, ModelLimits(4096))
 
 
 @pytest.mark.parametrize("name", old.ALL)
@@ -257,7 +257,7 @@ def test_a_script_of_another_example_is_found_by_its_name() -> None:
 
 def test_lengths_of_old_knew_no_limit_and_are_cut_to_the_models() -> None:
     build, _ = planned(old.LLAMA_INT8_2GPU)
-    fitted, (note,) = fit_model(build, ModelShape(4096, 40, 40, 40))
+    fitted, (note,) = fit_model(build, ModelLimits(4096, 40, 40, 40))
     assert fitted.max_seq_len == 4096
     assert "8192 cut to 4096" in note
 

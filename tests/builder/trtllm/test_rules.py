@@ -8,7 +8,7 @@ import pytest
 
 from builder.config import BuildConfig
 from builder.trtllm.gpu_rules import check_gpu
-from builder.trtllm.model_rules import ModelShape, fit_model
+from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.base import CodedError
@@ -20,7 +20,7 @@ from errors.build_config import (
     WorldSizeMismatch,
 )
 
-LLAMA_2 = ModelShape(4096, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40)
+LLAMA_2 = ModelLimits(4096, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40)
 
 
 def config(
@@ -259,7 +259,7 @@ def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None
     build, notes = fit_model(asked(build={"max_seq_len": 4096}), LLAMA_2)
     assert (build.max_seq_len, notes) == (4096, [])
     assert fit_model(asked(), LLAMA_2)[0].max_seq_len == 4096
-    assert fit_model(asked(), ModelShape())[0].max_seq_len is None
+    assert fit_model(asked(), ModelLimits())[0].max_seq_len is None
 
 
 @pytest.mark.parametrize(
@@ -268,14 +268,14 @@ def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None
         ({"tp_size": 3}, LLAMA_2, "splits 40 attention heads over tp_size 3"),
         (
             {"tp_size": 4},
-            ModelShape(num_attention_heads=12, num_key_value_heads=6),
+            ModelLimits(num_attention_heads=12, num_key_value_heads=6),
             "6 key/value heads over tp_size 4",
         ),
         ({"pp_size": 41}, LLAMA_2, "splits 40 layers over pp_size 41"),
     ],
 )
 def test_a_model_that_does_not_divide_is_refused(
-    convert: dict[str, Any], model: ModelShape, words: str
+    convert: dict[str, Any], model: ModelLimits, words: str
 ) -> None:
     with pytest.raises(ConflictingBuildKeys) as caught:
         fit_model(asked(convert=convert), model)
@@ -283,4 +283,4 @@ def test_a_model_that_does_not_divide_is_refused(
 
 
 def test_fewer_key_value_heads_than_gpus_are_repeated() -> None:
-    fit_model(asked(convert={"tp_size": 8}), ModelShape(num_attention_heads=64, num_key_value_heads=1))
+    fit_model(asked(convert={"tp_size": 8}), ModelLimits(num_attention_heads=64, num_key_value_heads=1))
