@@ -225,6 +225,7 @@ def _sampling(row: Row) -> Sampling:
     if top_k == 0 and top_p <= 0:
         top_k = _GREEDY_TOP_K  # As TensorRT-LLM does: neither given means greedy.
     seed = row.scalar("random_seed", "seed")
+    beam_width = row.integer("beam_width", default=1, minimum=0) or 1
     return Sampling(
         temperature=row.number("temperature", default=1.0, minimum=0.0),
         top_k=top_k,
@@ -237,9 +238,9 @@ def _sampling(row: Row) -> Sampling:
         top_p_min=row.scalar("runtime_top_p_min"),
         top_p_decay=row.scalar("runtime_top_p_decay"),
         top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
-        beam_width=row.scalar("beam_width") or 1,
-        beam_search_diversity_rate=row.scalar("beam_search_diversity_rate"),
-        early_stopping=row.scalar("early_stopping"),
+        beam_width=beam_width,
+        beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
+        early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
     )
 
 

@@ -84,6 +84,7 @@ class EngineProcess:
         self._connection: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._last_words = os.memfd_create("last-words")
+        self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
         self.restarts = 0
 
@@ -101,7 +102,10 @@ class EngineProcess:
     def start(self) -> Ready:
         """Start the worker and wait until its engine is loaded. Raises EngineStartFailed."""
         ready, reader = self._launch()
-        threading.Thread(target=self._supervise, args=(reader,), name="engine-reader", daemon=True).start()
+        self._supervisor = threading.Thread(
+            target=self._supervise, args=(reader,), name="engine-reader", daemon=True
+        )
+        self._supervisor.start()
         return ready
 
     def send(self, message: ToWorker) -> None:
@@ -127,6 +131,8 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             _kill_group(process)
             process.wait()
+        if self._supervisor is not None:
+            self._supervisor.join(_STOP_GRACE_S)  # It may be about to start another worker.
 
     def _launch(self) -> tuple[Ready, FrameReader[FromWorker]]:
         os.ftruncate(self._last_words, 0)
@@ -142,6 +148,8 @@ class EngineProcess:
             except OSError as exc:
                 ours.close()
                 raise self._start_failed(f"its Python {self._command.python!r} can't be run: {exc}") from exc
+        if self._stopping.is_set():
+            _kill_group(self._process)
         decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
         reader = FrameReader(ours, decoder)
         try:

@@ -20,7 +20,7 @@ from errors.triton_system import TritonStartFailed
 from runner.model_repository import render
 from runner.triton_install import CPP_LIBRARY
 from tests.runner.paced_engine import PacedModel
-from tests.runner.servers import TritonUnderTest
+from tests.runner.servers import TritonUnderTest, free_ports, triton_pids, wait_until
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_nvidia_smi
 from tests.runner.test_tensorrt_llm import pytestmark, server_config
 
@@ -109,8 +109,10 @@ def test_triton_comes_to_loading_the_backend_in_each_rank(
     write_nvidia_smi(tmp_path / "bin", count=2)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     model = make_compiled_model(tmp_path / "model", world_size=world_size)
+    (port,) = free_ports(1)
     with pytest.raises(TritonStartFailed) as raised:
-        TritonUnderTest(model, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends))
+        TritonUnderTest(model, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends), TRITON_HTTP_PORT=str(port))
+    wait_until(lambda: triton_pids(port) == [])
     assert re.search(r"unable to find required entrypoint .*TRITONBACKEND_", str(raised.value))
 
 

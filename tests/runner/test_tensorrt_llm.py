@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -282,10 +283,9 @@ def rank_pids(directory: Path) -> dict[int, int]:
     for path in Path("/proc").glob("[0-9]*"):
         command = command_of(int(path.name))
         if "tensorrt_llm_rank" in command and str(directory) in command and "mpirun" not in command:
-            variables = dict(
-                each.split("=", 1) for each in (path / "environ").read_text().split("\0") if "=" in each
-            )
-            pids[int(variables["OMPI_COMM_WORLD_RANK"])] = int(path.name)
+            match = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (path / "environ").read_text())
+            assert match is not None
+            pids[int(match[1])] = int(path.name)
     return pids
 
 

@@ -36,26 +36,27 @@ class TwoRanks:
     def pids(self) -> dict[str, int]:
         """Of the launcher, mpirun and the ranks."""
         running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-        mine = [pid for pid in running if self._is_mine(pid)]
-        names = {}
-        for pid in mine:
-            command = command_of(pid)
-            if "runner.engines.worker" in command:
-                names["launcher"] = pid
-            elif command.split()[0].endswith("mpirun"):
-                names["mpirun"] = pid
-            else:
-                names[f"rank {_rank_of(pid)}"] = pid
-        return names
+        names = {pid: self._name(pid) for pid in running}
+        return {name: pid for pid, name in names.items() if name is not None}
 
-    def _is_mine(self, pid: int) -> bool:
-        return f"--engine-dir {self.directory} " in f"{command_of(pid)} "
+    def _name(self, pid: int) -> str | None:
+        """None if the process is none of this engine's, or has ended."""
+        command = f"{command_of(pid)} "
+        if f"--engine-dir {self.directory} " not in command:
+            return None
+        if "runner.engines.worker" in command:
+            return "launcher"
+        return "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
 
 
-def _rank_of(pid: int) -> str:
+def _rank_of(pid: int) -> str | None:
     prefix = b"OMPI_COMM_WORLD_RANK="
-    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(each.removeprefix(prefix).decode() for each in environment if each.startswith(prefix))
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None  # It ended before we looked.
+    ranks = [each.removeprefix(prefix).decode() for each in environment if each.startswith(prefix)]
+    return f"rank {ranks[0]}" if ranks else None
 
 
 @pytest.fixture
