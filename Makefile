@@ -15,7 +15,8 @@ MAKEFLAGS += --no-print-directory
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli scripts)
-ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py)
+ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py \
+	tests/builder/sizes/test_*_transformers.py)
 LOCKS := serving engine test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"

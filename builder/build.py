@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from huggingface_hub import get_token
@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from builder.config_file import checked_token, read_config
 from builder.files import cache_folder
-from builder.kinds import plan
+from builder.kinds import all_steps, engine_plan
 from builder.plan import Work
 from engine.lock import lock, try_lock, unlock
 from engine.manifest import Manifest
@@ -43,12 +43,13 @@ def build(
     """
     try:
         file = read_config(config_source)
-        steps = plan(file.config)
+        planned = engine_plan(file.config)
+        steps = all_steps(planned)
         folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
-        with _scratch(cache_folder()) as scratch:
+        with _scratch(cache_folder()) as scratch, ExitStack() as resources:
             work = Work(
                 config=file.config,
-                hf_token=_first_token(hf_token, file.hf_token),
+                hf_token=first_token(hf_token, file.hf_token),
                 folders=folders,
                 cache=cache_folder(),
                 directory=scratch / "engine",
@@ -57,9 +58,10 @@ def build(
                 packed_config=file.config.model_dump(mode="json", exclude_unset=True),
                 report=report,
                 progress=progress,
+                resources=resources,
             )
             work.directory.mkdir()
-            for note in file.notes:
+            for note in (*file.notes, *planned.notes):
                 work.report(note)
             for number, step in enumerate(steps, 1):
                 work.report(f"[{number}/{len(steps)}] {step.title}")
@@ -69,7 +71,7 @@ def build(
         raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or destination) from exc
 
 
-def _first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:
+def first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:
     """The token given, else the config's, else the one this machine's user has for the Hub."""
     token = checked_token(given or "") or configured
     return token or checked_token(get_token() or "", key="HF_TOKEN")

@@ -12,7 +12,7 @@ from builder.model_files import Model
 from errors.build_config import ModelUnusable
 
 _MAX_HEADER_BYTES = 100 << 20
-_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -26,7 +26,7 @@ class ModelConfig:
     @property
     def max_position_embeddings(self) -> int | None:
         """In tokens; None where the architecture has no limit or does not tell it."""
-        found = self._first(_LENGTH_KEYS)
+        found = self._first(LENGTH_KEYS)
         return found if isinstance(found, int) and found > 0 else None
 
     @property

@@ -95,6 +95,23 @@ class ProgramStep(_Section):
     args: dict[str, ArgumentValue] | None = None
 
 
+class BuildStep(ProgramStep):
+    """The step that compiles the engine.
+
+    ``fit_lengths``: max_seq_len and max_input_len beyond the model's max_position_embeddings are cut to it,
+    where they would be refused. Configs that come from old ones have it: these knew no limit.
+    """
+
+    fit_lengths: bool = False
+
+
+class Target(_Section):
+    """What an engine is for: ``sm`` 86 is compute capability 8.6, ``gpus`` how many of them run it."""
+
+    sm: int | None = Field(default=None, ge=70, le=130)
+    gpus: int | None = Field(default=None, ge=1, le=1024)
+
+
 class PacedEngine(_Section):
     """What the ``paced`` engine does: ``tokens_per_second`` per stream, 0 for as fast as possible."""
 
@@ -102,8 +119,12 @@ class PacedEngine(_Section):
 
 
 class BuildConfig(_Section):
-    """Everything an engine is built from, except the token."""
+    """Everything an engine is built from, except the token.
 
+    One without a ``version`` is cog-trt-llm's: its old names are understood (``builder.trtllm.old_config``).
+    """
+
+    version: Literal[1] | None = None
     engine: EngineKind | None = None
     model_id: ModelId | None = None
     revision: Revision = "main"
@@ -118,7 +139,8 @@ class BuildConfig(_Section):
     example_name: InnerPath | None = None
     convert_to_ft: ProgramStep | None = None
     quantize: ProgramStep | None = None
-    build: ProgramStep | None = None
+    build: BuildStep | None = None
+    target: Target | None = None
 
     @property
     def engine_kind(self) -> EngineKind:

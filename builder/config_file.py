@@ -17,7 +17,9 @@ import httpx
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config import BuildConfig, PacedEngine, ProgramStep
+from builder.config import BuildConfig, BuildStep, PacedEngine, ProgramStep, Target
+from builder.trtllm.migration import Change
+from builder.trtllm.old_config import migrate
 from engine.redact import redact_url
 from errors.build_config import (
     BuildConfigUnreadable,
@@ -31,11 +33,13 @@ MAX_CONFIG_NODES = 10_000
 FETCH_TIMEOUT_S = 30.0
 
 TOKEN_KEY = "hf_token"
+_PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
 _IGNORED_KEYS = {"merge": "cog-trt-llm wrote it into the configs it packed"}
 _SECTIONS: dict[str, type[BaseModel]] = {
     "convert_to_ft": ProgramStep,
     "quantize": ProgramStep,
-    "build": ProgramStep,
+    "build": BuildStep,
+    "target": Target,
     "paced": PacedEngine,
 }
 _UNKNOWN = ("extra_forbidden", "invalid_key")
@@ -47,6 +51,7 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
     "value_error": "{error}",
 }
@@ -54,35 +59,54 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A build config as read; ``folder`` is where it lies, None when it came by URL."""
+    """A build config as read and brought into today's form, with a note for each thing that changed.
+
+    ``folder`` is where it lies, None when it came by URL.
+    """
 
     config: BuildConfig
     hf_token: SecretStr | None
     folder: Path | None
-    notes: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.changes))
 
 
 def read_config(source: str | Path) -> ConfigFile:
     """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors."""
-    is_url = isinstance(source, str) and source.startswith(("http://", "https://"))
+    is_url = _is_url(source)
     shown = redact_url(str(source)) if is_url else str(source)
-    text = _fetch(str(source), shown) if is_url else _read(Path(source))
     folder = None if is_url else Path(source).absolute().parent
-    return parse_config(text, shown=shown, folder=folder)
+    return parse_config(read_text(source), shown=shown, folder=folder)
+
+
+def read_text(source: str | Path) -> bytes:
+    """The file at ``source`` (path or http(s) URL); raises E1201."""
+    return _fetch(str(source), redact_url(str(source))) if _is_url(source) else _read(Path(source))
+
+
+def _is_url(source: str | Path) -> bool:
+    return isinstance(source, str) and source.startswith(("http://", "https://"))
 
 
 def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
     """Check the YAML ``text`` of a config that errors call ``shown``."""
     keys = _parse_yaml(text, shown)
+    placeholder = _drop_placeholder(keys)
     token = _take_token(keys)
-    notes = tuple(
-        f"{key}: ignored ({why})" for key, why in _IGNORED_KEYS.items() if keys.pop(key, None) is not None
+    ignored = tuple(
+        Change(key, f"ignored ({why})")
+        for key, why in _IGNORED_KEYS.items()
+        if keys.pop(key, None) is not None
     )
+    keys, changes = migrate(keys)
     try:
         config = BuildConfig.model_validate(keys)
     except ValidationError as exc:
         raise _translated(exc) from None  # NOTE: pydantic's text repeats values
-    return ConfigFile(config, token, folder, notes)
+    return ConfigFile(config, token, folder, placeholder + ignored + changes)
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
@@ -168,6 +192,14 @@ def _is_small(value: object) -> bool:
         elif isinstance(part, (list, tuple, set)):
             pending += part
     return not pending
+
+
+def _drop_placeholder(keys: dict[Any, Any]) -> tuple[Change, ...]:
+    """``hf_token: your_token_here``, as examples say: the Hub refuses that where it gives without a token."""
+    if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
+        return ()
+    del keys[TOKEN_KEY]
+    return (Change(TOKEN_KEY, "ignored, it is a placeholder"),)
 
 
 def _take_token(keys: dict[Any, Any]) -> SecretStr | None:

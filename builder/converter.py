@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.engine_environment import program_environment
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import redact_text
 from errors.build import ConversionFailed
@@ -17,8 +17,6 @@ TIMEOUT_S = 6 * 3600.0
 _PROGRAMS = Path(__file__).parent / "conversion"
 _NAP_S = 0.2
 _TAIL_CHARACTERS = 1500
-_WITHHELD = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONHOME")
-"""Tokens, for the model's own code may run there; and what would pull our environment into the other."""
 
 
 def run_conversion(program: str, arguments: Sequence[str | Path], *, what: str, log: Path) -> None:
@@ -27,8 +25,7 @@ def run_conversion(program: str, arguments: Sequence[str | Path], *, what: str, 
     It works without a network, and dies with the build if that is cancelled.
     """
     python = engine_python()
-    environment = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
-    environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = program_environment(offline=True)
     command = [python, str(_PROGRAMS / program), *map(str, arguments)]
     with log.open("wb") as output:
         try:

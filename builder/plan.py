@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 
@@ -36,6 +37,8 @@ class Work:
     packed_config: Mapping[str, Any]
     report: Callable[[str], None]
     progress: Progress | None
+    resources: ExitStack
+    """Closed when the build ends, however it does: locks that steps take."""
     model: Model = field(init=False)
     facts: EngineFacts = field(init=False)
     vocab_size: int = field(init=False)
@@ -50,6 +53,21 @@ class Step:
     run: Callable[[Work], None]
 
 
+class EnginePlan(Protocol):
+    """How one kind builds one config. ``takes_weights``: whether the model's weights are needed."""
+
+    takes_weights: bool
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the config's author should know, whatever the model."""
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        """Check the plan against the model's config.json and take up what it tells; lines about sizes."""
+
+    def steps(self) -> Sequence[Step]: ...
+
+
 def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
     """Obtain the model; ``with_weights`` False takes no more of it than its tokenizer needs."""
     weights = config.weight_format or "safetensors, else bin, else pt"
@@ -61,21 +79,23 @@ def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
     else:
         title = f"download {config.model_id}@{config.revision} ({taken})"
 
-    def run(work: Work) -> None:
-        work.model = obtain_model(
-            work.config,
-            folders=work.folders,
-            token=work.hf_token,
-            cache=work.cache,
-            scratch=work.scratch,
-            with_weights=with_weights,
-            progress=work.progress,
-        )
-        revision = f" at {work.model.revision}" if work.model.revision else ""
-        size_bytes = sum(path.stat().st_size for path in work.model.files.values())
-        work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
+    return Step(title, lambda work: obtain(work, work.config, with_weights=with_weights))
 
-    return Step(title, run)
+
+def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
+    """Make ``work.model`` the files that ``config`` names; a line tells what they are."""
+    work.model = obtain_model(
+        config,
+        folders=work.folders,
+        token=work.hf_token,
+        cache=work.cache,
+        scratch=work.scratch,
+        with_weights=with_weights,
+        progress=work.progress,
+    )
+    revision = f" at {work.model.revision}" if work.model.revision else ""
+    size_bytes = sum(path.stat().st_size for path in work.model.files.values())
+    work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
 
 
 def pack_step() -> Step:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -11,8 +13,9 @@ import cog
 
 from builder.build import OWN_FOLDER, build
 from builder.upload import find_upload_url, upload
+from engine.lock import try_lock, unlock
 from engine.progress import Progress
-from errors.build import BuildFailed
+from errors.build import BuilderBusy, BuildFailed
 from errors.prompt import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
@@ -35,16 +38,36 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
     ) -> cog.Path:
         """Build an engine; the answer is engine.tar, or where it is if it is too large for an answer."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
-        _remove(engine_tar)
-        build(
-            _source(config),
-            engine_tar,
-            hf_token=_secret(hf_token),
-            base_dir=OWN_FOLDER if isinstance(config, cog.Path) else None,
-            report=_print_line,
-            progress=_progress_lines(),
-        )
-        return _answer(engine_tar)
+        with _alone(engine_tar):
+            _remove(engine_tar)
+            build(
+                _source(config),
+                engine_tar,
+                hf_token=_secret(hf_token),
+                base_dir=OWN_FOLDER if isinstance(config, cog.Path) else None,
+                report=_print_line,
+                progress=_progress_lines(),
+            )
+            return _answer(engine_tar)
+
+
+@contextmanager
+def _alone(engine_tar: Path) -> Iterator[None]:
+    """BuilderBusy if another build, of whatever process, is to become the same ``engine_tar``.
+
+    Cog runs one prediction at a time here; this is for whoever starts two servers in one place.
+    """
+    lock_path = engine_tar.with_name(f".{engine_tar.name}.lock")
+    try:
+        descriptor = try_lock(lock_path)
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=lock_path) from exc
+    if descriptor is None:
+        raise BuilderBusy(path=engine_tar)
+    try:
+        yield
+    finally:
+        unlock(lock_path, descriptor)
 
 
 def _source(config: object) -> str:

@@ -41,12 +41,13 @@ def obtain_model(
     assert config.model_id is not None, "a checked config names a model"
     hub = Hub(token=token, cache=cache)
     snapshot = hub.snapshot(config.model_id, config.revision)
-    names = _names(config, snapshot.names, with_weights=with_weights)
+    names = wanted_names(config, snapshot.names, with_weights=with_weights)
     files = hub.fetch(snapshot, set(names), progress)
     return Model(config.model_id, snapshot.commit, files)
 
 
-def _names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
+def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
+    """Which of a model's files a build takes."""
     wanted = supporting_names(names, code=config.trust_remote_code)
     if with_weights:
         wanted += weight_names(config.model_name, names, config.weight_format)[1]
@@ -55,7 +56,7 @@ def _names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> 
 
 def _of_folder(config: BuildConfig, folder: Path, *, revision: str | None, with_weights: bool) -> Model:
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
-    wanted = _names(config, names, with_weights=with_weights)
+    wanted = wanted_names(config, names, with_weights=with_weights)
     return Model(config.model_name, revision, {name: folder / name for name in wanted})
 
 

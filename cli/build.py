@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import build
-from builder.config_file import read_config
-from builder.kinds import plan
+from builder.planning import plan_lines
 from cli.inspect import describe
 from cli.progress import ProgressPrinter, size
 
@@ -31,8 +30,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     if options.dry_run:
-        for number, step in enumerate(plan(read_config(options.config).config), 1):
-            print(f"{number}. {step.title}")
+        for line in plan_lines(options.config):
+            print(line)
         return 0
     with ProgressPrinter() as progress:
         manifest = build(

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.progress import size
+from engine.gpu import Gpu, visible_gpus
 from engine.inspect import read_manifest
 from engine.manifest import Manifest
+from engine.preflight import Machine, check_runs_here, installed_version
+from engine.python import engine_python
 from engine.verify import verify
 from errors.prompt import InvalidInput
 
@@ -21,6 +24,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    parser.add_argument("--gpu", action="store_true", help="tell whether this machine can run it")
     parser.add_argument("--verify", action="store_true", help="read it all and check every file's hash")
     parser.set_defaults(run=run)
     return parser
@@ -35,7 +39,26 @@ def run(options: argparse.Namespace) -> int:
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
     if options.verify and not options.json:
         print("verified    every file has the size and SHA-256 that the manifest tells")
+    if options.gpu:
+        machine = Machine(visible_gpus(), installed_version(engine_python()))
+        if not options.json:
+            print(f"{'here':<12}{describe_gpus(machine.gpus)}")
+        check_runs_here(manifest, machine)
+        if not options.json:
+            print(f"{'verdict':<12}this machine can run it")
     return 0
+
+
+def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
+    """All of them on one line."""
+    return "; ".join(map(_describe_gpu, gpus)) or "no NVIDIA GPU"
+
+
+def _describe_gpu(gpu: Gpu) -> str:
+    told = [gpu.name or "NVIDIA GPU", f"SM {gpu.sm}"]
+    if gpu.free_bytes is not None and gpu.total_bytes is not None:
+        told.append(f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free")
+    return ", ".join(told)
 
 
 def describe(manifest: Manifest) -> str:

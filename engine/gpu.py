@@ -1,65 +1,89 @@
-"""Which GPU architecture is here, and whether an engine runs on it. SM 86 is compute capability 8.6."""
+"""Which GPUs are here. SM 86 is compute capability 8.6."""
 
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
+import uuid
+from dataclasses import dataclass, replace
 
-from engine.manifest import EngineFacts, EngineKind
-from errors.engine_artifact import GpuRequired, WrongGpuArchitecture
-
-RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
-"""The architectures that a ``cog-triton-runner-<SM>`` image exists for."""
-
-_NEEDS_GPU: tuple[EngineKind, ...] = ("tensorrt_llm", "vllm")
-_COMPILED_FOR_ONE_SM: tuple[EngineKind, ...] = ("tensorrt_llm",)
 _ATTRIBUTE_MAJOR, _ATTRIBUTE_MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of the CUDA driver API."""
+_QUERY = "uuid,compute_cap,name,memory.total,memory.free"
+_MIB = 1 << 20
 
 
-def detected_sm() -> int | None:
-    """The SM of the first visible GPU; None without one.
+@dataclass(frozen=True)
+class Gpu:
+    """One visible GPU. What nobody tells is None; sizes are in bytes."""
 
-    The driver library is asked first: it heeds CUDA_VISIBLE_DEVICES, which nvidia-smi does not.
+    sm: int
+    name: str | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that a process started here sees, in CUDA's order.
+
+    The driver library is asked which they are: it heeds CUDA_VISIBLE_DEVICES, which nvidia-smi does not.
+    It would tell the free memory only to who takes some for a context, so nvidia-smi is asked for that.
     """
+    told = _told_by_nvidia_smi()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return _sm_from_nvidia_smi()
-    return _sm_from_driver(driver)
+        return tuple(told.values())
+    gpus = _told_by_driver(driver)
+    return tuple(replace(told[key], sm=sm) if key in told else Gpu(sm) for key, sm in gpus)
 
 
-def check_runs_here(manifest: EngineFacts, sm: int | None) -> None:
-    """Raise GpuRequired or WrongGpuArchitecture if the engine can't run on a machine with GPU ``sm``."""
-    if manifest.engine_kind in _NEEDS_GPU and sm is None:
-        raise GpuRequired(engine_kind=manifest.engine_kind)
-    if manifest.engine_kind in _COMPILED_FOR_ONE_SM and manifest.sm not in (None, sm):
-        raise WrongGpuArchitecture(built_for=manifest.sm, present=sm, remedy=_where_it_runs(manifest.sm))
+def detected_sm() -> int | None:
+    """The SM of the first visible GPU; None without one."""
+    gpus = visible_gpus()
+    return gpus[0].sm if gpus else None
 
 
-def _where_it_runs(sm: int | None) -> str:
-    if sm in RUNNER_IMAGE_SMS:
-        return f"run it with the cog-triton-runner-{sm} image on an SM {sm} GPU ({RUNNER_IMAGE_SMS[sm]})"
-    return f"run it on an SM {sm} GPU"
+def _told_by_driver(driver: ctypes.CDLL) -> list[tuple[str, int]]:
+    """UUID and SM of each visible GPU."""
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    gpus = []
+    for ordinal in range(count.value):
+        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        identity = (ctypes.c_ubyte * 16)()
+        failed = (
+            driver.cuDeviceGet(ctypes.byref(device), ordinal)
+            or driver.cuDeviceGetAttribute(ctypes.byref(major), _ATTRIBUTE_MAJOR, device)
+            or driver.cuDeviceGetAttribute(ctypes.byref(minor), _ATTRIBUTE_MINOR, device)
+            or driver.cuDeviceGetUuid(ctypes.byref(identity), device)
+        )
+        if not failed:
+            gpus.append((f"GPU-{uuid.UUID(bytes=bytes(identity))}", major.value * 10 + minor.value))
+    return gpus
 
 
-def _sm_from_driver(driver: ctypes.CDLL) -> int | None:
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    failed = (
-        driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
-        or driver.cuDeviceGetAttribute(ctypes.byref(major), _ATTRIBUTE_MAJOR, device)
-        or driver.cuDeviceGetAttribute(ctypes.byref(minor), _ATTRIBUTE_MINOR, device)
-    )
-    return None if failed else major.value * 10 + minor.value
-
-
-def _sm_from_nvidia_smi() -> int | None:
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+def _told_by_nvidia_smi() -> dict[str, Gpu]:
+    """By UUID; empty without nvidia-smi or a GPU."""
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.match(r"\s*(\d+)\.(\d)\b", answer)
-    return int(match[1]) * 10 + int(match[2]) if match else None
+        return {}
+    gpus = {}
+    for line in answer.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == len(_QUERY.split(",")) and (sm := _sm(fields[1])) is not None:
+            gpus[fields[0]] = Gpu(sm, fields[2], _mib(fields[3]), _mib(fields[4]))
+    return gpus
+
+
+def _sm(text: str) -> int | None:
+    major, dot, minor = text.partition(".")
+    return int(major) * 10 + int(minor) if dot and major.isdecimal() and minor.isdecimal() else None
+
+
+def _mib(text: str) -> int | None:
+    """NOTE: where a GPU has no such figure, nvidia-smi writes [N/A]."""
+    return int(text) * _MIB if text.isdecimal() else None

@@ -45,3 +45,36 @@ class BuildFailed(CodedError):
     code = "E2306"
     summary = "A file or folder of the build can't be read or written"
     template = "The build stopped ({reason}); check that {path} can be read and written and start it again."
+
+
+class ProgramFailed(CodedError):
+    code = "E2307"
+    summary = "A program of a build step failed"
+    template = "Step {step} failed after {elapsed} ({reason}). Its last lines: {log_tail}"
+
+
+class OutOfMemory(CodedError):
+    code = "E2308"
+    summary = "A program of a build step ran out of memory"
+    template = (
+        "Step {step} ended after {elapsed} ({reason}), out of memory: it needed about {needed}, "
+        "this machine has {present}; {remedy}."
+    )
+
+
+class ProgramMissing(CodedError):
+    code = "E2309"
+    summary = "The engine environment lacks TensorRT-LLM or has another version than this builder knows"
+    template = "{what} ({reason}); build with the cog-triton-builder image or set {variable}."
+
+
+class EngineUnsound(CodedError):
+    code = "E2310"
+    summary = "A built checkpoint or engine is not what was asked for"
+    template = "What step {step} wrote is unsound: {problem}; nothing was packed."
+
+
+class BuilderBusy(CodedError):
+    code = "E2311"
+    summary = "A builder does one build at a time"
+    template = "A build that writes {path} is running already; wait for its end or use another builder."

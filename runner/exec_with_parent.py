@@ -1,5 +1,7 @@
 """Run a program that must not outlive its parent: ``exec_with_parent.py PARENT_PID PROGRAM ARGUMENT...``.
 
+A PARENT_PID of 0 stands for whoever started us.
+
 Linux sends us SIGTERM when the parent is gone, however it went. We lead a process group of our own,
 in the parent's session, and then become the program.
 """
@@ -15,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent_pid, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent_pid):
+    if int(parent_pid) not in (0, os.getppid()):
         return  # It went before we asked.
     os.setpgid(0, 0)
     os.execv(command[0], command)  # noqa: S606

@@ -58,7 +58,16 @@ class GenerationRequest:
 class Generation:
     """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
 
-    def __init__(self, request: GenerationRequest, model: ModelFacts, client: TritonClient) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ModelFacts,
+        client: TritonClient,
+        *,
+        tells_reason: bool = True,
+    ) -> None:
+        self._tells_reason = tells_reason
+        """False: what fills the slot is not ours, and its last response has no finish reason."""
         self._request = request
         self._model = model
         self._client = client
@@ -94,6 +103,9 @@ class Generation:
                     yield text
                 if self._is_over():
                     break
+        if not self._is_over() and not self._tells_reason:
+            is_full = self.output_token_count >= self._request.max_tokens
+            self.finish_reason = "length" if is_full else "end"
         if not self._is_over():
             raise TritonUnavailable(reason="its stream ended before the last token")
         self._ended_s = time.perf_counter()

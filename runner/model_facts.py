@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.directory import Engine
+from engine.tensorrt_llm_config import read_compiled_config
 from errors.engine_artifact import EngineUnreadable
 from errors.prompt import InvalidSetting
 from errors.triton_system import TritonTokenizerError
@@ -52,7 +53,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     config = _read_json(engine.path / "config.json")
     end_ids = _end_ids(engine.path, config, tokenizer) if settings.end_id is None else (settings.end_id,)
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
-    max_input_length = min(engine.manifest.max_input_len or max_sequence_length, max_sequence_length - 1)
+    max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
     return ModelFacts(
         tokenizer=tokenizer,
         end_ids=end_ids,
@@ -101,6 +102,14 @@ def _as_ids(value: object) -> tuple[int, ...]:
 def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
     ids = _as_ids(config.get("pad_token_id"))
     return ids[0] if ids else end_ids[0]
+
+
+def _max_input_length(engine: Engine, max_sequence_length: int) -> int:
+    """NOTE: that of most TensorRT engines' builds says nothing: see ``CompiledConfig.prompt_limit``."""
+    if engine.manifest.engine_kind == "tensorrt_llm":
+        compiled = read_compiled_config(engine.path)
+        return compiled.prompt_limit(is_chunked=compiled.has_paged_context)
+    return engine.manifest.max_input_len or max_sequence_length
 
 
 def _max_sequence_length(engine: Engine, config: dict[str, Any]) -> int:

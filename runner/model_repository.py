@@ -22,14 +22,16 @@ TEMPLATES = SOURCE_ROOT / "triton_model_repo"
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 
 SLOT = "tensorrt_llm"
+CPP_BACKEND = "tensorrtllm"
+"""NVIDIA's name of its C++ backend."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
 
 _SLOT_PASS_THROUGH = [
     "tokens_per_second",
     "max_batch_size",
-    "kv_cache_tokens",
     "dtype",
     "device",
     "encoder_engine_dir",
@@ -82,6 +84,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "batching_strategy": "inflight_fused_batching",
         "max_beam_width": "1",
         "exclude_input_in_output": "true",
+        "encoder_input_features_data_type": "TYPE_FP16",
         "engine_start_timeout_s": "1800",
         **dict.fromkeys(_SLOT_PASS_THROUGH, ""),
     },
@@ -110,6 +113,10 @@ _CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
     "skip_special_tokens": (_BOOLEAN, "true or false"),
     "max_tokens_data_type": (re.compile("TYPE_U?INT32"), "TYPE_UINT32 or TYPE_INT32"),
     "triton_backend": (re.compile("python|tensorrtllm"), "python or tensorrtllm"),
+    "encoder_input_features_data_type": (
+        re.compile("TYPE_FP16|TYPE_BF16|TYPE_FP32"),
+        "TYPE_FP16 or TYPE_BF16",
+    ),
     "engine_start_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds"),
 }
 _SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))
@@ -125,21 +132,28 @@ def render(
     end_id: int,
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
-) -> None:
+    cpp_backend: Path | None = None,
+) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
-    ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model.
+    ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
+    ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
+    Returns whether it does.
     """
     if target.exists():
         shutil.rmtree(target)
-    values = _values(engine, engine_python, end_id, pad_id, overrides)
+    values = _values(engine, engine_python, end_id, pad_id, overrides, cpp_backend)
+    is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
     for model in MODELS:
         version = target / model / "1"
         version.mkdir(parents=True)
         template = (TEMPLATES / model / "config.pbtxt").read_text()
+        if model == SLOT and is_cpp:
+            template = _SLOT_ONLY.sub("", template)
         (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
-        if model != "ensemble":
+        if model != "ensemble" and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))
+    return is_cpp
 
 
 def _values(
@@ -148,6 +162,7 @@ def _values(
     end_id: int,
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
+    cpp_backend: Path | None,
 ) -> dict[str, dict[str, str]]:
     batch_size = str(engine.manifest.max_batch_size or 64)
     facts = {
@@ -160,6 +175,9 @@ def _values(
         "pad_id": str(pad_id),
     }
     values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
+    if cpp_backend is not None:
+        values[SLOT]["triton_backend"] = CPP_BACKEND
+        values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
     for model, arguments in overrides.items():
         for key, value in arguments.items():
             _override(values, model, key, _text(value))

@@ -11,17 +11,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from engine.directory import Engine, load
-from engine.gpu import check_runs_here, detected_sm
+from engine.gpu import visible_gpus
 from engine.manifest import Manifest
+from engine.preflight import Machine, check_runs_here, installed_version
 from engine.progress import Progress
 from engine.store import open_engine
-from errors.prompt import InvalidSetting
+from errors.prompt import InvalidSetting, MissingRequirement
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
-from runner.model_repository import render
+from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
 from runner.triton_client import TritonClient
-from runner.triton_install import install_triton
+from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_ports import TritonPorts
 from runner.triton_server import Log, TritonServer
 
@@ -43,6 +44,7 @@ class Service:
         self._log = log
         self._progress = progress
         self._exits = AsyncExitStack()
+        self._is_cpp = False
         self.engine: Engine
         self.model: ModelFacts
         self.triton: TritonServer
@@ -54,7 +56,6 @@ class Service:
         try:
             self.engine = await asyncio.to_thread(self._open_engine)
             self._tell_engine()
-            self._check_world_size()
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
@@ -67,7 +68,7 @@ class Service:
         await self._exits.aclose()
 
     def generate(self, request: GenerationRequest) -> Generation:
-        return Generation(request, self.model, self.client)
+        return Generation(request, self.model, self.client, tells_reason=not self._is_cpp)
 
     async def is_healthy(self) -> bool:
         """True only while Triton and the engine behind the slot answer."""
@@ -77,14 +78,27 @@ class Service:
         settings = self._settings
         if settings.weights:
             return open_engine(
-                settings.weights, settings.cache_dir, check=_check_runs_here, progress=self._progress
+                settings.weights, settings.cache_dir, check=self._check_runs_here, progress=self._progress
             )
         engine = load(settings.engine_dir)
-        _check_runs_here(engine.manifest)
+        self._check_runs_here(engine.manifest)
         return engine
 
-    def _check_world_size(self) -> None:
-        built_for = self.engine.manifest.world_size
+    def _check_runs_here(self, manifest: Manifest) -> None:
+        """Raise for an engine that this machine can't run, before it is fetched whole."""
+        settings = self._settings
+        self._check_world_size(manifest.world_size)
+        # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
+        has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
+        if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:
+            raise MissingRequirement(
+                what=f"tensorrtllm/{CPP_LIBRARY}, which triton_backend: tensorrtllm asks for,",
+                remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
+            )
+        version = None if has_own_library else installed_version(settings.engine_python)
+        check_runs_here(manifest, Machine(visible_gpus(), version))
+
+    def _check_world_size(self, built_for: int) -> None:
         if self._settings.world_size not in (None, built_for):
             raise InvalidSetting(
                 name="WORLD_SIZE",
@@ -97,13 +111,16 @@ class Service:
         runtime_dir = _runtime_dir(settings.triton_http_port)
         install = install_triton(runtime_dir, settings.triton_backend_dir)
         repository = runtime_dir / "model_repository"
-        render(
+        manifest = self.engine.manifest
+        cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
+        self._is_cpp = render(
             self.engine,
             repository,
             engine_python=settings.engine_python,
             end_id=self.model.end_ids[0],
             pad_id=self.model.pad_id,
             overrides=settings.server,
+            cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
         )
         ports = TritonPorts(
             settings.triton_host,
@@ -111,7 +128,10 @@ class Service:
             settings.triton_grpc_port,
             settings.triton_metrics_port,
         )
-        self.triton = TritonServer(install, repository, ports, settings.triton_start_timeout_s, self._log)
+        num_ranks = manifest.world_size if self._is_cpp else 1
+        self.triton = TritonServer(
+            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks
+        )
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
@@ -137,11 +157,6 @@ class Service:
         self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")
         for warning in self.engine.warnings:
             self._log(f"warning: {warning}")
-
-
-def _check_runs_here(manifest: Manifest) -> None:
-    """Raise E1322 or E1323 for an engine that this machine's GPU can't run, before it is fetched whole."""
-    check_runs_here(manifest, detected_sm())
 
 
 def _runtime_dir(http_port: int) -> Path:

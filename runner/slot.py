@@ -35,6 +35,7 @@ from runner.engines.messages import (
 from runner.engines.process import EngineCommand, EngineProcess
 from runner.relay import End, Relay, Stream
 from runner.slot_call import Call, Generation
+from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
 
@@ -52,7 +53,8 @@ class TritonPythonModel:
         logging.basicConfig(
             level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
         )
-        parameters = _parameters(json.loads(args["model_config"]))
+        model_config = json.loads(args["model_config"])
+        parameters = _parameters(model_config)
         self._includes_input = parameters.pop("exclude_input_in_output", "true") == "false"
         self._ids = itertools.count(1)
         self._running: dict[int, Generation] = {}
@@ -61,6 +63,14 @@ class TritonPythonModel:
         self._closed = False
         self._relay = Relay()
         self._metrics = SlotMetrics(pb_utils)
+        queue_policy = model_config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        if parameters["engine_kind"] == "tensorrt_llm":
+            parameters["max_queue_size"] = str(queue_policy.get("max_queue_size", 0))
+        cancel_poll_ms = parameters.pop("cancellation_check_period_ms", "")
+        self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
+        if parameters["engine_kind"] == "tensorrt_llm":
+            model = {"model": args["model_name"], "version": args["model_version"]}
+            self._metrics.iteration = IterationMetrics(pb_utils, model)
         self._engine = EngineProcess(_command(parameters), self)
         try:
             self._ready: Ready = self._engine.start()
@@ -151,7 +161,10 @@ class TritonPythonModel:
                         if generation is not None:
                             self._metrics.tokens += len(tokens)
                             feeds.append((generation.stream, tokens, None))
-                case Finished(request_id=request_id, reason=reason):
+                case Finished(request_id=request_id, reason=reason, sequences=sequences):
+                    if sequences is not None and (generation := self._running.get(request_id)) is not None:
+                        self._metrics.tokens += sum(map(len, sequences))
+                        generation.sequences = sequences
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=text):
                     feeds += self._ends([(request_id, _coded(text, self._ready.engine_kind))])
@@ -197,7 +210,7 @@ class TritonPythonModel:
                     continue
             round_s = self._poll_cancellations()
             self._metrics.publish(self._engine.restarts, running=len(self._running))
-            clock.wait(max(_CANCEL_POLL_S, _CANCEL_DUTY * round_s))
+            clock.wait(max(self._cancel_poll_s, _CANCEL_DUTY * round_s))
 
     def _poll_cancellations(self) -> float:
         """Ask Triton about each stream; returns the seconds it took."""

@@ -12,6 +12,9 @@ from errors.base import CodedError
 from runner.relay import End, Stream
 from runner.slot_request import SlotRequest
 
+_NO_TOKEN = -1
+"""Fills the shorter beams' rows, as NVIDIA's backend does."""
+
 
 class Call:
     """One Triton request: its response sender and the rows still running."""
@@ -25,12 +28,17 @@ class Call:
         self._in_use = threading.Lock()
         """Held where the last response may go out, or must not."""
 
-    def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
-        """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
+    def respond(
+        self, batch_index: int, tokens: list[int], end: End | None, sequences: list[list[int]] | None = None
+    ) -> None:
+        """Send one row's tokens, or all ``sequences`` of its beam search.
+
+        Called from the relay's thread only (or before the row is fed to it).
+        """
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        outputs = [] if error else self._outputs(batch_index, tokens, end)
+        outputs = [] if error else self._outputs(batch_index, sequences or [tokens], end)
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
@@ -48,10 +56,12 @@ class Call:
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _outputs(self, batch_index: int, tokens: list[int], end: End | None) -> list[Any]:
+    def _outputs(self, batch_index: int, sequences: list[list[int]], end: End | None) -> list[Any]:
+        lengths = [len(each) for each in sequences]
+        rows = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in sequences]
         outputs = [
-            pb_utils.Tensor("output_ids", np.array([[tokens]], dtype=np.int32)),
-            pb_utils.Tensor("sequence_length", np.array([[len(tokens)]], dtype=np.int32)),
+            pb_utils.Tensor("output_ids", np.array([rows], dtype=np.int32)),
+            pb_utils.Tensor("sequence_length", np.array([lengths], dtype=np.int32)),
         ]
         if self._rows > 1:
             outputs.append(pb_utils.Tensor("batch_index", np.array([[batch_index]], dtype=np.int32)))
@@ -66,7 +76,10 @@ class Call:
 class Generation:
     """One row of a Triton request, from submit to its last response."""
 
-    __slots__ = ("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "stream")
+    __slots__ = (
+        *("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "sequences"),
+        "stream",
+    )
 
     def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
         self.request_id = request_id
@@ -76,6 +89,8 @@ class Generation:
         self.stream = Stream(self._respond)
         self.collected = list(request.submit.input_ids) if request.includes_input else []
         self.is_cancelled = False
+        self.sequences: list[list[int]] | None = None
+        """Of a beam search: set before its end is fed."""
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if self.request.is_streaming:
@@ -83,7 +98,8 @@ class Generation:
             return
         self.collected += tokens
         if end is not None:
-            self.call.respond(self.batch_index, self.collected, end)
+            beams = [[*self.collected, *each] for each in self.sequences or []]
+            self.call.respond(self.batch_index, self.collected, end, beams)
 
 
 def _error(end: End | None) -> Any | None:

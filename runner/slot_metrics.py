@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.engines.messages import Statistics
 from runner.relay import End
+from runner.slot_iteration_metrics import IterationMetrics
 
 _COUNTERS = {
     "cog_triton_slot_requests_total": "Requests submitted to the engine",
@@ -34,6 +35,8 @@ class SlotMetrics:
         self.cancel_requests = 0
         self.tokens = 0
         self.statistics = Statistics(active=0, queued=0)
+        self.iteration: IterationMetrics | None = None
+        """For an engine whose library has figures of its own."""
         self._ended = dict.fromkeys(_END_REASONS, 0)
         self._published: dict[str, float] = {}
         kinds = pb_utils.MetricFamily
@@ -51,6 +54,8 @@ class SlotMetrics:
         self._ended[end if isinstance(end, str) else "error"] += 1
 
     def publish(self, restarts: int, running: int = 0) -> None:
+        if self.iteration is not None:
+            self.iteration.publish(self.statistics.gauges)
         values: dict[str, float] = {
             "cog_triton_slot_requests_total": self.submitted,
             "cog_triton_slot_cancel_requests_total": self.cancel_requests,

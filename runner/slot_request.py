@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import Ready, Sampling, Submit
+from runner.engines.messages import Ready, Sampling, Submit, Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
@@ -34,21 +34,43 @@ _UNSUPPORTED_SCALARS = (
     "beam_search_diversity_rate",
     "draft_acceptance_threshold",
 )
-_UNSUPPORTED_TENSORS = (
+_ENGINE_TENSORS = (
     "draft_input_ids",
-    "decoder_input_ids",
     "draft_logits",
+    "draft_acceptance_threshold",
     "embedding_bias",
     "prompt_embedding_table",
     "prompt_table_extra_ids",
-    "lora_task_id",
     "lora_weights",
     "lora_config",
+)
+"""Handed to the engine as they are."""
+_UNSUPPORTED_TENSORS = (
+    *_ENGINE_TENSORS,
+    "lora_task_id",
+    "decoder_input_ids",
+    "decoder_input_lengths",
     "context_phase_params",
     "encoder_input_features",
+    "encoder_output_lengths",
     "cross_attention_mask",
     "skip_cross_attn_blocks",
 )
+_HONOURED: dict[str, frozenset[str]] = {
+    "tensorrt_llm": frozenset(
+        {
+            *_ENGINE_TENSORS,
+            "lora_task_id",
+            "early_stopping",
+            "runtime_top_p_min",
+            "runtime_top_p_decay",
+            "runtime_top_p_reset_ids",
+            "beam_search_diversity_rate",
+            "beam_width",
+        }
+    )
+}
+"""By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
 _GREEDY_TOP_K = 1
 
@@ -111,6 +133,19 @@ class Row:
         starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
+    def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Those of the row that are given, as they are."""
+        arrays = {
+            name: np.ascontiguousarray(self._tensors[name][self._index])
+            for name in names
+            if name in self._tensors
+        }
+        return {
+            name: Tensor(str(array.dtype), list(array.shape), array.tobytes())
+            for name, array in arrays.items()
+            if array.size
+        }
+
 
 def batch_size(tensors: Tensors) -> int:
     """Rows of the request; tensors that disagree are E1103."""
@@ -142,11 +177,21 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         pad_id=row.scalar("pad_id"),
         stop_words=row.words("stop_words_list", ready.vocab_size),
         bad_words=row.words("bad_words_list", ready.vocab_size),
+        lora_task_id=row.scalar("lora_task_id"),
+        tensors=row.tensors(_ENGINE_TENSORS),
     )
     excludes = row.scalar("exclude_input_in_output")
+    is_streaming = bool(row.scalar("streaming"))
+    if is_streaming and submit.sampling.beam_width > 1:
+        raise UnsupportedArgument(
+            name="streaming",
+            value=True,
+            engine_kind=ready.engine_kind,
+            remedy="a beam search knows its output at the end only: send streaming=false",
+        )
     return SlotRequest(
         submit=submit,
-        is_streaming=bool(row.scalar("streaming")),
+        is_streaming=is_streaming,
         includes_input=includes_input if excludes is None else not excludes,
     )
 
@@ -180,6 +225,7 @@ def _sampling(row: Row) -> Sampling:
     if top_k == 0 and top_p <= 0:
         top_k = _GREEDY_TOP_K  # As TensorRT-LLM does: neither given means greedy.
     seed = row.scalar("random_seed", "seed")
+    beam_width = row.integer("beam_width", default=1, minimum=0) or 1
     return Sampling(
         temperature=row.number("temperature", default=1.0, minimum=0.0),
         top_k=top_k,
@@ -189,6 +235,12 @@ def _sampling(row: Row) -> Sampling:
         frequency_penalty=row.number("frequency_penalty", default=0.0),
         length_penalty=row.number("len_penalty", default=1.0),
         seed=None if seed is None else int(seed),
+        top_p_min=row.scalar("runtime_top_p_min"),
+        top_p_decay=row.scalar("runtime_top_p_decay"),
+        top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
+        beam_width=beam_width,
+        beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
+        early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
     )
 
 
@@ -200,15 +252,16 @@ def _positive(row: Row, name: str) -> float:
 
 
 def _refuse_unsupported(tensors: Tensors, row: Row, engine_kind: str) -> None:
+    honoured = _HONOURED.get(engine_kind, frozenset())
     for name in _UNSUPPORTED_TENSORS:
-        if name in tensors:
+        if name in tensors and name not in honoured:
             shape = "x".join(map(str, tensors[name].shape))
             raise _unsupported(name, f"<{shape} tensor>", engine_kind)
     for name in _UNSUPPORTED_SCALARS:
-        if flag := row.scalar(name):
+        if name not in honoured and (flag := row.scalar(name)):
             raise _unsupported(name, flag, engine_kind)
     for name in ("beam_width", "num_return_sequences"):
-        if (count := row.scalar(name)) not in (None, 0, 1):
+        if name not in honoured and (count := row.scalar(name)) not in (None, 0, 1):
             raise _unsupported(name, count, engine_kind)
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from errors.prompt import MissingRequirement
 
+CPP_LIBRARY = "libtriton_tensorrtllm.so"
+
 
 @dataclass(frozen=True)
 class TritonInstall:
@@ -53,6 +55,14 @@ def install_triton(runtime_dir: Path, extra_backend_dir: Path | None) -> TritonI
                 (backend_dir / extra.name).unlink(missing_ok=True)
                 (backend_dir / extra.name).symlink_to(extra.resolve())
     return TritonInstall(server, backend_dir, (wheel.parent / "nvidia_pytriton.libs", _libpython_dir()))
+
+
+def cpp_backend_dir(extra_backend_dir: Path | None) -> Path | None:
+    """The folder of NVIDIA's C++ TensorRT-LLM backend, if it is among those backends."""
+    if extra_backend_dir is None:
+        return None
+    folder = extra_backend_dir / "tensorrtllm"
+    return folder if (folder / CPP_LIBRARY).is_file() else None
 
 
 def _wheel_dir() -> Path:

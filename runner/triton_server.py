@@ -18,6 +18,8 @@ import aiohttp
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
+from runner.model_repository import SLOT
+from runner.mpirun import mpi_environment, mpirun
 from runner.triton_install import TritonInstall
 from runner.triton_ports import TritonPorts
 from runner.triton_stubs import has_ended, stubs_of
@@ -41,6 +43,10 @@ Log = Callable[[str], None]
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 
 
+_WHOEVER = 0
+"""The parent's process id of a rank: mpirun's, which nobody knows before."""
+
+
 class TritonServer:
     """One tritonserver at a time, from ``start`` to ``stop``."""
 
@@ -51,7 +57,10 @@ class TritonServer:
         ports: TritonPorts,
         start_timeout_s: float,
         log: Log,
+        num_ranks: int = 1,
     ) -> None:
+        """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each."""
+        self._num_ranks = num_ranks
         self._install = install
         self._model_repository = model_repository
         self._ports = ports
@@ -89,7 +98,7 @@ class TritonServer:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command(),
-                env=self._install.environment(),
+                env=mpi_environment(self._install.environment()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -105,15 +114,29 @@ class TritonServer:
         self.down_reason = None
 
     def _command(self) -> list[str]:
+        """Triton, or mpirun and a Triton per rank.
+
+        NOTE: of several all get the same ports, but only rank 0 opens them: the others wait in their engine,
+        the only model that they load, until rank 0 ends. So they never become ready.
+        """
+        if self._num_ranks == 1:
+            return [*_with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
+        command = [*_with_parent(os.getpid()), *mpirun()]
+        for rank in range(self._num_ranks):
+            command += [":"] if rank else []
+            command += ["-n", "1", *_with_parent(_WHOEVER)]
+            command += self._triton_command(f"{self._shm_prefix}{rank}_")
+            command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
+        return command
+
+    def _triton_command(self, shm_prefix: str) -> list[str]:
         host = self._ports.host
         return [
-            # -I: neither our working folder nor PYTHONPATH matter to this script.
-            *(sys.executable, "-I", str(_EXEC_WITH_PARENT), str(os.getpid())),
             str(self._install.server),
             f"--model-repository={self._model_repository}",
             f"--backend-directory={self._install.backend_dir}",
             # A prefix of our own, so that servers on one machine never meet in shared memory.
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
             *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
             f"--http-port={self._ports.http}",
             f"--grpc-port={self._ports.grpc}",
@@ -151,7 +174,8 @@ class TritonServer:
             # Triton says it in a table, too.
             if (cause := find_in_text(line.rstrip(" |"))) is not None:
                 return cause
-        errors = [line for line in self._log_tail if _ERROR_LINE.match(line)][-_TOLD_ERROR_LINES:]
+        # The first tell the cause; with several ranks, mpirun ends the others while they load.
+        errors = [line for line in self._log_tail if _ERROR_LINE.match(line)][:_TOLD_ERROR_LINES]
         told = errors or list(self._log_tail)[-_TOLD_LINES:]
         return TritonStartFailed(reason=reason, log_tail=" | ".join(told) or "(none)")
 
@@ -220,6 +244,12 @@ class TritonServer:
             # A grandchild that holds the pipe must not hold us.
             await asyncio.wait([self._log_task], timeout=1.0)
             self._log_task.cancel()
+
+
+def _with_parent(parent_pid: int) -> list[str]:
+    """What to put before a command that must not outlive its parent."""
+    # -I: neither our working folder nor PYTHONPATH matter to this script.
+    return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.config import BuildConfig, EngineKind
-from builder.kinds import paced, transformers
-from builder.plan import Step, pack_step
+from builder.kinds import paced, tensorrt_llm, transformers
+from builder.plan import EnginePlan, Step, pack_step
 from errors.build_config import ConflictingBuildKeys, EngineKindUnavailable
 
 
@@ -16,37 +16,47 @@ class Kind:
     """``keys`` are those of the config that mean something to this kind, beside those every kind has."""
 
     keys: frozenset[str]
-    steps: Callable[[BuildConfig], Sequence[Step]]
+    plan: Callable[[BuildConfig], EnginePlan]
 
 
 KINDS: Mapping[EngineKind, Kind] = {
-    "transformers": Kind(transformers.KEYS, transformers.steps),
-    "paced": Kind(paced.KEYS, paced.steps),
+    "transformers": Kind(transformers.KEYS, transformers.TransformersPlan),
+    "paced": Kind(paced.KEYS, paced.PacedPlan),
+    "tensorrt_llm": Kind(tensorrt_llm.KEYS, tensorrt_llm.TensorrtLlmPlan),
 }
 
 _MODEL_KEYS = frozenset(
-    {"engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
+    {"version", "engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
 )
 
 
-def plan(config: BuildConfig) -> list[Step]:
-    """The steps of a build from ``config``; raises E1204 and E1209 before anything is done."""
+def engine_plan(config: BuildConfig) -> EnginePlan:
+    """How its kind builds ``config``; raises E1204, E1209 and the kind's own before anything is done."""
     _check_source(config)
     kind = KINDS.get(config.engine_kind)
     if kind is None:
-        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=" and ".join(KINDS))
+        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=", ".join(KINDS))
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     if foreign := sorted(given - kind.keys - _MODEL_KEYS):
         raise ConflictingBuildKeys(
             problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not know",
             remedy="leave that out or choose another engine",
         )
-    return [*kind.steps(config), pack_step()]
+    return kind.plan(config)
 
 
-def plan_lines(config: BuildConfig) -> list[str]:
-    """The plan as text, a line for each step."""
-    steps = plan(config)
+def plan(config: BuildConfig) -> list[Step]:
+    """The steps of a build from ``config``; raises what ``engine_plan`` does."""
+    return all_steps(engine_plan(config))
+
+
+def all_steps(planned: EnginePlan) -> list[Step]:
+    """The kind's steps and the last one, which is everybody's."""
+    return [*planned.steps(), pack_step()]
+
+
+def step_lines(steps: Sequence[Step]) -> list[str]:
+    """A line for each step."""
     return [f"[{number}/{len(steps)}] {step.title}" for number, step in enumerate(steps, 1)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from builder.checkpoint import read_config
 from builder.config import BuildConfig
@@ -20,16 +21,27 @@ DEFAULT_MAX_SEQ_LEN = 4096
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def steps(config: BuildConfig) -> Sequence[Step]:
-    if config.paced is None:
-        raise ConflictingBuildKeys(
-            problem="lacks paced.tokens_per_second", remedy="add it (0 is as fast as possible)"
-        )
-    return [
-        download_step(config, with_weights=False),
-        Step("tokenizer", _place_tokenizer),
-        Step(f"pace ({config.paced.tokens_per_second:g} tokens per second)", _write_pace),
-    ]
+class PacedPlan:
+    takes_weights = False
+    notes: Sequence[str] = ()
+
+    def __init__(self, config: BuildConfig) -> None:
+        if config.paced is None:
+            raise ConflictingBuildKeys(
+                problem="lacks paced.tokens_per_second", remedy="add it (0 is as fast as possible)"
+            )
+        self._config = config
+        self._rate = config.paced.tokens_per_second
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        return []
+
+    def steps(self) -> Sequence[Step]:
+        return [
+            download_step(self._config, with_weights=False),
+            Step("tokenizer", _place_tokenizer),
+            Step(f"pace ({self._rate:g} tokens per second)", _write_pace),
+        ]
 
 
 def _place_tokenizer(work: Work) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from builder.checkpoint import check_shards, read_config, read_object, safetensors_dtype
+from builder.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.config import BuildConfig
 from builder.converter import run_conversion
 from builder.files import place
 from builder.model_files import supporting_names, weight_names
 from builder.plan import Step, Work, download_step
+from builder.sizes.weight_lines import weight_lines
 from builder.tokenizer import place_tokenizer
 from engine.manifest import EngineFacts
 from errors.build_config import InvalidBuildValue, ModelUnusable
@@ -20,22 +22,39 @@ _INDEX = "model.safetensors.index.json"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 
-def steps(config: BuildConfig) -> Sequence[Step]:
-    return [
-        download_step(config, with_weights=True),
-        Step("check model", _check_model),
-        Step("weights (safetensors, converted if need be)", _place_weights),
-        Step("tokenizer", _place_tokenizer),
-    ]
+class TransformersPlan:
+    takes_weights = True
+    notes: Sequence[str] = ()
+
+    def __init__(self, config: BuildConfig) -> None:
+        self._config = config
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        max_seq_len = _max_seq_len(self._config, ModelConfig(values))
+        return weight_lines(values, self._config.dtype, max_seq_len)
+
+    def steps(self) -> Sequence[Step]:
+        return [
+            download_step(self._config, with_weights=True),
+            Step("check model", _check_model),
+            Step("weights (safetensors, converted if need be)", _place_weights),
+            Step("tokenizer", _place_tokenizer),
+        ]
+
+
+def _max_seq_len(config: BuildConfig, model_config: ModelConfig) -> int | None:
+    """Asked for, else the model's limit, beyond which is InvalidBuildValue; None if neither is known."""
+    limit = model_config.max_position_embeddings
+    max_seq_len = config.max_seq_len or limit
+    if limit is not None and max_seq_len is not None and max_seq_len > limit:
+        expected = f"at most {limit}, the model's max_position_embeddings"
+        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=max_seq_len)
+    return max_seq_len
 
 
 def _check_model(work: Work) -> None:
     model_config = read_config(work.model)
-    limit = model_config.max_position_embeddings
-    max_seq_len = work.config.max_seq_len or limit
-    if limit is not None and max_seq_len is not None and max_seq_len > limit:
-        expected = f"at most {limit}, the model's max_position_embeddings"
-        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=max_seq_len)
+    max_seq_len = _max_seq_len(work.config, model_config)
     work.facts = EngineFacts(
         engine_kind="transformers",
         dtype=work.config.dtype or model_config.dtype,

@@ -14,8 +14,13 @@ class Sink(Protocol):
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
-        """The request is done and holds nothing any more. Sent exactly once, unless ``failed`` is."""
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        """The request is done and holds nothing any more. Sent exactly once, unless ``failed`` is.
+
+        ``sequences``: of a beam search, which has no ``tokens`` before.
+        """
 
     def failed(self, request_id: int, error: Exception) -> None:
         """The request failed alone. A CodedError keeps its code; any other becomes E2109."""

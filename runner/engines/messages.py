@@ -29,9 +29,27 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int | None = None
     """None: the engine picks one at random. 0 is a seed like any other."""
 
+    top_p_min: float | None = None
+    """With ``top_p_decay`` and ``top_p_reset_ids``: top-p shrinks with each token, down to this."""
+    top_p_decay: float | None = None
+    top_p_reset_ids: int | None = None
+    """The token that sets top-p back to what it was."""
+    beam_width: int = 1
+    """Above 1: beam search, whose sequences come with ``Finished`` alone."""
+    beam_search_diversity_rate: float | None = None
+    early_stopping: bool | None = None
+
     @property
     def is_greedy(self) -> bool:
         return self.top_k == 1 or self.temperature == 0.0
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """An array of a request: numpy's name of its type, its shape and its bytes in C order."""
+
+    dtype: str
+    shape: list[int]
+    data: bytes
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -49,6 +67,10 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Token sequences that end generation once the output ends with one (it stays part of the output)."""
     bad_words: list[list[int]] = []
     """Token sequences that must not be generated."""
+    lora_task_id: int | None = None
+    """Which LoRA adapter; its weights come along at its first use."""
+    tensors: dict[str, Tensor] = {}
+    """What only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -79,11 +101,13 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     """(request id, tokens) pairs."""
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
+class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The request is done, all its tokens were sent before, and nothing of it is held any more."""
 
     request_id: int
     reason: FinishReason
+    sequences: list[list[int]] | None = None
+    """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -99,6 +123,8 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     active: int
     queued: int
     cache_used: float | None = None
+    gauges: dict[str, float] = {}
+    """Other figures of the engine's last step, by its library's names for them."""
 
 
 ToWorker = Submit | Cancel

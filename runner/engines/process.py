@@ -28,6 +28,7 @@ SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 _STOP_GRACE_S = 5.0
+_LAST_WORDS_BYTES = 1 << 16
 _END_S = 2.0
 """A worker's socket closes just before its process ends."""
 
@@ -44,8 +45,9 @@ class EngineCommand:
     options: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
 
-    def arguments(self, socket_fd: int) -> list[str]:
+    def arguments(self, socket_fd: int, last_words_fd: int) -> list[str]:
         arguments = [self.python, "-m", "runner.engines.worker", "--socket-fd", str(socket_fd)]
+        arguments += ["--last-words-fd", str(last_words_fd)]
         arguments += ["--kind", self.engine_kind, "--engine-dir", str(self.engine_dir)]
         for key, value in self.options.items():
             arguments += ["--option", f"{key}={value}"]
@@ -81,6 +83,8 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._last_words = os.memfd_create("last-words")
+        self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
         self.restarts = 0
 
@@ -98,7 +102,10 @@ class EngineProcess:
     def start(self) -> Ready:
         """Start the worker and wait until its engine is loaded. Raises EngineStartFailed."""
         ready, reader = self._launch()
-        threading.Thread(target=self._supervise, args=(reader,), name="engine-reader", daemon=True).start()
+        self._supervisor = threading.Thread(
+            target=self._supervise, args=(reader,), name="engine-reader", daemon=True
+        )
+        self._supervisor.start()
         return ready
 
     def send(self, message: ToWorker) -> None:
@@ -124,20 +131,25 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             _kill_group(process)
             process.wait()
+        if self._supervisor is not None:
+            self._supervisor.join(_STOP_GRACE_S)  # It may be about to start another worker.
 
     def _launch(self) -> tuple[Ready, FrameReader[FromWorker]]:
+        os.ftruncate(self._last_words, 0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    self._command.arguments(theirs.fileno()),
+                    self._command.arguments(theirs.fileno(), self._last_words),
                     env=self._command.environment(),
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), self._last_words),
                     stdin=subprocess.DEVNULL,
                 )
             except OSError as exc:
                 ours.close()
                 raise self._start_failed(f"its Python {self._command.python!r} can't be run: {exc}") from exc
+        if self._stopping.is_set():
+            _kill_group(self._process)
         decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
         reader = FrameReader(ours, decoder)
         try:
@@ -163,6 +175,8 @@ class EngineProcess:
                 raise find_in_text(text) or self._start_failed(text)
             case None if self._process.poll() is None and not _ends_within(self._process, _END_S):
                 raise self._start_failed(f"it was not ready after {self._command.start_timeout_s:g} s")
+        if (cause := find_in_text(self._read_last_words())) is not None:
+            raise cause
         raise self._start_failed(f"its process ended ({_exit_reason(self._process)}); its log is above")
 
     def _start_failed(self, reason: str) -> EngineStartFailed:
@@ -181,12 +195,20 @@ class EngineProcess:
                 return
             _ends_within(self._process, _END_S)
             _kill_group(self._process)
-            reason = _exit_reason(self._process)
-            self._listener.lost(EngineCrashed(engine_kind=self._command.engine_kind, reason=reason))
+            self._listener.lost(self._why_lost(self._process))
             replacement = self._restart()
             if replacement is None:
                 return
             reader = replacement
+
+    def _why_lost(self, process: subprocess.Popen[bytes]) -> CodedError:
+        """What the worker left as its last words, else how its process ended."""
+        reason = _exit_reason(process)
+        crash = EngineCrashed(engine_kind=self._command.engine_kind, reason=reason)
+        return find_in_text(self._read_last_words()) or crash
+
+    def _read_last_words(self) -> str:
+        return os.pread(self._last_words, _LAST_WORDS_BYTES, 0).decode(errors="replace")
 
     def _restart(self) -> FrameReader[FromWorker] | None:
         backoff_s = _FIRST_BACKOFF_S

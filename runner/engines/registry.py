@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engine.tensorrt_llm_config import read_compiled_config
 from errors.prompt import InvalidSetting
 from runner.engines.adapter import Engine, Sink
 
@@ -23,7 +24,24 @@ def _paced(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
     return load(engine_dir, sink, options)
 
 
-FACTORIES: dict[str, Factory] = {"transformers": _transformers, "paced": _paced}
+def _tensorrt_llm(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
+    from runner.engines.tensorrt_llm import load
+
+    return load(engine_dir, sink, options)
+
+
+FACTORIES: dict[str, Factory] = {
+    "transformers": _transformers,
+    "paced": _paced,
+    "tensorrt_llm": _tensorrt_llm,
+}
+
+
+def num_ranks(engine_kind: str, engine_dir: Path) -> int:
+    """How many processes the engine needs that ``mpirun`` must start; 1: the worker itself is enough."""
+    if engine_kind != "tensorrt_llm":
+        return 1
+    return read_compiled_config(engine_dir).world_size
 
 
 def factory(engine_kind: str) -> Factory:

@@ -18,7 +18,8 @@ _DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
 # and a prompt is taken in parts of at most this many tokens, so that it does not hold the others up for long.
 _CPU_PAGE_TOKENS = 32
 _CPU_STEP_TOKENS = 512
-# Without ``kv_cache_tokens`` the cache has room for a full batch of longest sequences, within these.
+# Without ``max_tokens_in_paged_kv_cache`` the cache has room for a full batch of longest sequences,
+# within these.
 _CPU_CACHE_MEMORY_SHARE = 0.25
 _CPU_CACHE_BYTES = 4 << 30
 # What the library may fill of a GPU's memory: the vocabulary-wide tensors of sampling need some of it.
@@ -35,7 +36,7 @@ class Options:
     device: torch.device
     dtype: torch.dtype | None
     max_batch_size: int
-    kv_cache_tokens: int | None
+    max_tokens_in_paged_kv_cache: int | None
 
     @property
     def is_cpu(self) -> bool:
@@ -49,7 +50,7 @@ class Options:
             device=device,
             dtype=_dtype(options.get("dtype"), device),
             max_batch_size=_count("max_batch_size", options) or _DEFAULT_BATCH_SIZE[device.type],
-            kv_cache_tokens=_count("kv_cache_tokens", options),
+            max_tokens_in_paged_kv_cache=_count("max_tokens_in_paged_kv_cache", options),
         )
 
 
@@ -92,8 +93,8 @@ def batching_config(
     )
     if not options.is_cpu:
         config.max_memory_percent = _GPU_MEMORY_SHARE
-        if options.kv_cache_tokens:
-            config.num_blocks = math.ceil(options.kv_cache_tokens / config.page_size)
+        if options.max_tokens_in_paged_kv_cache:
+            config.num_blocks = math.ceil(options.max_tokens_in_paged_kv_cache / config.page_size)
         return config
     # NOTE: the library's own sizes take 60 % of the memory for the cache and allocate a mask of
     # 8192 tokens by the whole cache: seconds to start, gigabytes held.
@@ -101,7 +102,7 @@ def batching_config(
     config.max_batch_tokens = max(_CPU_STEP_TOKENS, options.max_batch_size)
     # The block table is for flash attention's kernels.
     config.max_blocks_per_request = 0
-    cache_tokens = options.kv_cache_tokens
+    cache_tokens = options.max_tokens_in_paged_kv_cache
     if not cache_tokens:
         affordable = _affordable_bytes() // _bytes_per_cache_token(model, dtype, config.max_batch_tokens)
         cache_tokens = min(options.max_batch_size * model.max_position_embeddings, affordable)

@@ -8,7 +8,6 @@ the slot it serves.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
@@ -34,28 +33,45 @@ from runner.engines.messages import (
     Tokens,
     ToWorker,
 )
-from runner.engines.registry import factory
+from runner.engines.parent_death import die_with_parent
+from runner.engines.registry import factory, num_ranks
 from runner.engines.wire import FrameReader, FrameSender
 
-_STATISTICS_INTERVAL_S = 1.0
+_STATISTICS_INTERVAL_MS = 1000
 _BROKEN_EXIT_CODE = 70
-_PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("cog_triton.engine")
+
+
+class LastWords:
+    """Why this process ends, left in memory that the slot still reads when we are gone."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = descriptor
+
+    def leave(self, text: str) -> None:
+        if self._descriptor is not None:
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+
+_UNHEARD = LastWords()
 
 
 class SocketSink:
     """Turns what an engine reports into frames. See ``runner.engines.adapter.Sink``."""
 
-    def __init__(self, sender: FrameSender, engine_kind: str) -> None:
+    def __init__(self, sender: FrameSender, engine_kind: str, last_words: LastWords) -> None:
         self._sender = sender
         self._engine_kind = engine_kind
+        self._last_words = last_words
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self._sender.send(Tokens(list(new)))
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
-        self._sender.send(Finished(request_id, reason))
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        self._sender.send(Finished(request_id, reason, sequences))
 
     def failed(self, request_id: int, error: Exception) -> None:
         if not isinstance(error, CodedError):
@@ -64,9 +80,9 @@ class SocketSink:
         self._sender.send(Failed(request_id, str(error)))
 
     def broken(self, error: Exception) -> None:
-        log.critical(
-            "%s", EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error)), exc_info=error
-        )
+        crash = EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error))
+        log.critical("%s", crash, exc_info=error)
+        self._last_words.leave(str(crash))
         self._sender.close()
         # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
         os._exit(_BROKEN_EXIT_CODE)
@@ -76,29 +92,65 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def serve(connection: socket.socket, engine_kind: str, engine_dir: Path, options: dict[str, str]) -> int:
+def serve(
+    connection: socket.socket,
+    engine_kind: str,
+    engine_dir: Path,
+    options: dict[str, str],
+    last_words: LastWords = _UNHEARD,
+) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
     try:
-        engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind), options)
-    except Exception as exc:
-        error = (
-            exc
-            if isinstance(exc, CodedError)
-            else EngineStartFailed(engine_kind=engine_kind, reason=_reason(exc))
-        )
-        log.error("%s", error, exc_info=exc)
-        sender.send(StartFailed(str(error)))
-        sender.close()
-        return 1
+        engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind, last_words), options)
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
+        return _start_failed(sender, engine_kind, exc)
     sender.send(engine.ready)
-    threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
+    interval_s = float(options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
+    arguments = (engine, sender, interval_s)
+    threading.Thread(target=_report_statistics, args=arguments, name="statistics", daemon=True).start()
     decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
     for messages in FrameReader(connection, decoder).batches():
         for message in messages:
             _handle(engine, message)
     engine.close()
     return 0
+
+
+def _start_failed(sender: FrameSender, engine_kind: str, cause: Exception) -> int:
+    """Tell the slot, and return the exit code."""
+    error = (
+        cause
+        if isinstance(cause, CodedError)
+        else EngineStartFailed(engine_kind=engine_kind, reason=_reason(cause))
+    )
+    log.error("%s", error, exc_info=cause)
+    sender.send(StartFailed(str(error)))
+    sender.close()
+    return 1
+
+
+def serve_ranks(
+    connection: socket.socket,
+    engine_kind: str,
+    engine_dir: Path,
+    options: dict[str, str],
+    last_words: LastWords,
+) -> int:
+    """As ``serve``, by as many processes as the engine has ranks: rank 0 gets the connection."""
+    from runner.engines.tensorrt_llm_ranks import Ranks
+
+    try:
+        ranks = Ranks(engine_dir, options, num_ranks(engine_kind, engine_dir))
+        ranks.start(connection)
+    except CodedError as exc:
+        return _start_failed(FrameSender(connection, "launcher-sender"), engine_kind, exc)
+    error = ranks.wait()
+    if error is None:
+        return 0
+    log.critical("%s", error)
+    last_words.leave(str(error))
+    return _BROKEN_EXIT_CODE
 
 
 def _handle(engine: Engine, message: ToWorker) -> None:
@@ -109,10 +161,10 @@ def _handle(engine: Engine, message: ToWorker) -> None:
             engine.cancel(message.request_id)
 
 
-def _report_statistics(engine: Engine, sender: FrameSender) -> None:
+def _report_statistics(engine: Engine, sender: FrameSender, interval_s: float) -> None:
     last: Statistics | None = None
     pause = threading.Event()
-    while not pause.wait(_STATISTICS_INTERVAL_S):
+    while not pause.wait(interval_s):
         now = engine.statistics()
         if now != last:
             sender.send(now)
@@ -122,23 +174,25 @@ def _report_statistics(engine: Engine, sender: FrameSender) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runner.engines.worker", description=__doc__)
     parser.add_argument("--socket-fd", type=int, required=True, help="inherited stream socket to the slot")
+    parser.add_argument("--last-words-fd", type=int, help="inherited file for the reason of our end")
     parser.add_argument("--kind", required=True, help="engine kind")
     parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    _end_with_parent()
+    die_with_parent()  # An engine that hangs does not see its socket close.
     os.setpgid(0, 0)  # With what the engine starts, so that it can be killed whole.
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options.socket_fd)
     pairs = dict(option.split("=", 1) for option in options.option)
-    return serve(connection, options.kind, options.engine_dir, pairs)
-
-
-def _end_with_parent() -> None:
-    """Have Linux kill us when the slot is gone: an engine that hangs does not see its socket close."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    last_words = LastWords(options.last_words_fd)
+    try:
+        has_ranks = num_ranks(options.kind, options.engine_dir) > 1
+    except CodedError as exc:
+        return _start_failed(FrameSender(connection, "engine-sender"), options.kind, exc)
+    work = serve_ranks if has_ranks else serve
+    return work(connection, options.kind, options.engine_dir, pairs, last_words)
 
 
 if __name__ == "__main__":

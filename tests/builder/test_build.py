@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from builder import build as build_module
 from builder.build import OWN_FOLDER, build
 from builder.config_file import parse_config
-from builder.kinds import plan_lines
+from builder.kinds import plan, step_lines
 from engine.manifest import Manifest
 from engine.verify import verify
 from errors.base import CodedError
@@ -163,7 +163,7 @@ def test_progress_is_told_step_by_step(tmp_path: Path, model: Path) -> None:
     lines: list[str] = []
     run(tmp_path, lines, model_path="model", merge=True)
     assert lines[0].startswith("merge: ignored")
-    planned = plan_lines(parse_config(b"model_path: model", shown="", folder=None).config)
+    planned = step_lines(plan(parse_config(b"model_path: model", shown="", folder=None).config))
     assert [line for line in lines if line.startswith("[")] == planned
     assert planned[0] == "[1/5] read model (safetensors, else bin, else pt)"
 
@@ -221,8 +221,8 @@ def test_a_broken_model_is_refused_and_leaves_nothing(
         ({"engine": "paced", "model_id": "a", "dtype": "float16", "paced": {"tokens_per_second": 1}},
          ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
         ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
-        ({"model_id": "a", "build": {"output_dir": "o"}}, EngineKindUnavailable, "tensorrt_llm engines"),
-        ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers and paced"),
+        ({"model_id": "a", "engine": "tensorrt_llm"}, ConflictingBuildKeys, "has no build"),
+        ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers, paced"),
         ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),
         ({"model_path": "nothing"}, ModelPathInvalid, "is not a folder"),
         ({"model_path": "link"}, ModelPathInvalid, "leads out of"),

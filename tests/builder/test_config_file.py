@@ -50,12 +50,30 @@ def parse(text: str | bytes) -> ConfigFile:
     return parse_config(text.encode() if isinstance(text, str) else text, shown="x.yaml", folder=None)
 
 
-def test_a_config_of_cog_trt_llm_is_read_as_it_stands() -> None:
-    config = parse(GPT_EXAMPLE).config
-    assert config.engine_kind == "tensorrt_llm"
-    assert list(config.program_steps) == ["convert_to_ft", "build"]
-    assert config.build is not None
-    assert config.build.args == {"use_gpt_attention_plugin": None, "remove_input_padding": "enable"}
+def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
+    file = parse(GPT_EXAMPLE)
+    assert file.config.engine_kind == "tensorrt_llm"
+    assert list(file.config.program_steps) == ["convert_to_ft", "build"]
+    assert file.config.build is not None
+    assert file.config.build.args == {
+        "checkpoint_dir": "./c-model/gpt2/1-gpu",
+        "gpt_attention_plugin": "auto",
+        "remove_input_padding": "enable",
+    }
+    assert "build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto" in file.notes
+
+
+def test_a_config_of_todays_version_is_read_as_it_stands() -> None:
+    file = parse(f"version: 1{GPT_EXAMPLE}")
+    assert file.config.build is not None
+    assert file.config.build.args == {"use_gpt_attention_plugin": None, "remove_input_padding": "enable"}
+    assert file.notes == ()
+
+
+def test_a_target_is_a_gpu_architecture_and_a_count() -> None:
+    target = parse("model_id: a\ntarget: {sm: 90, gpus: 2}").config.target
+    assert target is not None
+    assert (target.sm, target.gpus) == (90, 2)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +133,8 @@ def test_an_ignored_key_of_old_is_noted() -> None:
         ("weight-format: bin", "weight-format", "did you mean weight_format?"),
         ("hf-token: x", "hf-token", "did you mean hf_token?"),
         ("build: {output-dir: x}", "output-dir", "did you mean output_dir?"),
+        ("target: {gpu: 2}", "gpu", "did you mean gpus?"),
+        ("build: {fit_length: true}", "fit_length", "did you mean fit_lengths?"),
         ("paced: {tps: 1}", "tps", "its keys are tokens_per_second."),
         ("zzz: 1", "zzz", "its keys are build, convert_to_ft"),
         ("7: 1", "7", "its keys are"),
@@ -143,6 +163,10 @@ def test_an_unknown_key_is_answered_by_the_nearest_or_all(text: str, key: str, r
         ("model_path: a/../../b", "model_path must be a relative path"),
         ("model_tar_url: https://h/x.tgz", "model_tar_url must be an http(s) URL whose path ends in .tar"),
         ("model_tar_url: file:///etc/x.tar", "model_tar_url must be an http(s) URL"),
+        ("version: 2", "version must be 1, but is 2"),
+        ("target: {sm: 8.6}", "target.sm must be a whole number, but is 8.6"),
+        ("target: {sm: 900}", "target.sm must be at most 130, but is 900"),
+        ("target: {gpus: 0}", "target.gpus must be at least 1, but is 0"),
         ("max_seq_len: 0", "max_seq_len must be at least 1, but is 0"),
         ("max_batch_size: '3'", "max_batch_size must be a whole number, but is '3'"),
         ("trust_remote_code: 1", "trust_remote_code must be true or false, but is 1"),

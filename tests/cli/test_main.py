@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.openapi_schema import ROOT
+from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python, write_nvidia_smi
 
 EXAMPLE = ROOT / "builder" / "examples" / "paced" / "config.yaml"
 
@@ -82,7 +84,7 @@ def test_a_bad_config_is_told_by_key_before_anything_is_built(tmp_path: Path) ->
 def test_a_dry_run_shows_the_steps_and_builds_nothing(tmp_path: Path) -> None:
     result = cog_triton("build", str(EXAMPLE), "--dry-run", cwd=tmp_path)
     assert result.returncode == 0
-    assert result.stdout.splitlines()[-1].endswith("pack engine.tar")
+    assert any(line.endswith("pack engine.tar") for line in result.stdout.splitlines())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,3 +188,28 @@ def test_a_taken_port_is_named_with_its_variable(paced_tar: Path, free_ports: li
     assert message.startswith("E1007")
     assert str(free_ports[0]) in message
     assert "PORT" in message
+
+
+def compiled_engine(folder: Path) -> tuple[Path, dict[str, str]]:
+    """A compiled engine's tar, and a machine with two GPUs and the library, all stood in for."""
+    write_nvidia_smi(folder / "bin", count=2)
+    python = str(write_engine_python(folder))
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    return make_compiled_model(folder / "model").tar, {"PATH": path, "COG_TRITON_ENGINE_PYTHON": python}
+
+
+@pytest.mark.skipif(ctypes.util.find_library("cuda") is not None, reason="there is an NVIDIA driver")
+def test_inspect_gpu_gives_the_runners_verdict(tmp_path: Path) -> None:
+    tar, environment = compiled_engine(tmp_path)
+    result = cog_triton("inspect", "--gpu", str(tar), **environment)
+    assert result.returncode == 0, result.stderr
+    assert "here        Stand-in, SM 90, 68.4 GiB of 79.6 GiB free; Stand-in" in result.stdout
+    assert "verdict     this machine can run it" in result.stdout
+    write_nvidia_smi(tmp_path / "bin", count=1, sm="8.6")
+    result = cog_triton("inspect", "--gpu", str(tar), **environment)
+    assert result.returncode == 2
+    assert "cog-triton-runner-90 image" in one_coded_line(result, "E1322")
+    write_nvidia_smi(tmp_path / "bin", count=0)
+    result = cog_triton("inspect", "--gpu", str(tar), **environment)
+    assert "no NVIDIA GPU" in result.stdout
+    one_coded_line(result, "E1323")

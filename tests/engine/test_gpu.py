@@ -1,4 +1,4 @@
-"""Which engines run where. nvidia-smi is stood in for by a script: machines for tests have no GPU."""
+"""Which GPUs are here. nvidia-smi is stood in for by a script: machines for tests have no GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.gpu import check_runs_here, detected_sm
-from engine.manifest import EngineFacts
-from errors.engine_artifact import GpuRequired, WrongGpuArchitecture
+from engine.gpu import Gpu, detected_sm, visible_gpus
 
 
 def _has_driver() -> bool:
@@ -23,55 +21,47 @@ def _has_driver() -> bool:
 without_driver = pytest.mark.skipif(_has_driver(), reason="this machine has an NVIDIA driver")
 
 
-def test_an_engine_for_another_architecture_is_refused_with_the_way_out() -> None:
-    with pytest.raises(WrongGpuArchitecture, match="built for SM 86, this GPU is SM 90") as caught:
-        check_runs_here(EngineFacts(engine_kind="tensorrt_llm", sm=86), 90)
-    assert "cog-triton-runner-86 image" in str(caught.value)
-    assert "A10" in str(caught.value)
-    with pytest.raises(WrongGpuArchitecture, match="run it on an SM 75 GPU, or rebuild"):
-        check_runs_here(EngineFacts(engine_kind="tensorrt_llm", sm=75), 90)
+A40 = "GPU-1, 8.6, NVIDIA A40, 46068, 45000"
+H100 = "GPU-2, 9.0, NVIDIA H100 80GB HBM3, 81559, 81000"
 
 
-def test_an_engine_that_needs_a_gpu_is_refused_without_one() -> None:
-    for facts in (EngineFacts(engine_kind="tensorrt_llm", sm=86), EngineFacts(engine_kind="vllm")):
-        with pytest.raises(GpuRequired, match=facts.engine_kind):
-            check_runs_here(facts, None)
-
-
-@pytest.mark.parametrize(
-    ("facts", "sm"),
-    [
-        (EngineFacts(engine_kind="tensorrt_llm", sm=90), 90),
-        (EngineFacts(engine_kind="tensorrt_llm"), 90),
-        (EngineFacts(engine_kind="vllm", sm=86), 90),
-        (EngineFacts(engine_kind="transformers"), None),
-        (EngineFacts(engine_kind="paced", sm=86), None),
-    ],
-)
-def test_every_other_engine_runs(facts: EngineFacts, sm: int | None) -> None:
-    check_runs_here(facts, sm)
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
 @without_driver
 @pytest.mark.parametrize(
     ("answer", "sm"),
     [
-        ("echo 9.0", 90),
-        ("echo 8.6; echo 9.0", 86),
-        ("echo 12.0", 120),
+        (f"echo {H100}", 90),
+        (f"echo {A40}; echo {H100}", 86),
+        ("echo GPU-3, 12.0, RTX PRO, 1, 1", 120),
         ("echo No devices were found; exit 6", None),
+        ("echo No devices were found", None),
+        ("exit 9", None),
     ],
 )
 def test_nvidia_smi_is_asked_where_there_is_no_driver_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, sm: int | None
 ) -> None:
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{answer}\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    nvidia_smi(tmp_path, monkeypatch, answer)
     assert detected_sm() == sm
+
+
+@without_driver
+def test_each_gpu_has_its_name_and_memory_where_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, f"echo {A40}; echo 'GPU-4, 9.0, NVIDIA GH200, [N/A], [N/A]'")
+    mib = 1 << 20
+    assert visible_gpus() == (
+        Gpu(86, "NVIDIA A40", 46068 * mib, 45000 * mib),
+        Gpu(90, "NVIDIA GH200", None, None),
+    )
 
 
 @without_driver
 def test_a_machine_without_a_gpu_has_no_sm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert detected_sm() is None
+    assert visible_gpus() == ()

@@ -39,6 +39,7 @@ def test_nothing_is_left_to_fill(engine: Engine, tmp_path: Path) -> None:
 def test_every_variable_of_a_template_can_be_overridden(engine: Engine, tmp_path: Path, model: str) -> None:
     template = (TEMPLATES / model / "config.pbtxt").read_text()
     given = {"max_tokens_data_type": "TYPE_INT32", "triton_backend": "tensorrtllm", "decoupled_mode": "true"}
+    given["encoder_input_features_data_type"] = "TYPE_BF16"
     given |= dict.fromkeys(("exclude_input_in_output", "add_special_tokens", "skip_special_tokens"), "false")
     for number, variable in enumerate(sorted(set(re.findall(r"\$\{(\w+)\}", template)))):
         value = given.get(variable, str(1000 + number))

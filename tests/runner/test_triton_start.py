@@ -65,7 +65,7 @@ def config(folder: Path, **arguments: object) -> dict[str, str]:
     [
         ({"engine_kind": "onnx"}, InvalidSetting, "E1006 InvalidSetting: engine kind must be one of"),
         ({"triton_max_batch_size": 8}, TritonStartFailed, "maximum batch size"),
-        ({"kv_cache_tokenz": 8}, InvalidSetting, "did you mean 'kv_cache_tokens'"),
+        ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
     ],
 )
 def test_the_cause_of_a_failed_start_keeps_its_code(

@@ -76,7 +76,7 @@ def test_a_prompt_seen_before_gives_the_same_output_from_the_cache(served: Serve
 def test_requests_put_back_for_want_of_cache_go_on_where_they_were(directory: Path) -> None:
     sampling = Sampling(temperature=1.0, seed=5, frequency_penalty=0.5)
     prompts = [prompt(30, seed=seed) for seed in range(3)]
-    with serve(directory, kv_cache_tokens="128") as served:
+    with serve(directory, max_tokens_in_paged_kv_cache="128") as served:
         alone = served.answer(prompts[0], 80, sampling)
         sampled = served.submit(prompts[0], 80, sampling)
         together = [served.submit(ids, 80) for ids in prompts]

@@ -108,7 +108,7 @@ def test_cancelling_twice_or_in_vain_does_nothing(served: Served) -> None:
 
 def test_requests_put_back_start_again_when_those_before_them_are_cancelled(directory: Path) -> None:
     # The cache holds one of them whole: the other is put back, and nothing new starts until one ends.
-    with serve(directory, kv_cache_tokens="128") as served:
+    with serve(directory, max_tokens_in_paged_kv_cache="128") as served:
         together = [served.submit(prompt(40, seed=seed), 80) for seed in range(2)]
         for request_id in together:
             served.sink.wait_for_tokens(request_id)
@@ -160,7 +160,7 @@ def test_the_longest_prompt_and_the_longest_output_have_room(served: Served) -> 
 
 
 def test_what_the_cache_can_not_hold_is_refused(directory: Path) -> None:
-    with serve(directory, kv_cache_tokens="64") as served:
+    with serve(directory, max_tokens_in_paged_kv_cache="64") as served:
         assert served.engine.ready.max_sequence_length == 64
         assert len(served.answer(prompt(10), 54)[0]) == 54
         with pytest.raises(InvalidTensor):

@@ -48,7 +48,7 @@ def test_ready_tells_what_the_model_takes(directory: Path) -> None:
 
 
 def test_options_of_other_engines_are_not_its_business(directory: Path) -> None:
-    with serve(directory, tokens_per_second="10", device="cpu", kv_cache_tokens="100") as served:
+    with serve(directory, tokens_per_second="10", device="cpu", max_tokens_in_paged_kv_cache="100") as served:
         # Whole pages of the cache.
         assert served.engine.ready.max_sequence_length == 128
 
@@ -66,7 +66,7 @@ def test_a_cpu_computes_in_float32_unless_told_otherwise(directory: Path, dtype:
         ("max_batch_size", "0"),
         ("max_batch_size", "many"),
         ("max_batch_size", "-3"),
-        ("kv_cache_tokens", "1.5"),
+        ("max_tokens_in_paged_kv_cache", "1.5"),
         ("dtype", "int8"),
         ("device", "tpu"),
         ("device", "cuda:99"),
@@ -117,7 +117,7 @@ def test_a_missing_weight_is_refused_rather_than_made_up(directory: Path, tmp_pa
 
 def test_a_cache_that_does_not_fit_is_refused(directory: Path) -> None:
     with pytest.raises(EngineStartFailed, match="MemoryError"):
-        load(directory, RecordingSink(), {"kv_cache_tokens": str(10**12)})
+        load(directory, RecordingSink(), {"max_tokens_in_paged_kv_cache": str(10**12)})
 
 
 def test_a_model_that_can_not_be_batched_is_refused(tmp_path: Path) -> None:

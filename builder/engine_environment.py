@@ -1,0 +1,48 @@
+"""The engine environment as the builder's programs get it, and what is installed there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from errors.build import ProgramMissing
+
+LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"
+_WITHHELD = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONHOME", LIBRARY_PATH_VARIABLE)
+"""Tokens, for the model's own code may run there; and what would pull our environment into the other."""
+
+
+def program_environment(*, offline: bool) -> dict[str, str]:
+    """The variables of a program of the engine environment; ``offline`` ones never ask the Hub."""
+    environment = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    if (own := os.environ.get(LIBRARY_PATH_VARIABLE)) is not None:
+        environment["LD_LIBRARY_PATH"] = own
+    if offline:
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    return environment
+
+
+def installed_version(package: str) -> str:
+    """The version of ``package`` there, which is not imported; ProgramMissing if it is not there."""
+    python = engine_python()
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    try:
+        answer = subprocess.run(
+            [python, "-c", code],
+            env=program_environment(offline=True),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except subprocess.CalledProcessError as exc:
+        raise _missing(f"{package} is not installed for {python}", f"exit code {exc.returncode}") from exc
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise _missing(f"{python} can't be started", type(exc).__name__) from exc
+    return answer.stdout.strip()
+
+
+def _missing(what: str, reason: str) -> ProgramMissing:
+    return ProgramMissing(what=what, reason=reason, variable=ENGINE_PYTHON_VARIABLE)

@@ -1,0 +1,266 @@
+"""The ``tensorrt_llm`` engine: a checkpoint is made of the model, and compiled for the GPU that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from builder.build_cache import BuildCache, Facts
+from builder.checkpoint import read_config
+from builder.config import BuildConfig
+from builder.engine_environment import program_environment
+from builder.files import CACHE_VARIABLE, need_space, place
+from builder.model_identity import identity
+from builder.plan import Step, Work, download_step, obtain
+from builder.program import Needs, Program, clock, run_program
+from builder.sizes.building import ram_here_bytes
+from builder.sizes.model_shape import UnknownShape
+from builder.sizes.words import in_words
+from builder.tokenizer import place_tokenizer
+from builder.trtllm.cache_facts import normalised
+from builder.trtllm.commands import Command, commands_of
+from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
+from builder.trtllm.flags import VERSION
+from builder.trtllm.inputs import find_inputs, place_inputs
+from builder.trtllm.machine import Machine, find_machine, gpus_for
+from builder.trtllm.rules import check
+from builder.trtllm.sizing import Sizing, check_fits, fit, size
+from builder.trtllm.sizing_words import sizing_lines
+from builder.trtllm.summary import TrtllmBuild
+from builder.trtllm.trial import try_engine
+from builder.trtllm.workspace import place_model
+from engine.manifest import EngineFacts, Library
+
+KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", "build", "target"})
+
+CHECK = "check"
+"""What lines and errors call the step that checks the engine."""
+
+
+class TensorrtLlmPlan:
+    """A config's programs, checked; ``fit_model`` makes them those for one model."""
+
+    takes_weights = True
+
+    def __init__(self, config: BuildConfig) -> None:
+        self.config = config
+        self.build, self._notes = check(config)
+        self.commands = commands_of(config, self.build)
+        self.sizing: Sizing | None = None
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        self.build, notes = fit(self.build, values)
+        self.commands = commands_of(self.config, self.build)
+        try:
+            self.sizing = size(self.build, values)
+        except UnknownShape as exc:
+            return [*notes, f"sizes are not known: the model's config.json has no {exc}"]
+        check_fits(self.sizing, self.build, self.config.model_name, gpus_for(self.config))
+        return [*notes, *sizing_lines(self.sizing, gpus_for(self.config))]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the config's author should know, whatever the model."""
+        return self._notes
+
+    def steps(self) -> list[Step]:
+        run = _Run(self)
+        return [
+            Step(f"check this machine: a GPU and TensorRT-LLM {VERSION}", run.check_machine),
+            Step("read the model's config.json and check the plan", run.read_model),
+            Step(download_step(self.config, with_weights=True).title, run.download),
+            *(Step(command.title, run.program_step(command.key)) for command in self.commands),
+            Step("check the engine: ranks, config.json, sizes, a short generation", run.check_engine),
+            Step("tokenizer", run.place_tokenizer),
+        ]
+
+
+class _Run:
+    """One build. Steps leave here what later ones need."""
+
+    machine: Machine
+    values: Mapping[str, Any]
+    folder: Path
+    """Where the programs run."""
+    inputs: Mapping[str, Path]
+    """What programs read beside the model: by its path there, where it lies."""
+    engine_facts: Facts
+    checkpoint_facts: Facts
+    engine_cache: BuildCache
+    checkpoint_cache: BuildCache
+    checkpoint_lock: ExitStack
+
+    def __init__(self, plan: TensorrtLlmPlan) -> None:
+        self.plan = plan
+        self.engine: Path | None = None
+        """The engine's folder, as soon as there is one."""
+        self.is_from_cache = False
+        self.has_checkpoint = False
+
+    @property
+    def build(self) -> TrtllmBuild:
+        return self.plan.build
+
+    def check_machine(self, work: Work) -> None:
+        self.machine = find_machine(work.config, self.build)
+        work.report(f"{self.machine.gpu_words}; TensorRT-LLM {self.machine.library_version}")
+
+    def read_model(self, work: Work) -> None:
+        self.folder = work.scratch / "src"
+        self.folder.mkdir()
+        obtain(work, work.config, with_weights=not _is_on_hub(work.config))
+        self.values = read_config(work.model).values
+        for line in self.plan.fit_model(self.values):
+            work.report(line)
+        self.inputs = find_inputs(work.config, self.plan.commands, work.folders)
+        self._look_into_cache(work)
+        if self.engine is None and (sizing := self.plan.sizing) is not None:
+            needed = sizing.checkpoint_bytes + 2 * sizing.engine_bytes
+            need_space(work.cache, needed, purpose="the build", variable=CACHE_VARIABLE)
+
+    def _look_into_cache(self, work: Work) -> None:
+        config, commands = work.config, self.plan.commands
+        earlier = [command for command in commands if command.key != "build"]
+        revision = identity(work.model)
+        library, sm = self.machine.library_version, self.machine.sm
+        self.checkpoint_facts = Facts(
+            config.model_name, revision, normalised(config, earlier, self.inputs), library, None
+        )
+        self.engine_facts = Facts(
+            config.model_name, revision, normalised(config, commands, self.inputs), library, sm
+        )
+        self.checkpoint_cache = BuildCache(work.cache, "checkpoint", work.report)
+        self.engine_cache = BuildCache(work.cache, "engine", work.report)
+        work.resources.enter_context(self.engine_cache.locked(self.engine_facts))
+        self.engine = self.engine_cache.find(self.engine_facts)
+        self.is_from_cache = self.engine is not None
+
+    def download(self, work: Work) -> None:
+        if self.engine is not None:
+            work.report("not needed: the engine is there")
+            return
+        place_inputs(self.inputs, self.folder)
+        if self.build.checkpoint is not None:
+            self.checkpoint_lock = work.resources.enter_context(ExitStack())
+            self.checkpoint_lock.enter_context(self.checkpoint_cache.locked(self.checkpoint_facts))
+            if (found := self.checkpoint_cache.find(self.checkpoint_facts)) is not None:
+                _link(found, self.folder / self._checkpoint_command.output_dir)
+                self.has_checkpoint = True
+                self.checkpoint_lock.close()
+                return
+        if _is_on_hub(work.config):
+            pinned = work.config.model_copy(update={"revision": work.model.revision})
+            obtain(work, pinned, with_weights=True)
+        place_model(work.config, work.model, self.folder)
+
+    @property
+    def _checkpoint_command(self) -> Command:
+        assert self.build.checkpoint is not None
+        return self._command(self.build.checkpoint.key)
+
+    def _command(self, key: str) -> Command:
+        return next(command for command in self.plan.commands if command.key == key)
+
+    def program_step(self, key: str) -> Callable[[Work], None]:
+        def run(work: Work) -> None:
+            command = self._command(key)
+            if self.engine is not None or (self.has_checkpoint and key != "build"):
+                work.report("not needed: its result is there")
+                return
+            self._run_command(work, command)
+            made = self.folder / command.output_dir
+            if key == "build":
+                self.engine = made
+            elif self.build.checkpoint is not None and key == self.build.checkpoint.key:
+                check_checkpoint(key, made, self.build)
+                kept = self.checkpoint_cache.keep(self.checkpoint_facts, made)
+                if kept != made:
+                    _link(kept, made)
+                self.checkpoint_lock.close()
+
+        return run
+
+    def _run_command(self, work: Work, command: Command) -> None:
+        (self.folder / command.output_dir).mkdir(parents=True, exist_ok=True)
+        program = Program(
+            step=command.key,
+            command=command.words,
+            folder=self.folder,
+            environment=program_environment(offline=not command.calibrates),
+            needs=self._needs(command.key),
+        )
+        work.report(f"{command.key}: done in {clock(run_program(program, work.report))}")
+
+    def _needs(self, key: str) -> Needs:
+        ram = ram_here_bytes()
+        known = self.plan.sizing.needs.get(key) if self.plan.sizing is not None else None
+        memory = min((gpu.memory_bytes for gpu in self.machine.gpus), default=None)
+        unknown = "an unknown amount"
+        return Needs(
+            ram=in_words(known.ram_bytes) if known else unknown,
+            ram_present=in_words(ram) if ram else unknown,
+            gpu=in_words(known.gpu_bytes) if known else unknown,
+            gpu_present=in_words(memory) if memory else unknown,
+        )
+
+    def check_engine(self, work: Work) -> None:
+        assert self.engine is not None
+        if self.is_from_cache:
+            engine = read_engine(CHECK, self.engine)
+            work.report("not needed: it was checked when it was built")
+        else:
+            is_quantized = "quantization_config" in self.values
+            engine = check_engine(
+                "build", self.engine, self.build, self.plan.sizing, is_quantized_already=is_quantized
+            )
+            try_engine(
+                CHECK,
+                self.engine,
+                engine,
+                num_gpus=len(self.machine.gpus),
+                needs=self._needs("build"),
+                report=work.report,
+            )
+            self.engine = self.engine_cache.keep(self.engine_facts, self.engine)
+        work.facts = self._facts(work, engine)
+        _link(self.engine, work.directory)
+
+    def _facts(self, work: Work, engine: EngineConfig) -> EngineFacts:
+        return EngineFacts(
+            engine_kind="tensorrt_llm",
+            library=Library(name="tensorrt_llm", version=engine.version),
+            sm=self.machine.sm,
+            world_size=engine.world_size,
+            dtype=engine.pretrained.get("dtype"),
+            quantization=engine.quantization,
+            max_batch_size=engine.build.get("max_batch_size"),
+            max_input_len=engine.build.get("max_input_len"),
+            max_seq_len=engine.build.get("max_seq_len"),
+            model_id=work.model.name,
+            revision=work.model.revision,
+        )
+
+    def place_tokenizer(self, work: Work) -> None:
+        work.vocab_size = place_tokenizer(
+            work.model,
+            work.directory,
+            scratch=work.scratch,
+            trust_remote_code=work.config.trust_remote_code,
+        )
+        if "generation_config.json" in work.model.files:
+            place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
+
+
+def _is_on_hub(config: BuildConfig) -> bool:
+    """Whether the weights can be left where they are until they are needed."""
+    return config.model_path is None and config.model_tar_url is None
+
+
+def _link(source: Path, target: Path) -> None:
+    """Every file of ``source`` in ``target``, too, without copying."""
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        destination = target / path.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        place(path, destination)

@@ -1,0 +1,211 @@
+"""Run one program of a build: its output live, with step and elapsed time; all of it ends with the build.
+
+The program leads a session of its own. Whatever ends the build (its own end, a failure, Cog's cancelling)
+ends every process of that session, also those that MPI or a pool of workers started; and a guard ends them
+when this process dies without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from engine.redact import redact_text
+from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
+
+NAP_S = 0.2
+"""Cog cancels by an exception that only running bytecode receives, so nothing here waits longer."""
+QUIET_REPORT_S = 60.0
+"""After so long without output a line says that the step goes on."""
+
+_STOP_GRACE_S = 3.0
+_TAIL_LINES = 20
+_TAIL_CHARACTERS = 1500
+_MAX_LINE_CHARACTERS = 500
+_GUARD = Path(__file__).with_name("conversion") / "end_with_builder.py"
+_RAM_SIGNS = re.compile(
+    r"\bKilled\b|MemoryError|Cannot allocate memory|bad_alloc|process pool was terminated abruptly"
+    r"|exited on signal 9|DefaultCPUAllocator"
+)
+_GPU_SIGNS = re.compile(
+    r"CUDA out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|out of memory"
+    r"|Requested amount of GPU memory|OutOfMemory\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a program is expected to take, in words, and what this machine has of it."""
+
+    ram: str
+    ram_present: str
+    gpu: str = "an unknown amount of GPU memory"
+    gpu_present: str = "an unknown amount"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a build. ``step`` is how lines and errors name it."""
+
+    step: str
+    command: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    needs: Needs
+
+
+def run_program(program: Program, report: Callable[[str], None]) -> float:
+    """Run ``program`` to its end; how many seconds it took.
+
+    Raises ProgramFailed with its last lines, OutOfMemory if that is what ended it, ProgramMissing.
+    """
+    started_s = time.monotonic()
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def tell(line: str) -> None:
+        tail.append(line)
+        report(f"{program.step} {clock(time.monotonic() - started_s)} | {line}")
+
+    child = _start(program)
+    try:
+        _follow(child, tell, lambda: report(f"{program.step} {clock(time.monotonic() - started_s)} goes on"))
+        returncode = child.wait()
+    finally:
+        _end_session(child)
+    elapsed_s = time.monotonic() - started_s
+    if returncode != 0:
+        raise _failure(program, returncode, list(tail), clock(elapsed_s))
+    return elapsed_s
+
+
+def clock(elapsed_s: float) -> str:
+    """``2:05`` or ``1:02:05``."""
+    minutes, seconds = divmod(int(elapsed_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _start(program: Program) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-IS", str(_GUARD), str(os.getpid()), *program.command]
+    if not (Path(program.command[0]).is_file() and os.access(program.command[0], os.X_OK)):
+        raise ProgramMissing(
+            what=f"{program.command[0]} can't be started",
+            reason="there is no such program",
+            variable="COG_TRITON_ENGINE_PYTHON",
+        )
+    return subprocess.Popen(
+        command,
+        cwd=program.folder,
+        env=dict(program.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _follow(
+    child: subprocess.Popen[bytes], tell: Callable[[str], None], tell_quiet: Callable[[], None]
+) -> None:
+    """Pass on each line as it comes, until the program has ended and closed its output."""
+    assert child.stdout is not None
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
+    heard_s = time.monotonic()
+    while True:
+        try:
+            line = lines.get(timeout=NAP_S)
+        except queue.Empty:
+            if child.poll() is not None:
+                return  # NOTE: something it left behind may hold its output open.
+            if time.monotonic() - heard_s > QUIET_REPORT_S:
+                heard_s = time.monotonic()
+                tell_quiet()
+            continue
+        if line is None:
+            return
+        heard_s = time.monotonic()
+        tell(line)
+
+
+def _read_lines(output: IO[bytes], lines: queue.Queue[str | None]) -> None:
+    """Put every line into ``lines``, of a progress bar the last state only; None at the end."""
+    with output:
+        for raw in output:
+            text = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2].strip()
+            if text:
+                lines.put(redact_text(text[:_MAX_LINE_CHARACTERS]))
+    lines.put(None)
+
+
+def _end_session(child: subprocess.Popen[bytes]) -> None:
+    """End every process of the child's session: first asked, then forced."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline_s = time.monotonic() + _STOP_GRACE_S
+        while (members := _session_members(child.pid)) and time.monotonic() < deadline_s:
+            for pid in members:
+                _send(pid, number)
+            time.sleep(0.02)
+            child.poll()
+    child.wait()
+
+
+def _session_members(session: int) -> list[int]:
+    """The living processes of ``session``."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _session_of(path) == session]
+
+
+def _session_of(process: Path) -> int | None:
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[3]) if fields[0] not in "ZX" else None
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -> ProgramFailed | OutOfMemory:
+    text = "\n".join(tail)
+    reason = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
+    is_killed = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    needs = program.needs
+    gpu_sign, ram_sign = (None if is_killed else _GPU_SIGNS.search(text)), _RAM_SIGNS.search(text)
+    if gpu_sign is not None:
+        return OutOfMemory(
+            step=program.step,
+            elapsed=elapsed,
+            reason=f"{reason}: {gpu_sign[0]}",
+            needed=f"{needs.gpu} of GPU memory",
+            present=needs.gpu_present,
+            remedy="lower max_batch_size, max_num_tokens or calib_size, or use more or larger GPUs",
+        )
+    if is_killed or ram_sign is not None:
+        return OutOfMemory(
+            step=program.step,
+            elapsed=elapsed,
+            reason="killed" if ram_sign is None else f"{reason}: {ram_sign[0]}",
+            needed=f"{needs.ram} of memory",
+            present=needs.ram_present,
+            remedy="use a machine with more memory, or fewer workers",
+        )
+    return ProgramFailed(
+        step=program.step, elapsed=elapsed, reason=reason, log_tail=text[-_TAIL_CHARACTERS:] or "(none)"
+    )

@@ -1,0 +1,36 @@
+"""How much memory the GPUs of an architecture have, and the GPUs that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.gpu import visible_gpus
+
+GIB = 1 << 30
+
+_KNOWN: Mapping[int, Mapping[str, int]] = {
+    75: {"T4": 16, "RTX 20xx": 11},
+    80: {"A30": 24, "A100 40GB": 40, "A100 80GB": 80},
+    86: {"RTX 30xx, A10": 24, "A40, RTX A6000": 48},
+    87: {"Jetson Orin": 64},
+    89: {"L4, RTX 40xx": 24, "L40S": 48},
+    90: {"H100": 80, "GH200": 96, "H200": 141},
+}
+"""By SM and name, in GiB as sold: smallest first."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_bytes: int
+
+
+def gpus_of(sm: int) -> list[Gpu]:
+    """The usual GPUs of architecture ``sm``, smallest memory first; empty if none is known."""
+    return [Gpu(name, size_gib * GIB) for name, size_gib in _KNOWN.get(sm, {}).items()]
+
+
+def gpus_here() -> list[Gpu]:
+    """The visible GPUs whose memory is known; empty without one."""
+    return [Gpu(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None]

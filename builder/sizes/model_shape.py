@@ -1,0 +1,252 @@
+"""A model's shape: how many layers, heads and parameters its ``config.json`` describes.
+
+The parameters are counted as transformers makes them: a test builds every family there, without memory,
+and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.checkpoint import LENGTH_KEYS
+from builder.sizes.families import LLAMA_LIKE, Family, family_of
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+    "vocab_size": ("padded_vocab_size", "vocab_size"),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+}
+"""By our name, how families call it."""
+
+
+class UnknownShape(Exception):
+    """The config lacks something without which nothing can be counted; its text names it."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What sizes are computed from. Parameter counts are numbers of weights, over all layers."""
+
+    model_type: str
+    is_exact: bool
+    """False where the family is not known: it is then counted as Llama-like."""
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_positions: int | None
+    """In tokens; None where the architecture has no limit or does not tell it."""
+    num_experts: int
+    latent_size: int | None
+    """With multi-head latent attention, what is cached of a token and layer, in values."""
+    linear_parameters: int
+    """In attention and MLP matrices, experts included: what quantization makes smaller."""
+    other_parameters: int
+    """Norms, biases, routers and position embeddings."""
+    embedding_parameters: int
+    head_parameters: int
+    """Of the output layer; 0 where it is the embedding once more."""
+
+    @property
+    def num_parameters(self) -> int:
+        """All of the weights that a checkpoint holds."""
+        inner = self.linear_parameters + self.other_parameters
+        return inner + self.embedding_parameters + self.head_parameters
+
+
+def shape_of(values: Mapping[str, Any]) -> ModelShape:
+    """The shape that ``config.json``'s ``values`` describe; UnknownShape if a number is missing."""
+    inner = values.get("text_config")
+    described = {**values, **inner} if isinstance(inner, dict) else dict(values)
+    model_type = str(described.get("model_type", ""))
+    family = family_of(model_type)
+    return _Counter(described, family or LLAMA_LIKE, is_exact=family is not None).shape(model_type)
+
+
+class _Counter:
+    def __init__(self, values: Mapping[str, Any], family: Family, *, is_exact: bool) -> None:
+        self._values = values
+        self._family = family
+        self._is_exact = is_exact
+        self._hidden = self._required("hidden_size")
+        self._layers = self._required("num_layers")
+        self._heads = self._required("num_heads")
+        self._head_size = self._number(("head_dim", "kv_channels", "d_kv")) or self._hidden // self._heads
+        self._kv_heads = self._count_kv_heads()
+        self._intermediate = self._count_intermediate()
+        self._experts = self._nested("num_experts", "ffn_config") or 0
+
+    def shape(self, model_type: str) -> ModelShape:
+        vocabulary = self._required("vocab_size")
+        max_positions = self._number(LENGTH_KEYS)
+        linear, other = self._layer_parameters()
+        embedded = self._number(("word_embed_proj_dim",)) or self._hidden
+        positions = (max_positions or 0) + self._family.position_offset if self._family.has_positions else 0
+        other += positions * self._hidden + self._final_norm()
+        if embedded != self._hidden:
+            linear += 2 * embedded * self._hidden
+        head = 0 if self._is_tied() else vocabulary * embedded
+        if head and self._family.head_bias:
+            other += vocabulary
+        return ModelShape(
+            model_type=model_type,
+            is_exact=self._is_exact,
+            hidden_size=self._hidden,
+            num_layers=self._layers,
+            num_heads=self._heads,
+            num_kv_heads=self._kv_heads,
+            head_size=self._head_size,
+            intermediate_size=self._intermediate,
+            vocab_size=vocabulary,
+            max_positions=max_positions,
+            num_experts=self._experts,
+            latent_size=self._latent_size(),
+            linear_parameters=linear,
+            other_parameters=other,
+            embedding_parameters=vocabulary * embedded,
+            head_parameters=head,
+        )
+
+    def _layer_parameters(self) -> tuple[int, int]:
+        """Of all layers: matrices, and everything else."""
+        attention, attention_biases = self._attention()
+        dense_layers = self._count_dense_layers()
+        moe_layers = self._layers - dense_layers
+        mlp, mlp_biases = self._mlp(self._intermediate)
+        linear = self._layers * attention + dense_layers * mlp
+        other = self._layers * (attention_biases + self._norms()) + dense_layers * mlp_biases
+        if moe_layers:
+            experts, router = self._mixture()
+            linear += moe_layers * experts
+            other += moe_layers * router
+        return linear, other
+
+    def _attention(self) -> tuple[int, int]:
+        if (latent := self._values.get("kv_lora_rank")) is not None:
+            return self._latent_attention(int(latent))
+        queries, keys = self._heads * self._head_size, self._kv_heads * self._head_size
+        biases = (queries + 2 * keys) * self._has(self._family.qkv_bias)
+        biases += self._hidden * self._has(self._family.output_bias)
+        if self._family.query_key_norms:
+            biases += 2 * self._head_size
+        return self._hidden * (2 * queries + 2 * keys), biases
+
+    def _latent_attention(self, latent: int) -> tuple[int, int]:
+        """DeepSeek's multi-head latent attention: low-rank queries (maybe), keys and values."""
+        content = self._required_key("qk_nope_head_dim")
+        rotary = self._required_key("qk_rope_head_dim")
+        value = self._required_key("v_head_dim")
+        queries = self._heads * (content + rotary)
+        rank = self._values.get("q_lora_rank")
+        linear = self._hidden * queries if rank is None else rank * (self._hidden + queries)
+        linear += self._hidden * (latent + rotary) + latent * self._heads * (content + value)
+        linear += self._heads * value * self._hidden
+        return linear, latent + (rank or 0)
+
+    def _latent_size(self) -> int | None:
+        latent = self._values.get("kv_lora_rank")
+        return None if latent is None else int(latent) + self._required_key("qk_rope_head_dim")
+
+    def _mlp(self, width: int) -> tuple[int, int]:
+        matrices = 3 if self._is_gated() else 2
+        biases = ((matrices - 1) * width + self._hidden) * self._has(self._family.mlp_bias)
+        return matrices * self._hidden * width, biases
+
+    def _mixture(self) -> tuple[int, int]:
+        width = self._number(("moe_intermediate_size",)) or self._intermediate
+        experts = self._experts * self._mlp(width)[0]
+        shared_width = self._number(("shared_expert_intermediate_size",))
+        if shared_width is None:
+            shared_width = width * (self._number(("n_shared_experts",)) or 0)
+        router = self._hidden * self._experts
+        if self._family.shared_expert_gate:
+            router += self._hidden
+        return experts + self._mlp(shared_width)[0], router
+
+    def _count_dense_layers(self) -> int:
+        if not self._experts:
+            return self._layers
+        return min(self._number(("first_k_dense_replace",)) or 0, self._layers)
+
+    def _count_kv_heads(self) -> int:
+        values = self._values
+        if (grouped := self._nested_key("kv_n_heads", "attn_config")) is not None:
+            return grouped
+        if self._family.multi_query_unless_new and not values.get("new_decoder_architecture", False):
+            return 1 if values.get("multi_query", True) else self._heads
+        if self._has(self._family.multi_query):
+            return self._number(("multi_query_group_num",)) or 1
+        return self._number(("num_key_value_heads", "num_kv_heads")) or self._heads
+
+    def _count_intermediate(self) -> int:
+        width = self._nested_key("ffn_hidden_size", "ffn_config") or self._number(_NAMES["intermediate_size"])
+        if width is None:
+            width = self._hidden * (self._number(("expansion_ratio",)) or 4)
+        return width // 2 if self._family.halves_intermediate else width
+
+    def _norms(self) -> int:
+        """Vectors of the norms in a layer, with their biases."""
+        count = self._family.norms
+        if self._family.one_norm_if_parallel and self._values.get("parallel_attn", True):
+            new = self._values.get("new_decoder_architecture", False)
+            count = self._number(("num_ln_in_parallel_attn",)) or (2 if new else 1)
+        return count * self._norm()
+
+    def _norm(self) -> int:
+        return self._hidden * (1 + (self._family.norm_bias and not self._values.get("no_bias", False)))
+
+    def _final_norm(self) -> int:
+        return self._norm() * (1 + self._family.embedding_norm)
+
+    def _is_gated(self) -> bool:
+        return self._family.is_gated
+
+    def _is_tied(self) -> bool:
+        tied = self._values.get("tie_word_embeddings", self._family.is_tied)
+        return bool(tied)
+
+    def _has(self, key: bool | str) -> bool:
+        """A bias that a family always has or never, or that the config's ``key`` tells."""
+        if isinstance(key, bool):
+            return key
+        name, _, default = key.partition("=")
+        return bool(self._values.get(name, default == "true"))
+
+    def _required(self, what: str) -> int:
+        found = self._number(_NAMES[what])
+        if found is None:
+            raise UnknownShape(_NAMES[what][0])
+        return found
+
+    def _required_key(self, key: str) -> int:
+        found = self._number((key,))
+        if found is None:
+            raise UnknownShape(key)
+        return found
+
+    def _number(self, keys: Iterable[str]) -> int | None:
+        found = (self._values.get(key) for key in keys)
+        return next((each for each in found if _is_count(each)), None)
+
+    def _nested(self, what: str, section: str) -> int | None:
+        inner = self._values.get(section)
+        places = [inner, self._values] if isinstance(inner, dict) else [self._values]
+        found = (place.get(key) for place in places for key in _NAMES[what])
+        return next((each for each in found if _is_count(each)), None)
+
+    def _nested_key(self, key: str, section: str) -> int | None:
+        inner = self._values.get(section)
+        found = inner.get(key) if isinstance(inner, dict) else None
+        return found if _is_count(found) else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,53 @@
+"""The sizes of a model that is served as it is: its weights and what a sequence takes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from builder.checkpoint import ModelConfig
+from builder.sizes.memory import (
+    DTYPE_BYTES,
+    Precision,
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    weight_bytes,
+)
+from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.words import count_in_words, in_words
+
+
+def stored_precision(values: Mapping[str, Any]) -> Precision:
+    """As the model's files store it; quantized ones tell their bits, or their method does."""
+    config = ModelConfig(values)
+    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
+    described = values.get("quantization_config")
+    if not isinstance(described, dict):
+        return Precision(dtype=str(dtype))
+    bits, group_size = described.get("bits"), described.get("group_size")
+    by_method = 8 if "fp8" in str(config.quantization) else None
+    return Precision(
+        dtype=str(dtype),
+        weight_bits=bits if isinstance(bits, int) and bits in (2, 3, 4, 8) else by_method,
+        group_size=group_size if isinstance(group_size, int) and group_size > 0 else None,
+    )
+
+
+def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None) -> list[str]:
+    """Weights as stored; KV cache in ``dtype`` (None: the model's), of a token and the longest sequence."""
+    try:
+        shape = shape_of(values)
+    except UnknownShape as exc:
+        return [f"sizes are not known: the model's config.json has no {exc}"]
+    stored = stored_precision(values)
+    of_token = kv_bytes_per_token(shape, Precision(dtype=dtype or stored.dtype))
+    lines = [
+        f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
+        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",
+    ]
+    if max_seq_len is not None:
+        longest = (
+            f"{in_words(kv_bytes_per_sequence(of_token, max_seq_len))} per sequence of {max_seq_len} tokens"
+        )
+        lines.append(f"KV cache      {in_words(of_token)} per token, {longest}")
+    return lines

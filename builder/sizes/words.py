@@ -1,0 +1,21 @@
+"""Sizes as people read them."""
+
+from __future__ import annotations
+
+
+def in_words(count_bytes: float) -> str:
+    """``12.6 GiB``; three digits or so."""
+    value = float(count_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def count_in_words(count: float) -> str:
+    """``6.74 billion``."""
+    for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f}"

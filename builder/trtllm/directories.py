@@ -1,0 +1,33 @@
+"""The folders that a config names: cog-trt-llm's paths, which know one machine.
+
+The original ran in ``/src`` and put the model into ``/src/models/<model_id>``; ``./engine_outputs`` and
+``/src/engine_outputs`` are one folder. Nothing here touches a disk: the builder knows where they really are.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from builder.config import BuildConfig
+
+WORKING_DIRECTORY = "/src"
+MODELS_DIRECTORY = "/src/models"
+
+
+def resolve(path: str) -> str:
+    """The absolute path that ``path`` was in the original; two names of one folder give the same."""
+    return posixpath.normpath(posixpath.join(WORKING_DIRECTORY, path))
+
+
+def is_same(path: str, other: str) -> bool:
+    return resolve(path) == resolve(other)
+
+
+def model_directory(config: BuildConfig) -> str:
+    """Where a config's programs find the downloaded model."""
+    return f"{MODELS_DIRECTORY}/{config.model_id or config.model_path or 'model'}"
+
+
+def is_model_directory(path: str) -> bool:
+    """Whether ``path`` lies where models are downloaded to."""
+    return resolve(path).startswith(f"{MODELS_DIRECTORY}/")

@@ -1,0 +1,137 @@
+"""Whether what the programs wrote is what was asked for: ranks, config, sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.sizes.words import in_words
+from builder.trtllm.flags import VERSION
+from builder.trtllm.sizing import Sizing
+from builder.trtllm.summary import TrtllmBuild
+from errors.build import EngineUnsound
+
+_LEAST_PART, _GREATEST_PART = 0.4, 4.0
+"""Of the size that a rank's weights should have; beyond them it lacks weights or holds something else."""
+_ALLOWANCE_BYTES = 64 << 20
+"""What an engine may hold beside weights."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """``config.json`` of an engine, as far as it is checked or becomes the manifest's."""
+
+    version: str
+    pretrained: Mapping[str, Any]
+    build: Mapping[str, Any]
+
+    @property
+    def world_size(self) -> int:
+        mapping = self.pretrained["mapping"]
+        parallel = self.build.get("auto_parallel_config") or {}
+        ranks = mapping["tp_size"] * mapping["pp_size"] * mapping.get("cp_size", 1)
+        return int(ranks * parallel.get("world_size", 1))
+
+    @property
+    def quantization(self) -> str | None:
+        found = (self.pretrained.get("quantization") or {}).get("quant_algo")
+        return None if found is None else str(found)
+
+    @property
+    def kv_cache_quantization(self) -> str | None:
+        found = (self.pretrained.get("quantization") or {}).get("kv_cache_quant_algo")
+        return None if found is None else str(found)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.pretrained["vocab_size"])
+
+
+def check_checkpoint(step: str, folder: Path, build: TrtllmBuild) -> None:
+    """Raise EngineUnsound unless ``folder`` holds a checkpoint of every rank that ``build`` asks for."""
+    _read_object(step, folder / "config.json")
+    ranks = build.tp_size * build.pp_size
+    _require(step, folder, [f"rank{rank}.safetensors" for rank in range(ranks)])
+
+
+def read_engine(step: str, folder: Path) -> EngineConfig:
+    """The engine's config; EngineUnsound if it is not there or not one."""
+    config = _read_object(step, folder / "config.json")
+    pretrained, build = config.get("pretrained_config"), config.get("build_config")
+    if not isinstance(pretrained, dict) or not isinstance(build, dict):
+        raise EngineUnsound(step=step, problem="its config.json has no pretrained_config and build_config")
+    engine = EngineConfig(str(config.get("version")), pretrained, build)
+    try:
+        _ = engine.world_size, engine.vocab_size
+    except (KeyError, TypeError, ValueError) as exc:
+        raise EngineUnsound(step=step, problem=f"its config.json lacks {exc}") from exc
+    return engine
+
+
+def check_engine(
+    step: str, folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
+) -> EngineConfig:
+    """The engine's config if everything in ``folder`` is as asked; else EngineUnsound, which tells what
+    differs.
+
+    ``is_quantized_already``: the model itself is, so that its quantization need not be asked for.
+    """
+    engine = read_engine(step, folder)
+    _check_values(step, engine, build, is_quantized_already=is_quantized_already)
+    names = [f"rank{rank}.engine" for rank in range(engine.world_size)]
+    _require(step, folder, names)
+    if sizing is not None and not build.build.value("strip_plan"):
+        for name in names:
+            _check_size(step, folder, name, sizing)
+    return engine
+
+
+def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
+    if build.build.value("build_config") is not None:
+        return  # that file's values win over the flags
+    asked: dict[str, tuple[object, object]] = {
+        "TensorRT-LLM version": (VERSION, engine.version),
+        "max_batch_size": (build.max_batch_size, engine.build.get("max_batch_size")),
+        "max_beam_width": (build.max_beam_width, engine.build.get("max_beam_width")),
+    }
+    if build.checkpoint is not None:
+        asked["world size"] = (build.world_size, engine.world_size)
+        if build.quantization is not None or not is_quantized_already:
+            asked["quantization"] = (build.quantization, engine.quantization)
+        asked["KV cache quantization"] = (build.kv_cache_quantization, engine.kv_cache_quantization)
+    if "max_seq_len" in build.build.args:
+        asked["max_seq_len"] = (build.max_seq_len, engine.build.get("max_seq_len"))
+    for what, (wanted, found) in asked.items():
+        if wanted != found:
+            raise EngineUnsound(step=step, problem=f"its {what} is {found}, asked for was {wanted}")
+
+
+def _require(step: str, folder: Path, names: list[str]) -> None:
+    for name in names:
+        path = folder / name
+        if not path.is_file() or path.stat().st_size == 0:
+            raise EngineUnsound(step=step, problem=f"{name} of {len(names)} ranks is missing or empty")
+
+
+def _check_size(step: str, folder: Path, name: str, sizing: Sizing) -> None:
+    rank = name.removesuffix(".engine")
+    managed = folder / f"{rank}_managed_weights.safetensors"
+    found = (folder / name).stat().st_size + (managed.stat().st_size if managed.is_file() else 0)
+    expected = sizing.serving.weight_bytes
+    least = expected * _LEAST_PART if sizing.split.pp_size == 1 else expected * _LEAST_PART / 2
+    if not least <= found <= expected * _GREATEST_PART + _ALLOWANCE_BYTES:
+        problem = f"{name} has {in_words(found)}, but the weights of a rank take about {in_words(expected)}"
+        raise EngineUnsound(step=step, problem=problem)
+
+
+def _read_object(step: str, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as exc:
+        raise EngineUnsound(step=step, problem=f"it has no readable {path.name}") from exc
+    if not isinstance(content, dict):
+        raise EngineUnsound(step=step, problem=f"its {path.name} is not a JSON object")
+    return content

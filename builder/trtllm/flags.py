@@ -1,0 +1,167 @@
+"""The flags of TensorRT-LLM's programs, per version, and the arguments of a config checked by them.
+
+``flags/<version>.yaml`` holds the data. A program is known by the name it runs under: ``trtllm-build``,
+``quantize.py``, ``convert_checkpoint.py``. Arguments of any other script are passed on as they stand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Union
+
+import yaml
+
+from builder.config import ProgramStep
+from errors.build_config import InvalidBuildValue, UnknownFlag
+
+VERSION = "0.16.0"
+"""The TensorRT-LLM that builds here."""
+
+BUILD, QUANTIZE, CONVERT = "trtllm-build", "quantize.py", "convert_checkpoint.py"
+TOGGLE = ("enable", "disable")
+
+Argument = Union[str, bool, int, float, None]  # noqa: UP007 - evaluated, and Python 3.10 prints it as it is
+Arguments = Mapping[str, Argument]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag of a program; ``type`` is as the data file tells, "choice" where it lists ``choices``."""
+
+    name: str
+    type: str
+    choices: tuple[str | int, ...] = ()
+    min: float = -math.inf
+    max: float = math.inf
+    default: Argument = None
+    only: tuple[str, ...] = ()
+    alias: str | None = None
+    bare: str | None = None
+
+    @property
+    def is_switch(self) -> bool:
+        return self.type == "switch"
+
+    @property
+    def allowed(self) -> str:
+        """What may stand as its value, in words."""
+        if self.choices:
+            return " or ".join(
+                filter(None, (", ".join(map(repr, self.choices[:-1])), repr(self.choices[-1])))
+            )
+        if self.type in ("int", "float"):
+            kind = "a whole number" if self.type == "int" else "a number"
+            if math.isfinite(self.max):
+                return f"{kind} from {self.min:g} to {self.max:g}"
+            return f"{kind}, at least {self.min:g}" if math.isfinite(self.min) else kind
+        return {"switch": "empty, true or false", "path": "a path"}.get(self.type, "text")
+
+    def allows(self, value: Argument) -> bool:
+        """Whether the program takes ``value``; an empty one stands for the flag alone."""
+        if self.is_switch:
+            return value is None or isinstance(value, bool)
+        if value is None:
+            return self.bare is not None
+        if self.choices:
+            return not isinstance(value, bool) and str(value) in map(str, self.choices)
+        if self.type in ("int", "float"):
+            number = _number(value, whole=self.type == "int")
+            return number is not None and self.min <= number <= self.max
+        return not isinstance(value, bool) and bool(str(value).strip()) and str(value).isprintable()
+
+
+@cache
+def flags_of(program: str) -> Mapping[str, Flag] | None:
+    """The flags of ``program`` by name and by alias; None for a program that is not known."""
+    table = _data()["programs"].get(program)
+    if table is None:
+        return None
+    flags = {name: _flag(name, fields) for name, fields in table.items()}
+    return flags | {flag.alias: flag for flag in flags.values() if flag.alias}
+
+
+def program_of(step: ProgramStep) -> str:
+    """What ``step`` runs: a script's file name, else trtllm-build."""
+    return PurePosixPath(step.script).name if step.script else BUILD
+
+
+def find_flag(program: str, name: str, example_name: str | None = None) -> Flag | None:
+    """The flag called ``name``, unless only other examples' scripts have it."""
+    flag = (flags_of(program) or {}).get(name)
+    return flag if flag is not None and _belongs(flag, example_name) else None
+
+
+def check_arguments(program: str, args: Arguments, *, where: str, example_name: str | None = None) -> None:
+    """Raise E1220 for a name that ``program`` does not know and E1203 for a value that it refuses.
+
+    ``where`` is the key the arguments stand under, ``build.args`` say. Nothing is known of other scripts.
+    """
+    if flags_of(program) is None:
+        return
+    for name, value in args.items():
+        flag = find_flag(program, name, example_name)
+        if flag is None:
+            raise _unknown(program, name, where, example_name)
+        if not flag.allows(value):
+            shown = "empty" if value is None else repr(value)
+            raise InvalidBuildValue(key=f"{where}.{name}", expected=flag.allowed, value=shown)
+
+
+def argv(args: Arguments, program: str = "") -> list[str]:
+    """The command line of ``args``, in their order: ``--name value``, an empty value is the flag alone.
+
+    Zero and false are values, as is true; but a switch of a known program takes none: true gives it, false
+    leaves it out.
+    """
+    words = []
+    for name, value in args.items():
+        flag = find_flag(program, name)
+        if flag is not None and flag.is_switch:
+            words += [] if value is False else [f"--{name}"]
+        elif flag is not None and flag.type == "list":
+            words += [f"--{name}", *str(value).split()]
+        else:
+            words += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+    return words
+
+
+@cache
+def _data() -> dict[str, Any]:
+    path = Path(__file__).with_name("flags") / f"{VERSION}.yaml"
+    data: dict[str, Any] = yaml.safe_load(path.read_text())
+    return data
+
+
+def _flag(name: str, fields: dict[str, Any]) -> Flag:
+    kind = fields["type"]
+    choices = tuple(kind) if isinstance(kind, list) else TOGGLE if kind == "toggle" else ()
+    only = tuple(fields.get("only", ()))
+    rest = {key: value for key, value in fields.items() if key not in ("type", "only")}
+    return Flag(name, "choice" if isinstance(kind, list) else kind, choices, only=only, **rest)
+
+
+def _belongs(flag: Flag, example_name: str | None) -> bool:
+    return not flag.only or example_name is None or PurePosixPath(example_name).name in flag.only
+
+
+def _number(value: Argument, *, whole: bool) -> float | None:
+    """``value`` as the number that the program would read, None if it would refuse it."""
+    if isinstance(value, bool) or (whole and isinstance(value, float)):
+        return None
+    try:
+        number = float(int(value) if whole else value)  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _unknown(program: str, name: str, where: str, example_name: str | None) -> UnknownFlag:
+    names = [each for each, flag in (flags_of(program) or {}).items() if _belongs(flag, example_name)]
+    nearest = difflib.get_close_matches(name.replace("-", "_"), names, n=1)
+    remedy = f"did you mean {nearest[0]}?" if nearest else f"`{program} --help` lists its flags."
+    return UnknownFlag(flag=f"{where}.{name}", program=program, version=VERSION, remedy=remedy)

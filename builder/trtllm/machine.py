@@ -1,0 +1,69 @@
+"""The machine that builds: TensorRT-LLM compiles for the GPU that is here, and for no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.config import BuildConfig
+from builder.engine_environment import installed_version
+from builder.sizes.gpus import Gpu, gpus_here, gpus_of
+from builder.sizes.words import in_words
+from builder.trtllm.flags import VERSION
+from builder.trtllm.gpu_rules import check_gpu
+from builder.trtllm.summary import TrtllmBuild
+from engine.gpu import detected_sm
+from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from errors.build import ProgramMissing
+from errors.build_config import BuildGpuMissing
+
+
+@dataclass(frozen=True)
+class Machine:
+    sm: int
+    gpus: tuple[Gpu, ...]
+    library_version: str
+
+    @property
+    def gpu_words(self) -> str:
+        """``1 x A10 (22.5 GiB), SM 86``."""
+        if not self.gpus:
+            return f"a GPU, SM {self.sm}"
+        first = self.gpus[0]
+        return f"{len(self.gpus)} x {first.name} ({in_words(first.memory_bytes)}), SM {self.sm}"
+
+
+def find_machine(config: BuildConfig, build: TrtllmBuild) -> Machine:
+    """This machine, if it can build the config's engine; raises E1222, E1231 and E2309."""
+    wanted = config.target.sm if config.target is not None else None
+    sm = detected_sm()
+    if sm is None:
+        raise BuildGpuMissing(
+            needed=f"an NVIDIA GPU{f' of SM {wanted}' if wanted else ''}",
+            found="none is visible",
+            remedy="start the container with --gpus=all on a machine with one, or build engine: transformers",
+        )
+    if wanted not in (None, sm):
+        raise BuildGpuMissing(
+            needed=f"a GPU of SM {wanted} (target.sm)",
+            found=f"this one is SM {sm}",
+            remedy="build on such a GPU or change target.sm",
+        )
+    check_gpu(build, sm)
+    version = installed_version("tensorrt_llm")
+    if version != VERSION:
+        raise ProgramMissing(
+            what=f"This builder knows TensorRT-LLM {VERSION}",
+            reason=f"{engine_python()} has {version}",
+            variable=ENGINE_PYTHON_VARIABLE,
+        )
+    return Machine(sm, tuple(gpus_here()), version)
+
+
+def gpus_for(config: BuildConfig) -> list[Gpu]:
+    """What the engine is to run on: a GPU that is here if it is of the kind asked for, else those known."""
+    here = detected_sm()
+    wanted = config.target.sm if config.target is not None and config.target.sm is not None else here
+    if wanted is None:
+        return []
+    found = gpus_here() if wanted == here else []
+    return [min(found, key=lambda gpu: gpu.memory_bytes)] if found else gpus_of(wanted)

@@ -1,0 +1,43 @@
+"""A config on its way from an old form to today's, and what changed in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of ``old``, a key path; ``new`` is the key path that replaces it, None if nothing does."""
+
+    old: str
+    text: str
+    new: str | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.old}: {self.text}{self.why and f' ({self.why})'}"
+
+
+@dataclass
+class Migration:
+    """A config on its way. ``folders``: what a step wrote into of old, resolved, and which step that is."""
+
+    keys: dict[str, Any]
+    changes: list[Change] = field(default_factory=list)
+    folders: dict[str, str] = field(default_factory=dict)
+
+    def note(self, old: str, text: str, new: str | None = None, why: str = "") -> None:
+        self.changes.append(Change(old, text, new, why))
+
+    def drop(self, old: str, why: str) -> None:
+        self.note(old, "dropped", why=why)
+
+    def args(self, key: str) -> dict[str, Any]:
+        args: dict[str, Any] = self.keys[key]["args"]
+        return args
+
+    @property
+    def checkpoint_key(self) -> str | None:
+        """The last step before the build."""
+        return next((key for key in ("quantize", "convert_to_ft") if self.keys.get(key) is not None), None)

@@ -1,0 +1,62 @@
+"""Whether a model can be built as asked: its heads, layers and positions, known from its config.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from builder.trtllm.summary import TrtllmBuild
+from errors.build_config import ConflictingBuildKeys, SequenceTooLong
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """What the rules need of a model's config.json; None where it does not tell."""
+
+    max_position_embeddings: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    num_key_value_heads: int | None = None
+
+
+def fit_model(build: TrtllmBuild, model: ModelLimits) -> tuple[TrtllmBuild, list[str]]:
+    """``build`` for this model, with notes; raises E1204 and E1223 for what the model can't be built as."""
+    _check_split(build, model)
+    limit = model.max_position_embeddings
+    if limit is None:
+        return build, []
+    notes = []
+    for name in ("max_seq_len", "max_input_len"):
+        value = getattr(build, name)
+        if name not in build.build.args or value is None or value <= limit:
+            continue
+        if not build.fit_lengths:
+            raise SequenceTooLong(
+                key=f"build.args.{name}",
+                value=value,
+                limit=limit,
+                remedy=f"give at most {limit}, or set build.fit_lengths to true to have it cut",
+            )
+        notes.append(f"build.args.{name}: {value} cut to {limit}, the model's max_position_embeddings")
+        build = _with_length(build, name, limit)
+    return replace(build, max_seq_len=build.max_seq_len or limit), notes
+
+
+def _with_length(build: TrtllmBuild, name: str, length: int) -> TrtllmBuild:
+    call = replace(build.build, args={**build.build.args, name: length})
+    changes = {name: length, "build": call, "calls": (*build.calls[:-1], call)}
+    return replace(build, **changes)  # type: ignore[arg-type]
+
+
+def _check_split(build: TrtllmBuild, model: ModelLimits) -> None:
+    """Heads are divided among tp_size GPUs, layers among pp_size."""
+    heads, kv_heads, layers = model.num_attention_heads, model.num_key_value_heads, model.num_hidden_layers
+    tp_size, pp_size = build.tp_size, build.pp_size
+    problem = None
+    if heads is not None and heads % tp_size:
+        problem = f"splits {heads} attention heads over tp_size {tp_size}"
+    elif kv_heads and kv_heads % tp_size and tp_size % kv_heads:
+        problem = f"splits {kv_heads} key/value heads over tp_size {tp_size}"
+    elif layers is not None and layers < pp_size:
+        problem = f"splits {layers} layers over pp_size {pp_size}"
+    if problem is not None:
+        raise ConflictingBuildKeys(problem=problem, remedy="choose sizes that divide the model evenly")

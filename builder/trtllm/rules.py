@@ -1,0 +1,154 @@
+"""What can't be built or served, found before a byte of weights is fetched.
+
+The rules here need the config alone, those of ``gpu_rules`` a GPU's architecture and those of ``model_rules``
+the model's config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from builder.config import BuildConfig, Target
+from builder.trtllm.flags import CONVERT, QUANTIZE
+from builder.trtllm.gpu_rules import FP8_WEIGHTS, check_gpu, check_nvfp4
+from builder.trtllm.summary import ProgramCall, TrtllmBuild, summarize
+from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, WorldSizeMismatch
+
+AWQ_CALIB_SIZE = 32
+"""quantize.py takes no more samples for AWQ, whatever it is told."""
+
+
+def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
+    """What ``config`` asks for, and notes for its reader; raises E1203, E1204 and E1220 to E1222."""
+    check_nvfp4(config)
+    build = summarize(config)
+    if config.target is not None:
+        _check_world_size(build, config.target)
+        if config.target.sm is not None:
+            check_gpu(build, config.target.sm)
+    for call in build.calls:
+        if call.program in (CONVERT, QUANTIZE):
+            _check_calibration(call)
+    _check_checkpoint(build)
+    _check_features(build)
+    return build, list(_notes(build))
+
+
+def _check_world_size(build: TrtllmBuild, target: Target) -> None:
+    if target.gpus is None or build.checkpoint is None or target.gpus == build.world_size:
+        return
+    sizes = {"tp_size": build.tp_size, "pp_size": build.pp_size, "cp_size": build.cp_size}
+    product = " x ".join(f"{name} {size}" for name, size in sizes.items())
+    raise WorldSizeMismatch(
+        asked=f"target.gpus is {target.gpus}",
+        found=f"{build.checkpoint.key} makes a checkpoint for {build.world_size} ({product})",
+        remedy="make the product of these sizes the number of GPUs",
+    )
+
+
+def _check_calibration(call: ProgramCall) -> None:
+    where = f"{call.key}.args"
+    calib_size = call.value("calib_size")
+    if call.program == CONVERT:
+        if calib_size == 0:
+            raise InvalidBuildValue(key=f"{where}.calib_size", expected="at least 1, or -1 for all", value=0)
+        return
+    batch_size = call.value("batch_size")
+    samples = min(calib_size, AWQ_CALIB_SIZE) if "awq" in call.value("qformat") else calib_size
+    if _calibrates(call) and batch_size > samples:
+        raise ConflictingBuildKeys(
+            problem=f"calibrates in batches of {batch_size} ({where}.batch_size), but with {samples} samples",
+            remedy=f"give a batch_size of at most {samples}"
+            + (" (AWQ never takes more)" if samples < calib_size else " or a larger calib_size"),
+        )
+    if call.value("autoq_format") and not call.value("auto_quantize_bits"):
+        raise ConflictingBuildKeys(
+            problem=f"gives {where}.autoq_format without auto_quantize_bits",
+            remedy="give the number of bits to reach, or qformat alone",
+        )
+
+
+def _calibrates(call: ProgramCall) -> bool:
+    plain = call.value("qformat") in ("full_prec", "int8_wo", "int4_wo")
+    return not plain or bool(call.value("kv_cache_dtype") or call.value("auto_quantize_bits"))
+
+
+def _check_checkpoint(build: TrtllmBuild) -> None:
+    call = build.checkpoint
+    if build.auto_parallel > 1 and build.world_size != build.auto_parallel:
+        raise WorldSizeMismatch(
+            asked=f"build.args.auto_parallel is {build.auto_parallel}",
+            found=f"the checkpoint is for {build.world_size // build.auto_parallel} GPUs",
+            remedy="convert with tp_size, pp_size and cp_size 1, or leave out auto_parallel",
+        )
+    if call is None or call.program != CONVERT:
+        return
+    experts = (call.value("moe_tp_size"), call.value("moe_ep_size"))
+    if min(experts) > 0 and experts[0] * experts[1] != build.tp_size:
+        raise WorldSizeMismatch(
+            asked=f"moe_tp_size {experts[0]} x moe_ep_size {experts[1]} is {experts[0] * experts[1]}",
+            found=f"{call.key}.args.tp_size is {build.tp_size}",
+            remedy="make the product of the first two tp_size",
+        )
+    kinds = [name for name in _WAYS_TO_QUANTIZE if call.value(name) not in (None, False)]
+    if len(kinds) > 1:
+        problem = f"quantizes twice ({' and '.join(f'{call.key}.args.{each}' for each in kinds)})"
+        raise ConflictingBuildKeys(problem=problem, remedy="choose one")
+    if call.value("int8_kv_cache") and call.value("fp8_kv_cache"):
+        problem = "asks for an int8 and an fp8 KV cache"
+        raise ConflictingBuildKeys(problem=problem, remedy="choose one")
+
+
+_WAYS_TO_QUANTIZE = ("use_weight_only", "smoothquant", "use_fp8", "use_fp8_rowwise", "use_qserve")
+
+_NEEDS = (
+    ("use_paged_context_fmha", "enable", "kv_cache_type", "paged"),
+    ("use_paged_context_fmha", "enable", "context_fmha", "enable"),
+    ("use_paged_context_fmha", "enable", "remove_input_padding", "enable"),
+    ("use_paged_context_fmha", "enable", "streamingllm", "disable"),
+    ("use_fp8_context_fmha", "enable", "context_fmha", "enable"),
+    ("user_buffer", "enable", "reduce_fusion", "enable"),
+)
+"""Flag and value of trtllm-build that work only with another flag at a value."""
+
+
+def _check_features(build: TrtllmBuild) -> None:
+    value = build.build.value
+    for name, at, needed, needed_at in _NEEDS:
+        if value(name) == at and value(needed) != needed_at:
+            raise ConflictingBuildKeys(
+                problem=f"has build.args.{name} {at}, which needs {needed} {needed_at}, not {value(needed)}",
+                remedy=f"set {needed} to {needed_at} or leave out {name}",
+            )
+    needs_fp8 = value("use_fp8_context_fmha") == "enable" and build.checkpoint is not None
+    if needs_fp8 and build.quantization not in FP8_WEIGHTS and build.quantization != "MIXED_PRECISION":
+        raise ConflictingBuildKeys(
+            problem=f"has build.args.use_fp8_context_fmha for {build.quantization or build.dtype} weights",
+            remedy="quantize to fp8 or w4a8_awq, or leave it out",
+        )
+    if value("gpt_attention_plugin") == "disable" and build.kv_cache_type == "paged":
+        raise ConflictingBuildKeys(
+            problem="has build.args.gpt_attention_plugin disable, but a paged KV cache is that plugin's",
+            remedy="leave out gpt_attention_plugin, or set kv_cache_type to continuous",
+        )
+    if value("lora_dir") and value("lora_plugin") == "disable":
+        raise ConflictingBuildKeys(
+            problem="gives build.args.lora_dir, but lora_plugin is disable", remedy="set lora_plugin to auto"
+        )
+    has_lengths = build.max_seq_len is not None and "max_input_len" in build.build.args
+    if has_lengths and build.max_input_len > (build.max_seq_len or 0):
+        raise ConflictingBuildKeys(
+            problem=f"has max_input_len {build.max_input_len} above max_seq_len {build.max_seq_len}",
+            remedy="max_seq_len counts prompt and output: make it the larger one",
+        )
+
+
+def _notes(build: TrtllmBuild) -> Iterator[str]:
+    chunks = build.build.value("use_paged_context_fmha") == "enable"
+    if "max_input_len" in build.build.args and build.max_input_len > build.max_num_tokens and not chunks:
+        yield (
+            f"max_num_tokens {build.max_num_tokens} is less than max_input_len {build.max_input_len}: "
+            "longer prompts are refused unless use_paged_context_fmha is enabled (chunked context)"
+        )
+    if build.kv_cache_type != "paged":
+        yield f"kv_cache_type {build.kv_cache_type}: such an engine can't be batched in flight"

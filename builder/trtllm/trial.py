@@ -1,0 +1,61 @@
+"""Try a finished engine: a short generation on the GPUs that are here, if they suffice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from builder.engine_environment import program_environment
+from builder.program import Needs, Program, run_program
+from builder.trtllm.engine_checks import EngineConfig
+from engine.python import engine_python
+from errors.build import EngineUnsound, ProgramFailed
+
+PROMPT_TOKENS, NEW_TOKENS = 4, 8
+_PROGRAM = Path(__file__).resolve().parents[1] / "conversion" / "try_engine.py"
+
+
+def try_engine(
+    step: str,
+    folder: Path,
+    engine: EngineConfig,
+    *,
+    num_gpus: int,
+    needs: Needs,
+    report: Callable[[str], None],
+) -> None:
+    """Generate a few tokens; EngineUnsound if they are not sane. A line says so where it can't be tried."""
+    if (reason := _why_not(engine, num_gpus)) is not None:
+        report(f"not tried: {reason}")
+        return
+    max_seq_len = engine.build.get("max_seq_len")
+    room = max_seq_len - PROMPT_TOKENS if isinstance(max_seq_len, int) else NEW_TOKENS
+    counts = [engine.vocab_size, PROMPT_TOKENS, max(min(room, NEW_TOKENS), 1)]
+    program = Program(
+        step=step,
+        command=[*_launcher(engine.world_size), engine_python(), str(_PROGRAM), ".", *map(str, counts)],
+        folder=folder,
+        environment=program_environment(offline=True),
+        needs=needs,
+    )
+    try:
+        run_program(program, report)
+    except ProgramFailed as exc:
+        raise EngineUnsound(step="build", problem=f"it does not generate: {exc.facts['log_tail']}") from exc
+
+
+def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
+    if num_gpus < engine.world_size:
+        return f"the engine runs on {engine.world_size} GPUs, here are {num_gpus}"
+    if str(engine.build.get("kv_cache_type", "PAGED")).upper() != "PAGED":
+        return "only engines with a paged KV cache are"
+    if engine.world_size > 1 and shutil.which("mpirun") is None:
+        return "there is no mpirun"
+    return None
+
+
+def _launcher(world_size: int) -> list[str]:
+    if world_size == 1:
+        return []
+    return [str(shutil.which("mpirun")), "--allow-run-as-root", "--oversubscribe", "-n", str(world_size)]

@@ -1,0 +1,61 @@
+"""``cog-triton migrate OLD.yaml``: an old TensorRT-LLM config in today's form."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from builder.config_file import ConfigFile, parse_config, read_text
+from builder.config_text import config_text
+from builder.trtllm.rules import check
+from engine.redact import redact_url
+from errors.build import BuildFailed
+
+_TOKEN_LEFT_OUT = "hf_token: left out, set HF_TOKEN or give it with the build"
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "migrate",
+        help="bring a build config for an earlier TensorRT-LLM into today's form",
+        description="Bring a build config for TensorRT-LLM 0.5 to 0.15 into today's form, with a comment "
+        "for all that changed. A build does the same by itself; this writes it down.",
+    )
+    parser.add_argument("config", help="build config: a YAML file or its URL")
+    parser.add_argument("-o", "--output", type=Path, help="the file to write (else it is printed)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    text = read_text(options.config)
+    file = parse_config(text, shown=redact_url(options.config), folder=None)
+    migrated, notes = _migrated(text, file)
+    for note in notes:
+        print(note, file=sys.stderr)
+    if options.output is None:
+        print(migrated, end="")
+    else:
+        _write(options.output, migrated)
+        print(f"{'written':<12}{options.output}", file=sys.stderr)
+    return 0
+
+
+def _migrated(text: bytes, file: ConfigFile) -> tuple[str, list[str]]:
+    """The config in today's form, and what to tell; a config that is so already stays as it is."""
+    if file.config.engine_kind != "tensorrt_llm" or file.config.version is not None:
+        return text.decode(), ["nothing to change: it is in today's form"]
+    check(file.config)
+    head = f"# {_TOKEN_LEFT_OUT}\n" if file.hf_token is not None else ""
+    return head + config_text(file.config, file.changes), list(file.notes) + (
+        [_TOKEN_LEFT_OUT] if head else []
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=path) from exc

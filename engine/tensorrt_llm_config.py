@@ -1,0 +1,77 @@
+"""What the ``config.json`` of a compiled TensorRT-LLM engine tells of it, as far as serving asks.
+
+The layout is that of TensorRT-LLM since 0.8: ``version``, ``pretrained_config``, ``build_config``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from errors.engine_artifact import EngineUnreadable
+
+
+@dataclass(frozen=True)
+class CompiledConfig:
+    """Facts of one engine. Lengths are in tokens."""
+
+    version: str
+    world_size: int
+    """tp x pp x cp: one rank, process and GPU each."""
+    vocab_size: int
+    max_seq_len: int
+    max_batch_size: int
+    max_beam_width: int
+    max_num_tokens: int
+    max_input_len: int
+    """As it was asked for; what counts is ``prompt_limit``."""
+    is_packed: bool
+    """Input padding is removed and context FMHA is on: prompts may be longer than ``max_input_len``."""
+    has_paged_context: bool
+    """Built with ``--use_paged_context_fmha``: what chunked context and reuse of KV blocks need."""
+
+    def prompt_limit(self, *, is_chunked: bool) -> int:
+        """The longest prompt that the executor takes.
+
+        Source: what TRTGptModel logs at its start. A prompt that is not chunked must fit in one step.
+        """
+        if not self.is_packed:
+            return self.max_input_len
+        room = self.max_seq_len - 1
+        return room if is_chunked else min(room, self.max_num_tokens)
+
+
+def read_compiled_config(engine_dir: Path) -> CompiledConfig:
+    """Raises EngineUnreadable if config.json is not that of an engine."""
+    path = engine_dir / "config.json"
+    try:
+        return _parse(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        reason = f"it is not the config.json of a TensorRT-LLM engine ({type(exc).__name__}: {exc})"
+        raise EngineUnreadable(place=path, reason=reason) from exc
+
+
+def _parse(document: dict[str, Any]) -> CompiledConfig:
+    pretrained, build = document["pretrained_config"], document["build_config"]
+    mapping, plugins = pretrained["mapping"], build.get("plugin_config", {})
+    max_seq_len, max_batch_size = int(build["max_seq_len"]), int(build["max_batch_size"])
+    is_paged = str(build.get("kv_cache_type") or "PAGED").upper().endswith("PAGED")
+    return CompiledConfig(
+        version=str(document.get("version", "")),
+        world_size=mapping.get("tp_size", 1) * mapping.get("pp_size", 1) * mapping.get("cp_size", 1),
+        vocab_size=int(pretrained["vocab_size"]),
+        max_seq_len=max_seq_len,
+        max_batch_size=max_batch_size,
+        max_beam_width=int(build.get("max_beam_width") or 1),
+        max_num_tokens=int(build.get("max_num_tokens") or max_batch_size * max_seq_len),
+        max_input_len=int(build.get("max_input_len") or max_seq_len - 1),
+        is_packed=_is_on(plugins, "remove_input_padding", "context_fmha"),
+        has_paged_context=is_paged and _is_on(plugins, "use_paged_context_fmha"),
+    )
+
+
+def _is_on(plugins: dict[str, Any], *names: str) -> bool:
+    defaults = {"remove_input_padding": True, "context_fmha": True, "use_paged_context_fmha": False}
+    return all(bool(plugins.get(name, defaults[name])) for name in names)

@@ -1,0 +1,106 @@
+"""Bytes of weights and KV cache are those that published models are known to take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder.sizes.gpus import GIB, Gpu, gpus_of
+from builder.sizes.memory import (
+    Limits,
+    Parallelism,
+    Precision,
+    engine_bytes,
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    rank_weight_bytes,
+    weight_bytes,
+)
+from builder.sizes.model_shape import shape_of
+from builder.sizes.serving import serving_memory
+from builder.sizes.words import count_in_words, in_words
+from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, LLAMA_3_70B, PUBLISHED
+
+INT4 = Precision(weight_bits=4, group_size=128)
+
+
+@pytest.mark.parametrize(
+    ("config", "precision", "expected_bytes"),
+    [
+        (LLAMA_2_7B, Precision(), 13_476_839_424),
+        (LLAMA_3_8B, Precision("bfloat16"), 16_060_522_496),
+        (LLAMA_2_7B, Precision("float32"), 26_953_662_464),
+        (LLAMA_2_7B, INT4, 3_890_000_000),  # TheBloke/Llama-2-7B-AWQ: 3.89 GB
+        (LLAMA_3_8B, INT4, 5_730_000_000),  # Meta-Llama-3.1-8B-Instruct-AWQ-INT4: 5.73 GB
+        (LLAMA_3_70B, Precision(weight_bits=8), 72_700_000_000),  # Meta-Llama-3.1-70B-Instruct-FP8
+    ],
+)
+def test_a_checkpoint_is_as_large_as_the_published_one(
+    config: dict[str, Any], precision: Precision, expected_bytes: int
+) -> None:
+    assert weight_bytes(shape_of(config), precision) == pytest.approx(expected_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("config", "precision", "split", "expected_bytes"),
+    [
+        (LLAMA_2_7B, Precision(), Parallelism(), 512 << 10),
+        (LLAMA_3_8B, Precision(), Parallelism(), 128 << 10),
+        (LLAMA_3_8B, Precision(kv_dtype="fp8"), Parallelism(), 64 << 10),
+        (LLAMA_2_70B, Precision(), Parallelism(), 320 << 10),
+        (LLAMA_2_70B, Precision(), Parallelism(tp_size=4), 80 << 10),
+        (LLAMA_2_70B, Precision(), Parallelism(pp_size=4), 80 << 10),
+        (LLAMA_2_70B, Precision(), Parallelism(tp_size=16), 40 << 10),  # no less than a head each
+        (PUBLISHED["deepseek-v2-lite"][0], Precision(), Parallelism(), 27 * 576 * 2),
+        (PUBLISHED["starcoder"][0], Precision(), Parallelism(), 2 * 40 * 128 * 2),
+    ],
+)
+def test_a_token_of_kv_cache_takes_what_heads_and_layers_make(
+    config: dict[str, Any], precision: Precision, split: Parallelism, expected_bytes: int
+) -> None:
+    assert kv_bytes_per_token(shape_of(config), precision, split) == expected_bytes
+
+
+def test_a_sequence_takes_whole_blocks() -> None:
+    assert [kv_bytes_per_sequence(10, tokens) for tokens in (1, 64, 65)] == [640, 640, 1280]
+
+
+@pytest.mark.parametrize(
+    "split", [Parallelism(tp_size=2), Parallelism(tp_size=8), Parallelism(pp_size=4), Parallelism(2, 2, 2)]
+)
+def test_a_rank_holds_its_part_and_all_ranks_together_at_least_the_whole(split: Parallelism) -> None:
+    shape = shape_of(LLAMA_2_70B)
+    whole = weight_bytes(shape, Precision())
+    parts = split.tp_size * split.pp_size
+    rank = rank_weight_bytes(shape, Precision(), split)
+    assert whole / parts <= rank < whole / parts * 1.1
+    assert engine_bytes(shape, Precision(), split) == rank * split.world_size
+
+
+def test_llama_2_7b_serves_from_a_24_gib_gpu_and_70b_from_no_single_one() -> None:
+    limits = Limits(max_batch_size=8, max_seq_len=4096, max_num_tokens=4096)
+    a10, h200 = gpus_of(86)[0], gpus_of(90)[-1]
+    small = serving_memory(shape_of(LLAMA_2_7B), Precision(), Parallelism(), limits)
+    assert small.is_possible_on(a10)
+    assert 3 <= small.sequences(a10) <= 5
+    large = serving_memory(shape_of(LLAMA_3_70B), Precision(), Parallelism(), limits)
+    assert not any(large.is_possible_on(gpu) for gpu in gpus_of(86))
+    assert large.is_possible_on(h200)
+    assert large.sequences(Gpu("tight", large.weight_bytes + 1)) == 0
+    exact = Gpu("least", small.least_gpu_bytes + GIB // 100)
+    assert small.sequences(exact) == 1
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (13_476_839_424, "12.6 GiB"), (1 << 41, "2.0 TiB")],
+)
+def test_sizes_read_well(count_bytes: int, text: str) -> None:
+    assert in_words(count_bytes) == text
+
+
+def test_counts_read_well() -> None:
+    assert [count_in_words(each) for each in (6_738_415_616, 1_730_000, 5456, 12)] == [
+        "6.74 billion", "1.73 million", "5.46 thousand", "12",
+    ]  # fmt: skip

@@ -1,0 +1,45 @@
+"""A model's parameters, counted from its config.json, are those that were published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder.sizes.model_shape import UnknownShape, shape_of
+from tests.builder.sizes.published import GPT2, LLAMA_2_7B, LLAMA_3_70B, MIXTRAL_8X7B, PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_count_is_the_published_one_within_a_percent(name: str) -> None:
+    config, published = PUBLISHED[name]
+    shape = shape_of(config)
+    assert shape.is_exact
+    assert shape.num_parameters == pytest.approx(published, rel=0.01)
+
+
+def test_a_multimodal_models_text_part_is_counted() -> None:
+    nested = {"model_type": "llava", "text_config": LLAMA_2_7B}
+    assert shape_of(nested).num_parameters == shape_of(LLAMA_2_7B).num_parameters
+
+
+def test_an_unknown_family_is_counted_as_llama_like_and_said_not_to_be_exact() -> None:
+    shape = shape_of({**LLAMA_2_7B, "model_type": "brand_new"})
+    assert not shape.is_exact
+    assert shape.num_parameters == shape_of(LLAMA_2_7B).num_parameters
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+@pytest.mark.parametrize("value", [None, 0, -1, "4096", True, [1]])
+def test_a_config_without_a_needed_number_is_told_by_its_name(key: str, value: Any) -> None:
+    with pytest.raises(UnknownShape, match=key):
+        shape_of({**LLAMA_2_7B, key: value})
+
+
+def test_heads_and_lengths_are_read_by_every_familys_names() -> None:
+    assert (shape_of(GPT2).num_kv_heads, shape_of(GPT2).max_positions) == (12, 1024)
+    assert (shape_of(LLAMA_3_70B).num_kv_heads, shape_of(LLAMA_3_70B).head_size) == (8, 128)
+    assert shape_of(MIXTRAL_8X7B).num_experts == 8
+    assert shape_of(PUBLISHED["chatglm3-6b"][0]).num_kv_heads == 2
+    assert shape_of(PUBLISHED["starcoder"][0]).num_kv_heads == 1
+    assert shape_of(PUBLISHED["deepseek-v2-lite"][0]).latent_size == 576

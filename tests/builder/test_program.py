@@ -1,0 +1,185 @@
+"""A build's programs: heard while they run, and gone with all they started whatever ends the build."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder import program as program_module
+from builder.program import Needs, Program, clock, run_program
+from errors.base import CodedError
+from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
+
+NEEDS = Needs(ram="35.4 GiB", ram_present="23.5 GiB", gpu="14.9 GiB", gpu_present="12.0 GiB")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_program(folder: Path, code: str) -> Program:
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return Program("build", command, folder, {**os.environ, "PYTHONUNBUFFERED": "1"}, NEEDS)
+
+
+def lines_of(folder: Path, code: str) -> list[str]:
+    lines: list[str] = []
+    run_program(python_program(folder, code), lines.append)
+    return [line.partition("| ")[2] for line in lines]
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_each_line_comes_while_the_program_runs_with_step_and_time(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"""
+        import pathlib, time
+        print("first")
+        while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
+        print("second")
+    """
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        go.write_text("")
+
+    run_program(python_program(tmp_path, code), report)
+    assert lines == ["build 0:00 | first", lines[1]]
+    assert lines[1].startswith("build 0:0")
+    assert lines[1].endswith(" | second")
+
+
+def test_of_a_progress_bar_the_last_state_is_told_of_bytes_what_can_be_and_of_secrets_nothing(
+    tmp_path: Path,
+) -> None:
+    code = r"""
+        import sys
+        sys.stdout.buffer.write(b"10%\r50%\r100%\n\xff\xfe\n\n" + b"x" * 10_000 + b"\n")
+        print("hf_" + "a" * 30, file=sys.stderr)
+    """
+    assert lines_of(tmp_path, code) == ["100%", "��", "x" * 500, "***"]
+
+
+def test_a_flood_of_lines_arrives_whole(tmp_path: Path) -> None:
+    assert len(lines_of(tmp_path, "for number in range(50_000): print(number)")) == 50_000
+
+
+def test_a_silent_program_is_said_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_module, "QUIET_REPORT_S", 0.05)
+    lines: list[str] = []
+    run_program(python_program(tmp_path, "import time; time.sleep(1)"), lines.append)
+    assert lines[0].endswith("goes on")
+
+
+def test_what_a_program_leaves_running_is_ended_and_does_not_keep_the_build(tmp_path: Path) -> None:
+    code = """
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(child.pid)
+    """
+    (pid,) = lines_of(tmp_path, code)
+    assert not is_running(int(pid))
+
+
+STUBBORN = """
+    import os, signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], process_group=0)
+    print(os.getpid(), child.pid)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="process_group")
+def test_an_interrupted_build_ends_every_process_of_the_program_however_stubborn(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def report(line: str) -> None:
+        pids.extend(map(int, line.partition("| ")[2].split()))
+        raise KeyboardInterrupt  # as Cog's cancelling: an exception anywhere
+
+    with pytest.raises(KeyboardInterrupt):
+        run_program(python_program(tmp_path, STUBBORN), report)
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="process_group")
+def test_a_killed_builder_leaves_no_program_behind(tmp_path: Path) -> None:
+    builder = tmp_path / "start_a_build.py"
+    builder.write_text(
+        "from tests.builder.test_program import STUBBORN, python_program\n"
+        "from builder.program import run_program\n"
+        "from pathlib import Path\n"
+        "run_program(python_program(Path('.'), STUBBORN), lambda line: print(line, flush=True))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, str(builder)], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pids = [int(word) for word in process.stdout.readline().partition("| ")[2].split()]
+    assert len(pids) == 2
+    assert all(map(is_running, pids))
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(map(is_running, pids)))
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "text"),
+    [
+        ("print('why'); raise SystemExit(3)", ProgramFailed, "after 0:00 (exit code 3). Its last lines: why"),
+        ("import os; os.kill(os.getpid(), 9)", OutOfMemory, "(killed), out of memory: it needed about 35"),
+        ("raise SystemExit(137)", OutOfMemory, "this machine has 23.5 GiB"),
+        ("print('torch.OutOfMemoryError: CUDA out of memory. Tried'); raise SystemExit(1)", OutOfMemory,
+         "it needed about 14.9 GiB of GPU memory, this machine has 12.0 GiB"),
+        ("raise MemoryError", OutOfMemory, "it needed about 35.4 GiB of memory"),
+        ("print('A process in the process pool was terminated abruptly'); raise SystemExit(1)", OutOfMemory,
+         "fewer workers"),
+        ("import os; os.kill(os.getpid(), 11)", ProgramFailed, "signal 11"),
+    ],
+)  # fmt: skip
+def test_a_failure_tells_what_it_was(tmp_path: Path, code: str, error: type[CodedError], text: str) -> None:
+    with pytest.raises(error) as caught:
+        run_program(python_program(tmp_path, code), lambda line: None)
+    assert text in caught.value.sentence
+
+
+def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ProgramMissing, match="trtllm-build"):
+        run_program(Program("build", [str(tmp_path / "trtllm-build")], tmp_path, {}, NEEDS), print)
+
+
+@pytest.mark.parametrize(("elapsed_s", "text"), [(0, "0:00"), (125.9, "2:05"), (3725, "1:02:05")])
+def test_time_is_told_as_a_clock_does(elapsed_s: float, text: str) -> None:
+    assert clock(elapsed_s) == text
+
+
+def test_the_watcher_ends_by_itself_when_the_program_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    monkeypatch.setattr(program_module, "_send", lambda pid, number: forced.append(number))
+    lines_of(tmp_path, "print('done')")
+    assert signal.SIGKILL not in forced

@@ -1,0 +1,452 @@
+"""Building TensorRT-LLM engines, with stand-ins for the library and trtllm-build: neither can be installed
+here.
+
+The stand-ins check every argument against the flag data and write checkpoints and engines of the real layout.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import tarfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder.build import build
+from builder.trtllm import commands
+from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
+from builder.trtllm.flags import QUANTIZE, flags_of
+from engine.manifest import Manifest
+from engine.verify import verify
+from errors.base import CodedError
+from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
+from errors.build_config import (
+    BuildGpuMissing,
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    ModelTooLarge,
+    QuantizationUnsupported,
+    ScriptUnavailable,
+    SequenceTooLong,
+    UnknownFlag,
+)
+from tests.builder import tiny_model
+from tests.builder.conftest import MODEL_ID
+from tests.builder.hub_server import HubServer, Repository
+from tests.standins.engine_environment import has_driver, make_engine_environment, make_gpus
+
+CONVERT: dict[str, Any] = {
+    "executable": "python",
+    "script": "convert_checkpoint.py",
+    "output_dir": "./checkpoint",
+    "args": {"dtype": "float16"},
+}
+BUILD: dict[str, Any] = {
+    "executable": "trtllm-build",
+    "output_dir": "./engine_outputs",
+    "args": {"checkpoint_dir": "./checkpoint", "max_batch_size": 4, "gemm_plugin": "auto"},
+}
+
+
+Args = dict[str, Any]
+pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+
+
+def config(
+    convert: dict[str, Any] | None = None, build: dict[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
+    """A config with more arguments for the two programs, and other keys."""
+    first, second = {**CONVERT["args"], **(convert or {})}, {**BUILD["args"], **(build or {})}
+    steps = {"convert_to_ft": {**CONVERT, "args": first}, "build": {**BUILD, "args": second}}
+    return {"version": 1, "model_id": MODEL_ID, "example_name": "llama", **steps, **keys}
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Repository) -> Path:
+    """A machine with one A10 and the stand-in engine environment."""
+    python = make_engine_environment(tmp_path / "engine-environment")
+    make_gpus(tmp_path / "gpu")
+    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(python))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'gpu'}{os.pathsep}{os.environ['PATH']}")
+    for name in ("TRTLLM_DIR", "STANDIN_BUILD", "COG_TRITON_BUILD_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(folder: Path, keys: dict[str, Any]) -> tuple[Manifest, dict[str, bytes], list[str]]:
+    """Build from ``keys``: the manifest, the tar's content, the lines that were reported."""
+    lines: list[str] = []
+    (folder / "config.yaml").write_text(yaml.safe_dump(keys))
+    manifest = build(folder / "config.yaml", folder / "engine.tar", report=lines.append)
+    assert verify(folder / "engine.tar") == manifest
+    with tarfile.open(folder / "engine.tar") as tar:
+        content = {name: file.read() for name in tar.getnames() if (file := tar.extractfile(name))}
+    return manifest, content, lines
+
+
+def steps_of(lines: list[str], step: str) -> list[str]:
+    """What the program of ``step`` printed."""
+    return [line.partition("| ")[2] for line in lines if line.startswith(f"{step} ") and "| " in line]
+
+
+def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, repository: Repository) -> None:
+    manifest, content, lines = run(machine, config())
+    assert set(manifest.files) == {
+        "config.json",
+        "rank0.engine",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    }
+    assert manifest.library is not None
+    assert (manifest.library.name, manifest.library.version) == ("tensorrt_llm", "0.16.0")
+    assert (manifest.engine_kind, manifest.sm, manifest.world_size) == ("tensorrt_llm", 86, 1)
+    assert (manifest.dtype, manifest.quantization) == ("float16", None)
+    assert (manifest.max_batch_size, manifest.max_seq_len, manifest.revision) == (4, 64, repository.commit)
+    assert json.loads(content["config.json"])["build_config"]["plugin_config"]["gemm_plugin"] == "auto"
+    assert manifest.build_config["build"] == config()["build"]
+    assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
+
+
+QUICK_START = """
+model_id: sshleifer/tiny-gpt2
+example_name: gpt
+convert_to_ft:
+  script: hf_gpt_convert.py
+  output_dir: ./c-model/gpt2/1-gpu
+  args:
+    in-file: /src/models/sshleifer/tiny-gpt2
+    out-dir: ./c-model/gpt2
+    tensor-parallelism: 1
+    storage-type: float16
+build:
+  script: build.py
+  output_dir: ./engine_outputs/
+  args:
+    model_dir: ./c-model/gpt2/1-gpu
+    output_dir: ./engine_outputs/
+    use_gpt_attention_plugin:
+    remove_input_padding:
+"""
+"""cog-trt-llm's, from its time with TensorRT-LLM 0.7."""
+
+GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2,
+    "n_positions": 64, "vocab_size": tiny_model.VOCABULARY,
+}  # fmt: skip
+
+
+def test_the_quick_start_of_cog_trt_llm_builds_as_it_was_printed(machine: Path, hub: HubServer) -> None:
+    files = {**tiny_model.files(), "config.json": json.dumps(GPT2).encode()}
+    hub.repositories["sshleifer/tiny-gpt2"] = Repository(files, lfs={"model.safetensors"})
+    (machine / "config.yaml").write_text(QUICK_START)
+    lines: list[str] = []
+    manifest = build(machine / "config.yaml", machine / "engine.tar", report=lines.append)
+    assert (manifest.engine_kind, manifest.dtype, manifest.max_seq_len) == ("tensorrt_llm", "float16", 64)
+    assert "rank0.engine" in manifest.files
+    assert any("use_gpt_attention_plugin" in line for line in lines)
+
+
+def test_two_ranks_are_both_there_and_generate_together_where_two_gpus_are(machine: Path) -> None:
+    manifest, _, lines = run(machine, config({"tp_size": 2}))
+    assert {"rank0.engine", "rank1.engine"} < set(manifest.files)
+    assert manifest.world_size == 2
+    assert "not tried: the engine runs on 2 GPUs, here are 1" in lines
+    make_gpus(machine / "gpu", count=2)
+    _, _, lines = run(machine, config({"tp_size": 2, "use_parallel_embedding": None}))
+    assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
+
+
+@pytest.mark.parametrize(
+    ("convert", "quantization"),
+    [
+        ({"use_weight_only": None}, "W8A16"),
+        ({"use_weight_only": True, "weight_only_precision": "int4"}, "W4A16"),
+        ({"smoothquant": 0.5}, "W8A8_SQ_PER_TENSOR_PLUGIN"),
+        ({"smoothquant": 0.5, "per_channel": None, "per_token": None},
+         "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"),
+        ({"smoothquant": 0.5, "per_channel": None, "int8_kv_cache": None},
+         "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN"),
+    ],
+)  # fmt: skip
+def test_the_built_in_converter_quantizes_as_the_script_would(
+    machine: Path, convert: Args, quantization: str
+) -> None:
+    assert run(machine, config(convert))[0].quantization == quantization
+
+
+def test_quantize_py_calibrates_and_its_checkpoint_is_compiled(machine: Path) -> None:
+    keys = config()
+    del keys["convert_to_ft"]
+    args = {"qformat": "int4_awq", "dtype": "float16", "tp_size": 2, "calib_size": 32}
+    keys["quantize"] = {
+        "executable": "python",
+        "script": "quantize.py",
+        "output_dir": "checkpoint",
+        "args": args,
+    }
+    manifest, content, _ = run(machine, keys)
+    assert (manifest.quantization, manifest.world_size) == ("W4A16_AWQ", 2)
+    assert json.loads(content["config.json"])["pretrained_config"]["quantization"]["group_size"] == 128
+
+
+def test_a_script_of_tensorrt_llm_is_run_where_it_lies(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built_in = Path("builder/conversion/convert_checkpoint.py").read_text()
+    script = machine / "TensorRT-LLM" / "examples" / "llama" / "convert_checkpoint.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(built_in.replace("converting rank", "NVIDIA's script converts rank"))
+    monkeypatch.setenv("TRTLLM_DIR", str(machine / "TensorRT-LLM"))
+    lines = run(machine, config())[2]
+    assert steps_of(lines, "convert_to_ft") == ["NVIDIA's script converts rank 0 of 1"]
+    lines = run(machine, config(example_name="falcon"))[2]
+    assert steps_of(lines, "convert_to_ft") == ["converting rank 0 of 1"]
+
+
+def test_a_link_does_not_lead_to_a_script_outside(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = machine / "TensorRT-LLM" / "examples" / "llama"
+    folder.mkdir(parents=True)
+    (machine / "convert_checkpoint.py").write_text("raise SystemExit('never run')")
+    (folder / "convert_checkpoint.py").symlink_to(machine / "convert_checkpoint.py")
+    monkeypatch.setenv("TRTLLM_DIR", str(machine / "TensorRT-LLM"))
+    assert steps_of(run(machine, config())[2], "convert_to_ft") == ["converting rank 0 of 1"]
+
+
+def test_a_models_own_code_is_kept_from_a_library_that_would_run_it(
+    machine: Path, repository: Repository
+) -> None:
+    known = {**tiny_model.CONFIG, "auto_map": {"AutoConfig": "modeling_tiny.TinyConfig"}}
+    repository.files["config.json"] = json.dumps(known).encode()
+    seen = machine / "seen.json"
+    wrapper = machine / "engine-environment" / "bin" / "python"
+    copy = f"[ -f models/{MODEL_ID}/config.json ] && cp models/{MODEL_ID}/config.json {seen}\n"
+    wrapper.write_text(wrapper.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{copy}"))
+    run(machine, config())
+    assert json.loads(seen.read_text()) == tiny_model.CONFIG
+
+
+FAILURES: list[tuple[str, type[CodedError], tuple[str, ...]]] = [
+    ("fail", ProgramFailed, ("Step build", "exit code 1", "Engine building failed, please check error log")),
+    ("die", OutOfMemory, ("Step build", "killed", "out of memory: it needed about 4.0 GiB of memory")),
+    (
+        "oom",
+        OutOfMemory,
+        ("Requested amount of GPU memory", "needed about 1.0 GiB of GPU memory", "24.0 GiB"),
+    ),
+    ("lose-rank", EngineUnsound, ("rank1.engine", "nothing was packed")),
+]
+
+
+@pytest.mark.parametrize(("how", "error", "texts"), FAILURES, ids=[each[0] for each in FAILURES])
+def test_a_failing_program_gives_its_code_its_step_and_its_last_lines_and_no_tar(
+    machine: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    error: type[CodedError],
+    texts: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("STANDIN_BUILD", how)
+    with pytest.raises(error) as caught:
+        run(machine, config({"tp_size": 2}))
+    assert all(text in caught.value.sentence for text in texts), caught.value
+    assert not (machine / "engine.tar").exists()
+    assert list((cache / "builds").iterdir()) == []
+    assert not list((cache / "build-cache" / "engines").iterdir())
+    monkeypatch.delenv("STANDIN_BUILD")
+    assert any(line.startswith("checkpoint: reused") for line in run(machine, config({"tp_size": 2}))[2])
+
+
+def test_a_checkpoint_lacking_a_rank_is_not_compiled(machine: Path) -> None:
+    wrapper = machine / "engine-environment" / "bin" / "python"
+    lose = 'case "$1" in *convert_checkpoint.py) rm checkpoint/rank1.safetensors ;; esac\n'
+    wrapper.write_text(wrapper.read_text().replace("exec ", "") + lose)
+    with pytest.raises(EngineUnsound, match=r"step convert_to_ft wrote.*rank1\.safetensors"):
+        run(machine, config({"tp_size": 2}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"version": "0.15.0"}, "TensorRT-LLM version is 0.15.0"),
+        ({"build_config": {"max_batch_size": 1}}, "max_batch_size is 1, asked for was 4"),
+        ({"build_config": None}, "no pretrained_config and build_config"),
+    ],
+)
+def test_an_engine_that_is_not_what_was_asked_for_is_not_packed(
+    machine: Path, changes: dict[str, Any], problem: str
+) -> None:
+    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
+    code = (
+        "import json, pathlib; path = pathlib.Path('engine_outputs/config.json'); "
+        f"c = json.loads(path.read_text()); c.update({changes!r}); path.write_text(json.dumps(c))"
+    )
+    wrapper.write_text(wrapper.read_text().replace("exec ", "") + f'"$(dirname "$0")/python" -c "{code}"\n')
+    with pytest.raises(EngineUnsound) as caught:
+        run(machine, config())
+    assert problem in caught.value.sentence
+
+
+def test_an_engine_without_its_weights_is_not_packed(machine: Path, repository: Repository) -> None:
+    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
+    wrapper.write_text(wrapper.read_text().replace("exec ", "") + "echo x > engine_outputs/rank0.engine\n")
+    with pytest.raises(EngineUnsound, match=r"rank0\.engine has 2 B, but the weights of a rank take about"):
+        run(machine, config())
+
+
+REFUSED: list[tuple[dict[str, Any], type[CodedError], str]] = [
+    (config(build={"max_seq_len": 65}), SequenceTooLong, "64 positions"),
+    (config({"tp_size": 3}), ConflictingBuildKeys, "2 attention heads over tp_size 3"),
+    (config(build={"max_batchsize": 1}), UnknownFlag, "max_batch_size"),
+    (config({"use_fp8": None}), QuantizationUnsupported, "SM 86"),
+    (config(target={"sm": 90}), BuildGpuMissing, "this one is SM 86"),
+    (config(build={"checkpoint_dir": "/etc"}, convert_to_ft={**CONVERT, "output_dir": "/etc"}),
+     InvalidBuildValue, "inside /src"),
+    (config(build={"checkpoint_dir": "models/x"}, convert_to_ft={**CONVERT, "output_dir": "/src/models/x"}),
+     InvalidBuildValue, "outside /src/models"),
+    (config({"quant_ckpt_path": "/etc/passwd"}), InvalidBuildValue, "quant_ckpt_path"),
+    (config({"meta_ckpt_dir": "./meta"}), ScriptUnavailable, "TRTLLM_DIR"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "error", "text"), REFUSED)
+def test_what_can_not_be_built_is_refused_before_a_byte_of_weights_is_fetched(
+    machine: Path, hub: HubServer, keys: dict[str, Any], error: type[CodedError], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        run(machine, keys)
+    assert text in caught.value.sentence
+    assert not hub.asked_for("model.safetensors")
+
+
+def test_a_model_that_fits_no_such_gpu_is_refused_before_its_weights_are_fetched(
+    machine: Path, hub: HubServer, repository: Repository
+) -> None:
+    known = {**tiny_model.CONFIG, "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672}
+    repository.files["config.json"] = json.dumps(known).encode()
+    with pytest.raises(ModelTooLarge, match=r"of weights per GPU as planned, but Stand-in A10 has 24\.0 GiB"):
+        run(machine, config())
+    assert not hub.asked_for("model.safetensors")
+
+
+def test_without_a_gpu_or_the_library_nothing_is_fetched(
+    machine: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", "/bin/false")
+    with pytest.raises(ProgramMissing, match="tensorrt_llm is not installed for /bin/false"):
+        run(machine, config())
+    (machine / "gpu" / "nvidia-smi").unlink()
+    with pytest.raises(BuildGpuMissing, match="--gpus=all"):
+        run(machine, config())
+    assert hub.requests == []
+
+
+class TestBuildCache:
+    def lines(self, machine: Path, keys: dict[str, Any]) -> list[str]:
+        """What is told of the two results, without places."""
+        lines = run(machine, keys)[2]
+        told = [line for line in lines if line.startswith(("engine: ", "checkpoint: "))]
+        return [line.split(" from ")[0] for line in told]
+
+    def test_the_same_build_again_runs_no_program_and_fetches_no_weights(
+        self, machine: Path, hub: HubServer, repository: Repository
+    ) -> None:
+        first, content, _ = run(machine, config())
+        count = len(hub.requests)
+        del repository.files["model.safetensors"]
+        assert self.lines(machine, config()) == ["engine: reused"]
+        second, again, lines = run(machine, config({"workers": 2}))
+        assert again == {**content, "engine_manifest.json": again["engine_manifest.json"]}
+        assert second.files == first.files
+        assert not any("| " in line for line in lines)
+        assert not any("safetensors" in each for each in map(str, hub.requests[count:]))
+
+    def test_what_differs_is_told_and_a_checkpoint_is_used_for_another_engine(
+        self, machine: Path, repository: Repository
+    ) -> None:
+        none = "built anew (none of acme/tiny was built before)"
+        assert self.lines(machine, config()) == [f"engine: {none}", f"checkpoint: {none}"]
+        assert self.lines(machine, config(build={"max_batch_size": 8})) == [
+            "engine: built anew (config: build.args.max_batch_size was 4, is 8)",
+            "checkpoint: reused",
+        ]
+        make_gpus(machine / "gpu", sm=89)
+        assert self.lines(machine, config()) == [
+            "engine: built anew (SM was 86, is 89)",
+            "checkpoint: reused",
+        ]
+        old, repository.commit = repository.commit, "d" * 40
+        revision = f"built anew (model revision was {old}, is {repository.commit})"
+        assert self.lines(machine, config()) == [f"engine: {revision}", f"checkpoint: {revision}"]
+
+    def test_a_damaged_entry_is_made_again(self, machine: Path, cache: Path) -> None:
+        run(machine, config())
+        (engine,) = (cache / "build-cache" / "engines").glob("*/files/rank0.engine")
+        engine.unlink()
+        engine.write_bytes(b"half")
+        assert [line.partition("(")[2][:3] for line in self.lines(machine, config())] == ["the", ""]
+        assert self.lines(machine, config()) == ["engine: reused"]
+
+    def test_it_can_be_switched_off(
+        self, machine: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COG_TRITON_BUILD_CACHE", "off")
+        assert self.lines(machine, config()) == [
+            "engine: built anew (COG_TRITON_BUILD_CACHE is off)",
+            "checkpoint: built anew (COG_TRITON_BUILD_CACHE is off)",
+        ]
+        assert not (cache / "build-cache").exists()
+
+    def test_builds_of_the_same_at_once_make_it_once(self, machine: Path) -> None:
+        (machine / "config.yaml").write_text(yaml.safe_dump(config()))
+        lines: list[list[str]] = [[], []]
+        tars = [machine / "first.tar", machine / "second.tar"]
+
+        def start(number: int) -> None:
+            build(machine / "config.yaml", tars[number], report=lines[number].append)
+
+        threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert tars[0].read_bytes() == tars[1].read_bytes()
+        programs = [line for each in lines for line in each if line.startswith("build: done")]
+        assert len(programs) == 1
+        assert any("waiting for another build" in line for each in lines for line in each)
+
+
+def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machine: Path) -> None:
+    lora = machine / "loras" / "mine"
+    lora.mkdir(parents=True)
+    (lora / "adapter_config.json").write_text("{}")
+    seen = machine / "seen.json"
+    wrapper = machine / "engine-environment" / "bin" / "trtllm-build"
+    wrapper.write_text(
+        wrapper.read_text().replace("exec ", f"cp loras/mine/adapter_config.json {seen}\nexec ")
+    )
+    keys = config(build={"lora_plugin": "auto", "lora_dir": "./loras/mine"})
+    run(machine, keys)
+    assert seen.read_text() == "{}"
+    with pytest.raises(InvalidBuildValue, match=r"build\.args\.lora_dir must be a file or folder in"):
+        run(machine, config(build={"lora_plugin": "auto", "lora_dir": "./loras/other"}))
+
+
+@pytest.mark.parametrize("program", [CONVERT_PROGRAM, QUANTIZE])
+def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(program: str) -> None:
+    path = Path("builder/conversion") / program
+    specification = importlib.util.spec_from_file_location("built_in", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    known = {option for action in module.make_parser()._actions for option in action.option_strings}
+    flags = flags_of(program)
+    assert flags is not None
+    assert {f"--{name}" for name in flags} - known == {f"--{name}" for name in commands.NEEDS_SCRIPT[program]}

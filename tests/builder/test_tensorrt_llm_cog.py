@@ -1,0 +1,187 @@
+"""TensorRT-LLM builds behind the real Cog server, with stand-ins: live logs, cancelling, one at a time."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http.server
+import io
+import os
+import re
+import shutil
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tokenizers import Tokenizer
+
+from engine.lock import lock, unlock
+from engine.verify import verify
+from tests.builder import tiny_model
+from tests.builder.cog_server import CogServer
+from tests.builder.conftest import MODEL_ID
+from tests.builder.hub_server import HubServer, Repository
+from tests.builder.test_program import is_running, wait_for
+from tests.builder.test_tensorrt_llm import config
+from tests.runner.paced_engine import PacedModel
+from tests.runner.servers import CogUnderTest
+from tests.standins.engine_environment import has_driver, make_engine_environment, make_gpus
+
+pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("src")
+
+
+def search_path(folder: Path) -> str:
+    """Where programs are found: the stand-in's nvidia-smi before all others but this Python."""
+    return os.pathsep.join([str(Path(sys.executable).parent), str(folder / "gpu"), os.environ["PATH"]])
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    server = HubServer()
+    server.repositories[MODEL_ID] = Repository(tiny_model.files(), lfs={"model.safetensors"})
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, hub: HubServer) -> Iterator[CogServer]:
+    """A builder in which ``hang`` beside the engine environment makes trtllm-build hang."""
+    python = make_engine_environment(folder / "engine-environment")
+    make_gpus(folder / "gpu")
+    build = python.with_name("trtllm-build")
+    switch = f"[ -f {folder}/hang ] && export STANDIN_BUILD=hang\n"
+    build.write_text(build.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{switch}"))
+    cog = CogServer(
+        folder,
+        {
+            "HF_ENDPOINT": hub.url,
+            "COG_TRITON_CACHE": str(folder / "cache"),
+            "COG_TRITON_ENGINE_PYTHON": str(python),
+            "HF_HOME": str(folder / "hf"),
+            "PATH": search_path(folder),
+        },
+    )
+    yield cog
+    cog.close()
+
+
+@pytest.fixture(scope="module")
+def serve(folder: Path) -> Iterator[Callable[..., str]]:
+    """Write a config and serve it on loopback: its keys -> its URL."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=http_server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def serve(keys: dict[str, Any]) -> str:
+        (folder / "config.yaml").write_text(yaml.safe_dump(keys))
+        return f"http://127.0.0.1:{http_server.server_port}/config.yaml"
+
+    yield serve
+    http_server.shutdown()
+    http_server.server_close()
+
+
+def test_a_config_url_gives_an_engine_tar_with_both_ranks_and_live_logs(
+    server: CogServer, serve: Callable[[dict[str, Any]], str]
+) -> None:
+    answer = server.build(config=serve(config({"tp_size": 2})))
+    assert answer["status"] == "succeeded", answer
+    content = base64.b64decode(answer["output"].partition(",")[2])
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        assert {"config.json", "rank0.engine", "rank1.engine", "tokenizer.json"} < set(tar.getnames())
+    assert verify(server.folder / "engine.tar").world_size == 2
+    logs = answer["logs"]
+    assert re.search(r"\[5/8\] build: \S+trtllm-build --checkpoint_dir checkpoint ", logs)
+    assert re.search(r"build 0:\d\d \| \[TensorRT-LLM\] TensorRT-LLM version: 0\.16\.0", logs)
+    assert re.search(r"build: done in 0:\d\d", logs)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_was_built_from_a_config_url_is_served_as_streamed_predictions(
+    server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
+) -> None:
+    """The whole way: builder's Cog, engine.tar, runner's Cog, Triton, for two ranks a real mpirun."""
+    assert server.build(config=serve(config({"tp_size": world_size})))["status"] == "succeeded"
+    make_gpus(server.folder / "gpu", count=2)
+    tokenizer = Tokenizer.from_str(tiny_model.tokenizer_json().decode())
+    engine_tar = shutil.copy(server.folder / "engine.tar", tmp_path)
+    model = PacedModel(tmp_path / "none", Path(engine_tar), tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", search_path(server.folder))
+        python = str(server.folder / "engine-environment" / "bin" / "python")
+        runner = CogUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=python, WORLD_SIZE=str(world_size))
+    try:
+        prompt = "The whale swam past"
+        inputs = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
+        headers = {"Accept": "text/event-stream"}
+        with runner.client.stream(
+            "POST", "/predictions", json={"input": inputs}, headers=headers
+        ) as response:
+            lines = list(response.iter_lines())
+        assert any(line.startswith("event: output") for line in lines)
+        ids = tokenizer.encode(prompt).ids
+        repeated = tokenizer.decode([ids[index % len(ids)] for index in range(20)])
+        assert "".join(runner.predict(**inputs)["output"]) == repeated
+    finally:
+        runner.close()
+
+
+def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refused_meanwhile(
+    server: CogServer, serve: Callable[[dict[str, Any]], str]
+) -> None:
+    (server.folder / "hang").write_bytes(b"")
+    url = serve(config(build={"max_batch_size": 7}))
+    started = httpx.post(
+        f"{server.url}/predictions", json={"input": {"config": url}}, headers={"Prefer": "respond-async"}
+    ).json()
+    wait_for(lambda: hanging_worker(server) is not None, timeout_s=60)
+    worker = hanging_worker(server)
+    assert worker is not None
+    assert is_running(worker)
+
+    busy = httpx.post(f"{server.url}/predictions", json={"input": {"config": url}})
+    assert busy.status_code == httpx.codes.CONFLICT
+
+    httpx.post(f"{server.url}/predictions/{started['id']}/cancel").raise_for_status()
+    wait_for(lambda: not is_running(worker))
+    wait_for(lambda: not list((server.folder / "cache" / "builds").iterdir()))
+    wait_for(server.is_ready)
+    assert not (server.folder / "engine.tar").exists()
+    assert not list(server.folder.glob(".engine.tar*"))
+    (server.folder / "hang").unlink()
+    again = server.build(config=url)
+    assert again["status"] == "succeeded", again
+    assert "checkpoint: reused from" in again["logs"]
+
+
+def test_a_second_builder_in_the_same_place_is_told_that_it_is_busy(
+    server: CogServer, serve: Callable[[dict[str, Any]], str]
+) -> None:
+    path = server.folder / ".engine.tar.lock"
+    descriptor = lock(path)
+    try:
+        answer = server.build(config=serve(config()))
+    finally:
+        unlock(path, descriptor)
+    assert "E2311 BuilderBusy" in answer["error"]
+
+
+def hanging_worker(server: CogServer) -> int | None:
+    found = [match for line in server.log if (match := re.search(r"hanging, worker (\d+)", line))]
+    return int(found[-1][1]) if found else None

@@ -1,0 +1,57 @@
+"""Every example and every config of old is planned with its commands and sizes, knowing only config.json."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import builder
+from builder.config_file import read_config
+from builder.planning import plan_lines
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+OLD: dict[str, str] = _load("old_configs").ALL
+MODEL_CONFIGS: dict[str, dict[str, Any]] = _load("model_configs").MODEL_CONFIGS
+EXAMPLES = [
+    path for path in (Path(builder.__path__[0]) / "examples").rglob("*.yaml") if path.parent.name != "tiny"
+]
+
+
+def planned(path: Path, folder: Path) -> list[str]:
+    """The plan of ``path``, with its model's config.json from here."""
+    model_config = folder / "config.json"
+    model_config.write_text(json.dumps(MODEL_CONFIGS[str(read_config(path).config.model_id)]))
+    return plan_lines(path, model_config=model_config)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in EXAMPLES if p.parent.name != "paced"], ids=lambda each: each.stem
+)
+def test_each_example_is_planned(path: Path, tmp_path: Path) -> None:
+    lines = planned(path, tmp_path)
+    assert any("trtllm-build --checkpoint_dir" in line for line in lines)
+    assert any(line.startswith("weights") for line in lines)
+    assert not any("not known" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_each_config_of_old_is_planned(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(OLD[name])
+    lines = planned(path, tmp_path)
+    assert any("trtllm-build --checkpoint_dir" in line for line in lines)
+    assert not any("not known" in line for line in lines)

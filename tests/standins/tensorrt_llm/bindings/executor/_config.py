@@ -1,0 +1,265 @@
+"""Enumerations and configuration classes, with the published names and defaults."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from ._pybind import Arg, Bound, boolean, check, f32, i32, instance, list_of, optional, text, u64
+
+
+class ModelType(Enum):
+    DECODER_ONLY = 0
+    ENCODER_ONLY = 1
+    ENCODER_DECODER = 2
+
+
+class BatchingType(Enum):
+    STATIC = 0
+    INFLIGHT = 1
+
+
+class CapacitySchedulerPolicy(Enum):
+    MAX_UTILIZATION = 0
+    GUARANTEED_NO_EVICT = 1
+    STATIC_BATCH = 2
+
+
+class ContextChunkingPolicy(Enum):
+    FIRST_COME_FIRST_SERVED = 0
+    EQUAL_PROGRESS = 1
+
+
+class CommunicationType(Enum):
+    MPI = 0
+
+
+class CommunicationMode(Enum):
+    LEADER = 0
+    ORCHESTRATOR = 1
+
+
+class DecodingMode:
+    """Made by its factories alone."""
+
+    def __init__(self, *given: Any) -> None:
+        raise TypeError("DecodingMode: No constructor defined!")
+
+    @classmethod
+    def _make(cls, name: str) -> DecodingMode:
+        mode = cls.__new__(cls)
+        mode.name = name
+        return mode
+
+    name: str
+
+
+def _factory(name: str) -> Any:
+    return staticmethod(lambda: DecodingMode._make(name))
+
+
+def _predicate(*names: str) -> Any:
+    return lambda self: self.name in names
+
+
+for _name in (
+    *("Auto", "TopK", "TopP", "TopKTopP", "BeamSearch", "Medusa", "Lookahead", "ExplicitDraftTokens"),
+    "Eagle",
+):
+    setattr(DecodingMode, _name, _factory(_name))
+    if _name != "TopKTopP":
+        setattr(DecodingMode, f"is{_name}", _predicate(_name))
+DecodingMode.isTopKandTopP = _predicate("TopKTopP")  # type: ignore[attr-defined]
+DecodingMode.isTopKorTopP = _predicate("TopK", "TopP", "TopKTopP")  # type: ignore[attr-defined]
+
+
+class DynamicBatchConfig(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg("enable_batch_size_tuning", boolean),
+        Arg("enable_max_num_tokens_tuning", boolean),
+        Arg("dynamic_batch_moving_average_window", i32),
+    )
+
+
+class SchedulerConfig(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg(
+            "capacity_scheduler_policy",
+            instance(CapacitySchedulerPolicy),
+            CapacitySchedulerPolicy.GUARANTEED_NO_EVICT,
+        ),
+        Arg("context_chunking_policy", optional(instance(ContextChunkingPolicy)), None),
+        Arg("dynamic_batch_config", optional(instance(DynamicBatchConfig)), None),
+    )
+
+
+class RuntimeDefaults(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg("max_attention_window", optional(list_of(i32)), None),
+        Arg("sink_token_length", optional(i32), None),
+    )
+
+
+class KvCacheConfig(Bound):
+    POSITIONAL = 10
+    ARGS = (
+        Arg("enable_block_reuse", boolean, False),
+        Arg("max_tokens", optional(i32), None),
+        Arg("max_attention_window", optional(list_of(i32)), None),
+        Arg("sink_token_length", optional(i32), None),
+        Arg("free_gpu_memory_fraction", optional(f32), None),
+        Arg("host_cache_size", optional(u64), None),
+        Arg("onboard_blocks", boolean, True),
+        Arg("cross_kv_cache_fraction", optional(f32), None),
+        Arg("secondary_offload_min_priority", optional(i32), None),
+        Arg("event_buffer_max_size", u64, 0),
+        Arg("runtime_defaults", optional(instance(RuntimeDefaults)), None),
+    )
+
+    def check(self) -> None:
+        values = self._values
+        check(values["max_tokens"] is None or values["max_tokens"] > 0, "maxTokens.value() > 0")
+        fraction = values["free_gpu_memory_fraction"]
+        check(fraction is None or 0 <= fraction < 1, "freeGpuMemoryFraction >= 0.F and < 1.F")
+
+
+class OrchestratorConfig(Bound):
+    ARGS = (
+        Arg("is_orchestrator", boolean, True),
+        Arg("worker_executable_path", text, ""),
+        Arg("orch_leader_comm", lambda value: value, None),
+        Arg("spawn_processes", boolean, True),
+    )
+
+
+class ParallelConfig(Bound):
+    ARGS = (
+        Arg("communication_type", instance(CommunicationType), CommunicationType.MPI),
+        Arg("communication_mode", instance(CommunicationMode), CommunicationMode.LEADER),
+        Arg("device_ids", optional(list_of(i32)), None),
+        Arg("participant_ids", optional(list_of(i32)), None),
+        Arg("orchestrator_config", optional(instance(OrchestratorConfig)), None),
+    )
+
+
+class PeftCacheConfig(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg("num_host_module_layer", i32, 0),
+        Arg("num_device_module_layer", i32, 0),
+        Arg("optimal_adapter_size", i32, 8),
+        Arg("max_adapter_size", i32, 64),
+        Arg("num_put_workers", i32, 1),
+        Arg("num_ensure_workers", i32, 1),
+        Arg("num_copy_streams", i32, 1),
+        Arg("max_pages_per_block_host", i32, 24),
+        Arg("max_pages_per_block_device", i32, 8),
+        Arg("device_cache_percent", optional(f32), None),
+        Arg("host_cache_size", optional(u64), None),
+    )
+
+
+class LookaheadDecodingConfig(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg("max_window_size", i32),
+        Arg("max_ngram_size", i32),
+        Arg("max_verification_set_size", i32),
+    )
+
+
+class EagleConfig(Bound):
+    READ_ONLY = True
+    ARGS = (
+        Arg("eagle_choices", optional(list_of(list_of(i32))), None),
+        Arg("greedy_sampling", boolean, True),
+        Arg("posterior_threshold", optional(f32), None),
+    )
+
+
+class DecodingConfig(Bound):
+    ARGS = (
+        Arg("decoding_mode", optional(instance(DecodingMode)), None),
+        Arg("lookahead_decoding_config", optional(instance(LookaheadDecodingConfig)), None),
+        Arg("medusa_choices", optional(list_of(list_of(i32))), None),
+        Arg("eagle_config", optional(instance(EagleConfig)), None),
+    )
+
+
+class ExtendedRuntimePerfKnobConfig(Bound):
+    """NOTE: the constructor takes two; the CUDA graph's are properties alone."""
+
+    ARGS = (Arg("multi_block_mode", boolean, True), Arg("enable_context_fmha_fp32_acc", boolean, False))
+    EXTRA = (Arg("cuda_graph_mode", boolean, False), Arg("cuda_graph_cache_size", i32, 0))
+
+
+class DebugConfig(Bound):
+    ARGS = (
+        Arg("debug_input_tensors", boolean, False),
+        Arg("debug_output_tensors", boolean, False),
+        Arg("debug_tensor_names", list_of(text), list),
+        Arg("debug_tensors_max_iterations", i32, 0),
+    )
+
+
+class LogitsPostProcessorConfig(Bound):
+    ARGS = (
+        Arg("processor_map", lambda value: value, None),
+        Arg("processor_batched", lambda value: value, None),
+        Arg("replicate", boolean, True),
+    )
+
+
+class SpeculativeDecodingConfig(Bound):
+    ARGS = (Arg("fast_logits", boolean, False),)
+
+
+class GuidedDecodingConfig(Bound):
+    class GuidedDecodingBackend(Enum):
+        XGRAMMAR = 0
+
+    ARGS = (
+        Arg("backend", instance(GuidedDecodingBackend)),
+        Arg("encoded_vocab", optional(list_of(text)), None),
+        Arg("tokenizer_str", optional(text), None),
+        Arg("stop_token_ids", optional(list_of(i32)), None),
+    )
+
+
+class ExecutorConfig(Bound):
+    ARGS = (
+        Arg("max_beam_width", i32, 1),
+        Arg("scheduler_config", instance(SchedulerConfig), SchedulerConfig),
+        Arg("kv_cache_config", instance(KvCacheConfig), KvCacheConfig),
+        Arg("enable_chunked_context", boolean, False),
+        Arg("normalize_log_probs", boolean, True),
+        Arg("iter_stats_max_iterations", i32, 1000),
+        Arg("request_stats_max_iterations", i32, 0),
+        Arg("batching_type", instance(BatchingType), BatchingType.INFLIGHT),
+        Arg("max_batch_size", optional(i32), None),
+        Arg("max_num_tokens", optional(i32), None),
+        Arg("parallel_config", optional(instance(ParallelConfig)), None),
+        Arg("peft_cache_config", instance(PeftCacheConfig), PeftCacheConfig),
+        Arg("logits_post_processor_config", optional(instance(LogitsPostProcessorConfig)), None),
+        Arg("decoding_config", optional(instance(DecodingConfig)), None),
+        Arg("gpu_weights_percent", f32, 1.0),
+        Arg("max_queue_size", optional(i32), None),
+        Arg(
+            "extended_runtime_perf_knob_config",
+            instance(ExtendedRuntimePerfKnobConfig),
+            ExtendedRuntimePerfKnobConfig,
+        ),
+        Arg("debug_config", optional(instance(DebugConfig)), None),
+        Arg("recv_poll_period_ms", i32, 0),
+        Arg("max_seq_idle_microseconds", u64, 180_000_000),
+        Arg("spec_dec_config", optional(instance(SpeculativeDecodingConfig)), None),
+        Arg("guided_decoding_config", optional(instance(GuidedDecodingConfig)), None),
+    )
+
+    def check(self) -> None:
+        check(self._values["max_beam_width"] > 0, "mMaxBeamWidth > 0")
+        queue = self._values["max_queue_size"]
+        check(queue is None or queue >= 0, "maxQueueSize >= 0")

@@ -1,0 +1,146 @@
+"""Stand-in for ``tensorrt_llm.models.modeling_utils`` (0.16.0): ``QuantConfig`` and what a checkpoint is.
+
+A checkpoint's rank files hold one tensor of as many bytes as the weights of that rank would take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from tensorrt_llm.mapping import Mapping
+
+_BITS = {"W8A16": 8, "W4A16": 4, "W4A16_AWQ": 4, "W4A8_AWQ": 4, "W4A16_GPTQ": 4, "FP8": 8}
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+
+
+@dataclasses.dataclass
+class QuantConfig:
+    quant_algo: str | None = None
+    kv_cache_quant_algo: str | None = None
+    group_size: int | None = 128
+    smoothquant_val: float = 0.5
+    clamp_val: list[float] | None = None
+    use_meta_recipe: bool = False
+    has_zero_point: bool | None = False
+    pre_quant_scale: bool | None = False
+    exclude_modules: list[str] | None = None
+
+    @property
+    def requires_modelopt_quantization(self) -> bool:
+        if self.quant_algo in ("W4A16_AWQ", "FP8", "W8A8_SQ_PER_CHANNEL", "W4A8_AWQ", "MIXED_PRECISION"):
+            return True
+        return self.quant_algo is None and self.kv_cache_quant_algo == "FP8"
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def tensor_shapes(model_dir: Path) -> dict[str, list[int]]:
+    """Name and shape of every tensor in the model's safetensors files."""
+    shapes: dict[str, list[int]] = {}
+    for path in sorted(model_dir.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        shapes |= {name: tensor["shape"] for name, tensor in header.items() if name != "__metadata__"}
+    if not shapes:
+        raise FileNotFoundError(f"no weights in {model_dir}")
+    return shapes
+
+
+def rank_bytes(model_dir: Path, dtype: str, quant: QuantConfig, mapping: Mapping) -> int:
+    """What a rank's weights take: matrices of layers quantized and split, the rest whole."""
+    bits = 32 if dtype == "float32" else 16
+    total = 0.0
+    for name, shape in tensor_shapes(model_dir).items():
+        count = 1
+        for size in shape:
+            count *= size
+        if (".layers." in name or ".h." in name) and len(shape) == 2:
+            quant_algo = quant.quant_algo or ""
+            weight_bits = 8 if quant_algo.startswith("W8A8") else _BITS.get(quant_algo, bits)
+            total += count * weight_bits / 8 / mapping.tp_size / mapping.pp_size
+        else:
+            total += count * bits / 8
+    return int(total)
+
+
+def write_weights(path: Path, size_bytes: int) -> None:
+    header = {"weights": {"dtype": "U8", "shape": [size_bytes], "data_offsets": [0, size_bytes]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size_bytes))
+
+
+class PretrainedConfig:
+    """What ``config.json`` of a checkpoint holds."""
+
+    def __init__(self, fields: dict[str, Any], mapping: Mapping, quantization: QuantConfig) -> None:
+        self.fields, self.mapping, self.quantization = fields, mapping, quantization
+
+    @property
+    def dtype(self) -> str:
+        return str(self.fields["dtype"])
+
+    def to_dict(self) -> dict[str, Any]:
+        mapping = self.mapping.to_dict()
+        del mapping["rank"]
+        return {**self.fields, "mapping": mapping, "quantization": self.quantization.to_dict()}
+
+
+def pretrained_config(
+    model_dir: Path, dtype: str, mapping: Mapping, quantization: QuantConfig
+) -> PretrainedConfig:
+    known = json.loads((model_dir / "config.json").read_text())
+    if dtype == "auto":
+        dtype = known.get("torch_dtype") or "float16"
+        dtype = "float16" if dtype == "float32" else dtype
+    if known.get("model_type") == "gpt2":
+        known = {**known, **{new: known[old] for new, old in _GPT2_NAMES.items()}}
+        known["intermediate_size"] = known.get("n_inner") or 4 * known["n_embd"]
+    heads = known["num_attention_heads"]
+    fields = {
+        "architecture": known["architectures"][0],
+        "dtype": dtype,
+        "logits_dtype": "float32",
+        "vocab_size": known["vocab_size"],
+        "hidden_size": known["hidden_size"],
+        "num_hidden_layers": known["num_hidden_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": known.get("num_key_value_heads", heads),
+        "head_size": known["hidden_size"] // heads,
+        "intermediate_size": known["intermediate_size"],
+        "hidden_act": "silu",
+        "norm_epsilon": 1e-05,
+        "position_embedding_type": "rope_gpt_neox",
+        "max_position_embeddings": known["max_position_embeddings"],
+        "rotary_embedding_dim": known["hidden_size"] // heads,
+        "qk_layernorm": False,
+        "use_parallel_embedding": False,
+        "embedding_sharding_dim": 0,
+        "runtime_defaults": None,
+    }
+    return PretrainedConfig(fields, mapping, quantization)
+
+
+class PretrainedModel:
+    def __init__(self, config: PretrainedConfig, model_dir: Path) -> None:
+        self.config, self._model_dir = config, model_dir
+
+    def save_checkpoint(self, output_dir: str | os.PathLike[str], save_config: bool = True) -> None:
+        config = self.config
+        size_bytes = rank_bytes(self._model_dir, config.dtype, config.quantization, config.mapping)
+        write_weights(Path(output_dir) / f"rank{config.mapping.rank}.safetensors", size_bytes)
+        if save_config:
+            (Path(output_dir) / "config.json").write_text(json.dumps(config.to_dict(), indent=4))
+
+    def release(self) -> None:
+        pass
