@@ -306,6 +306,30 @@ def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_pat
     assert not is_running(rank)
 
 
+@pytest.mark.parametrize("generation", [1, 2], ids=["the slot's stub", "Triton"])
+def test_a_killed_ancestor_of_the_ranks_leaves_none_of_them(
+    machine: Path, tmp_path: Path, generation: int
+) -> None:
+    model = make_compiled_model(tmp_path / "model", world_size=2)
+    server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
+    try:
+        before = [server.worker_pid(), *rank_pids(model.directory).values()]
+        victim = before[0]
+        for _ in range(generation):
+            victim = _parent_of(victim)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, before)))
+        wait_until(lambda: server.service.triton.restarts == 1 and server.service.triton.down_reason is None)
+        assert server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200
+    finally:
+        server.close()
+    wait_until(lambda: not rank_pids(model.directory))
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def rank_pids(directory: Path) -> dict[int, int]:
     """The processes of the ranks of engines below a folder, by rank."""
     pids = {}
