@@ -108,9 +108,10 @@ class TritonPythonModel:
             parse_row(tensors, index, self._ready, includes_input=self._includes_input)
             for index in range(rows)
         ]
-        call = Call(sender, request.request_id(), tensors.get("stream_id"), rows)
-        for index, row in enumerate(parsed):
-            self._submit(Generation(next(self._ids), row, call, index))
+        outputs = [(index, number) for index, row in enumerate(parsed) for number in range(row.num_submits)]
+        call = Call(sender, request.request_id(), tensors.get("stream_id"), rows, len(outputs))
+        for index, number in outputs:
+            self._submit(Generation(next(self._ids), parsed[index].sequence(number), call, (index, number)))
 
     def _submit(self, generation: Generation) -> None:
         with self._lock:
@@ -136,7 +137,7 @@ class TritonPythonModel:
             self._engine.send(Cancel(0))  # Raises E2107 with the reason.
         for generation in targets:
             self._cancel(generation)
-        Call(sender, request_id, None, 1).respond(0, [], "stop")
+        Call(sender, request_id, None, 1).respond((0, 0), [], "stop")
 
     def _cancel(self, generation: Generation) -> None:
         if generation.is_cancelled:
@@ -164,7 +165,7 @@ class TritonPythonModel:
                 case Finished(request_id=request_id, reason=reason, sequences=sequences):
                     if sequences is not None and (generation := self._running.get(request_id)) is not None:
                         self._metrics.tokens += sum(map(len, sequences))
-                        generation.sequences = sequences
+                        generation.beams = sequences
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=text):
                     feeds += self._ends([(request_id, _coded(text, self._ready.engine_kind))])

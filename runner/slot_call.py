@@ -16,29 +16,41 @@ _NO_TOKEN = -1
 """Fills the shorter beams' rows, as NVIDIA's backend does."""
 
 
+Place = tuple[int, int]
+"""Of an output in its call: the row of the batch, and which of the row's sequences."""
+
+
 class Call:
     """One Triton request: its response sender and the rows still running."""
 
-    def __init__(self, sender: Any, request_id: str, stream_ids: Any | None, rows: int) -> None:
+    def __init__(
+        self, sender: Any, request_id: str, stream_ids: Any | None, rows: int, sequences: int | None = None
+    ) -> None:
+        """``sequences``: how many outputs all rows have together, if not one each."""
         self.request_id = request_id
         self._sender = sender
         self._stream_ids = stream_ids
         self._rows = rows
-        self._running = rows
+        self._running = rows if sequences is None else sequences
+        self._has_sequences = self._running > rows
         self._in_use = threading.Lock()
         """Held where the last response may go out, or must not."""
 
     def respond(
-        self, batch_index: int, tokens: list[int], end: End | None, sequences: list[list[int]] | None = None
+        self,
+        place: Place,
+        tokens: list[int],
+        end: End | None,
+        beams: list[list[int]] | None = None,
     ) -> None:
-        """Send one row's tokens, or all ``sequences`` of its beam search.
+        """Send new tokens of one output, or all ``beams`` of a beam search.
 
         Called from the relay's thread only (or before the row is fed to it).
         """
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        outputs = [] if error else self._outputs(batch_index, sequences or [tokens], end)
+        outputs = [] if error else self._outputs(place, beams or [tokens], end)
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
@@ -56,13 +68,17 @@ class Call:
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _outputs(self, batch_index: int, sequences: list[list[int]], end: End | None) -> list[Any]:
-        lengths = [len(each) for each in sequences]
-        rows = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in sequences]
+    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> list[Any]:
+        batch_index, sequence_index = place
+        lengths = [len(each) for each in beams]
+        if len(beams) > 1:
+            beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
         outputs = [
-            pb_utils.Tensor("output_ids", np.array([rows], dtype=np.int32)),
+            pb_utils.Tensor("output_ids", np.array([beams], dtype=np.int32)),
             pb_utils.Tensor("sequence_length", np.array([lengths], dtype=np.int32)),
         ]
+        if self._has_sequences:
+            outputs.append(pb_utils.Tensor("sequence_index", np.array([[sequence_index]], dtype=np.int32)))
         if self._rows > 1:
             outputs.append(pb_utils.Tensor("batch_index", np.array([[batch_index]], dtype=np.int32)))
         if self._stream_ids is not None:
@@ -74,32 +90,32 @@ class Call:
 
 
 class Generation:
-    """One row of a Triton request, from submit to its last response."""
+    """One output of a Triton request, from submit to its last response."""
 
     __slots__ = (
-        *("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "sequences"),
+        *("beams", "call", "collected", "is_cancelled", "place", "request", "request_id"),
         "stream",
     )
 
-    def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
+    def __init__(self, request_id: int, request: SlotRequest, call: Call, place: Place) -> None:
         self.request_id = request_id
         self.request = request
         self.call = call
-        self.batch_index = batch_index
+        self.place = place
         self.stream = Stream(self._respond)
         self.collected = list(request.submit.input_ids) if request.includes_input else []
         self.is_cancelled = False
-        self.sequences: list[list[int]] | None = None
+        self.beams: list[list[int]] = []
         """Of a beam search: set before its end is fed."""
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if self.request.is_streaming:
-            self.call.respond(self.batch_index, tokens, end)
+            self.call.respond(self.place, tokens, end)
             return
         self.collected += tokens
         if end is not None:
-            beams = [[*self.collected, *each] for each in self.sequences or []]
-            self.call.respond(self.batch_index, self.collected, end, beams)
+            beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
+            self.call.respond(self.place, self.collected, end, beams)
 
 
 def _error(end: End | None) -> Any | None:

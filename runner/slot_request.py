@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -67,12 +68,15 @@ _HONOURED: dict[str, frozenset[str]] = {
             "runtime_top_p_reset_ids",
             "beam_search_diversity_rate",
             "beam_width",
+            "num_return_sequences",
         }
     )
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
 _GREEDY_TOP_K = 1
+_MAX_SEQUENCES = 256
+_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,21 @@ class SlotRequest:
     submit: Submit
     is_streaming: bool
     includes_input: bool
+    num_sequences: int = 1
+    """How many outputs to answer with: drawn one by one, or the best of a beam search."""
+
+    @property
+    def num_submits(self) -> int:
+        """How many requests the engine gets for it: a beam search is one."""
+        return self.num_sequences if self.submit.sampling.beam_width == 1 else 1
+
+    def sequence(self, index: int) -> SlotRequest:
+        """The request of one of several outputs: the seeds follow each other, as TensorRT-LLM has it."""
+        seed = self.submit.sampling.seed
+        if index == 0 or seed is None:
+            return self
+        sampling = msgspec.structs.replace(self.submit.sampling, seed=(seed + index) % _SEEDS)
+        return replace(self, submit=msgspec.structs.replace(self.submit, sampling=sampling))
 
 
 class Row:
@@ -193,7 +212,18 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         submit=submit,
         is_streaming=is_streaming,
         includes_input=includes_input if excludes is None else not excludes,
+        num_sequences=_num_sequences(row, submit.sampling.beam_width),
     )
+
+
+def _num_sequences(row: Row, beam_width: int) -> int:
+    most = beam_width if beam_width > 1 else _MAX_SEQUENCES
+    # NOTE: without a number, all beams: as TensorRT-LLM has it.
+    default = beam_width
+    count = row.integer("num_return_sequences", default=default, minimum=0) or default
+    if count > most:
+        raise InvalidTensor(name="num_return_sequences", expected=f"at most {most}", value=count)
+    return count
 
 
 def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int]:

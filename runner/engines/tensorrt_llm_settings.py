@@ -119,8 +119,11 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "speculative_decoding_fast_logits": _switch,
 }
 
-_FOR_OTHERS = {"FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"}
-"""Parameters that Triton, the slot and the worker read."""
+_FOR_OTHERS = {
+    *("FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"),
+    "engine_cache_dir",
+}
+"""Parameters that Triton, the slot and the worker read, or that every engine is told and may not need."""
 
 
 def parse_options(options: Mapping[str, str]) -> Options:

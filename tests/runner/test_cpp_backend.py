@@ -5,6 +5,7 @@ The backend itself is a file that is no backend: Triton's complaint about it is 
 
 from __future__ import annotations
 
+import asyncio
 import ctypes.util
 import os
 import re
@@ -16,9 +17,13 @@ from tritonclient.grpc import model_config_pb2
 
 from engine.directory import load
 from errors.prompt import MissingRequirement
-from errors.triton_system import TritonStartFailed
+from errors.triton_system import TritonStartFailed, TritonUnavailable
+from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.model_facts import load_model_facts
 from runner.model_repository import render
+from runner.settings import load_settings
 from runner.triton_install import CPP_LIBRARY
+from tests.runner.misbehaving_server import served, stream
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import TritonUnderTest, free_ports, triton_pids, wait_until
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_nvidia_smi
@@ -100,6 +105,27 @@ def test_an_engine_of_another_kind_keeps_the_slot(paced: PacedModel, backends: P
         assert server.generate_ids([1, 2], 2).json()["output_ids"] == [1, 2]
     finally:
         server.close()
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (9, "end")])
+def test_a_stream_that_tells_no_reason_ends_with_the_stream(
+    compiled: PacedModel, max_tokens: int, reason: str
+) -> None:
+    """As NVIDIA's backend answers: the last response says nothing of its end."""
+    event = b'data: {"model_name":"tensorrt_llm","output_ids":%d,"sequence_length":1}\n\n'
+    facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
+    request = GenerationRequest("hi", max_tokens, 0, (), SamplingInputs(temperature=0))
+
+    async def read(*, tells_reason: bool) -> Generation:
+        async with served(stream(event % 70, event % 71)) as client:
+            generation = Generation(request, facts, client, tells_reason=tells_reason)
+            assert "".join([text async for text in generation.text()]) == facts.tokenizer.decode([70, 71])
+            return generation
+
+    generation = asyncio.run(read(tells_reason=False))
+    assert (generation.finish_reason, generation.output_token_count) == (reason, 2)
+    with pytest.raises(TritonUnavailable):
+        asyncio.run(read(tells_reason=True))
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -164,6 +164,35 @@ def test_a_beam_search_answers_with_every_beam(server: TritonUnderTest) -> None:
     assert "E1104 UnsupportedArgument: streaming=True" in refused.text
 
 
+def test_several_sequences_of_a_prompt_have_their_index_and_seeds_that_follow(
+    server: TritonUnderTest,
+) -> None:
+    stream = GrpcStream(server.grpc_port)
+    stream.send(
+        "tensorrt_llm",
+        input_ids=np.array([PROMPT], np.int32),
+        request_output_len=np.array([[8]], np.int32),
+        runtime_top_p=np.array([[0.9]], np.float32),
+        random_seed=np.array([[7]], np.uint64),
+        num_return_sequences=np.array([[3]], np.int32),
+        streaming=np.array([[True]]),
+    )
+    received: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    is_last = False
+    while not is_last:
+        outputs, is_last = stream.receive()
+        assert "batch_index" not in outputs
+        received[int(outputs["sequence_index"][0, 0])] += outputs["output_ids"][0, 0].tolist()
+    stream.close()
+    for index in range(3):
+        alone = server.generate_ids(PROMPT, 8, runtime_top_p=0.9, random_seed=7 + index).json()
+        assert received[index] == alone["output_ids"]
+    refused = server.generate_ids(PROMPT, 3, beam_width=2, num_return_sequences=3)
+    assert "E1103" in refused.text
+    best = server.generate_ids(PROMPT, 3, beam_width=2, num_return_sequences=1).json()
+    assert best["output_ids"] == PROMPT
+
+
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
@@ -275,6 +304,30 @@ def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_pat
     finally:
         server.close()
     assert not is_running(rank)
+
+
+@pytest.mark.parametrize("generation", [1, 2], ids=["the slot's stub", "Triton"])
+def test_a_killed_ancestor_of_the_ranks_leaves_none_of_them(
+    machine: Path, tmp_path: Path, generation: int
+) -> None:
+    model = make_compiled_model(tmp_path / "model", world_size=2)
+    server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
+    try:
+        before = [server.worker_pid(), *rank_pids(model.directory).values()]
+        victim = before[0]
+        for _ in range(generation):
+            victim = _parent_of(victim)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, before)))
+        wait_until(lambda: server.service.triton.restarts == 1 and server.service.triton.down_reason is None)
+        assert server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200
+    finally:
+        server.close()
+    wait_until(lambda: not rank_pids(model.directory))
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def rank_pids(directory: Path) -> dict[int, int]:

@@ -100,7 +100,7 @@ def test_no_parameter_of_the_template_is_dropped() -> None:
     names = re.findall(r'parameters \{ key: "(\w+)"', template)
     read_elsewhere = {"engine_kind", "engine_python", "engine_start_timeout_s", "gpt_model_path"}
     read_elsewhere |= {"exclude_input_in_output", "FORCE_CPU_ONLY_INPUT_TENSORS"}
-    read_elsewhere |= {"cancellation_check_period_ms", "stats_check_period_ms"}
+    read_elsewhere |= {"cancellation_check_period_ms", "stats_check_period_ms", "engine_cache_dir"}
     for name in set(names) - read_elsewhere:
         with pytest.raises(InvalidSetting, match=name):
             parse_options({name: "?"})
