@@ -11,7 +11,7 @@ from errors.prompt import InvalidInput
 
 Unit = Literal["rps", "batch", "concurrency"]
 """``rps``: open loop, requests at their times whatever the server does. ``batch``: that many at once, again
-when all are answered and a pause is over. ``concurrency``: that many all the time, each followed by another."""
+when all are answered and a pause is over. ``concurrency``: always that many, each followed by another."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Load test of cog-triton, its mock, Triton, an OpenAI server or a model on Replicate. For Python 3.10 or newer.
+"""Load test of cog-triton, its mock, Triton, an OpenAI server or a model on Replicate (Python 3.10 or newer).
 
     python3 scripts/test_perf.py --target cog-triton --rate 8 --unit rps --duration 30 \\
         --n_input_tokens 100 --n_output_tokens 100
