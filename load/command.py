@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from errors.base import CodedError
+from errors.prompt import InvalidInput
 from load.choose_target import choose_target
 from load.clients import run
+from load.export import records_csv, summary_json
+from load.html_report import html_report
 from load.options import MOCK, add_options, check, plan_of
 from load.statistics import Slo
 from load.summary import summarize
@@ -39,10 +44,35 @@ def main(arguments: Sequence[str] | None = None, *, description: str, target: st
 def _test(options: argparse.Namespace) -> int:
     check(options)
     plan = plan_of(options)
+    for path in filter(None, (options.json, options.csv, options.report)):
+        _check_writable(path)
     target, workload = asyncio.run(choose_target(options))
-    summary = summarize(run(plan, target, options.processes), Slo.parse(options.slo))
-    print(text_report(configuration(options, workload, target.url), summary))
+    done = run(plan, target, options.processes)
+    summary = summarize(done, Slo.parse(options.slo))
+    facts = configuration(options, workload, target.url)
+    if options.json != "-":
+        print(text_report(facts, summary))
+    if options.json:
+        _write(options.json, summary_json(facts, summary))
+    if options.csv:
+        _write(options.csv, records_csv(done.records))
+    if options.report:
+        _write(options.report, html_report(facts, summary, done.records))
     return 0 if summary.completed else _EXIT_FAILURES
+
+
+def _check_writable(path: str) -> None:
+    """Before the test rather than after it. Raises E1005."""
+    if path != "-" and not os.access(Path(path).parent, os.W_OK):
+        raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        print(text, end="")
+        return
+    Path(path).write_text(text, encoding="utf-8")
+    print(f"written: {path}", file=sys.stderr)
 
 
 def configuration(options: argparse.Namespace, workload: Workload, url: str) -> dict[str, str]:
