@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
-PACKAGES := $(wildcard errors engine builder runner load cli scripts)
+PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py)
 LOCKS := serving engine test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \

@@ -110,6 +110,11 @@ class CogServer:
             raise self._start_failed(f"it ended (exit code {self._process.returncode})", log)
 
     @property
+    def pid(self) -> int:
+        """Cog's server; all that it starts is in the session that it leads."""
+        return self._process.pid
+
+    @property
     def log_path(self) -> Path:
         return self._log_path
 

@@ -104,7 +104,7 @@ def _charts(records: Sequence[Record]) -> Iterator[str]:
     )
     done = [(each.scheduled_s, each.latency_s * 1000) for each in records if each.is_completed]
     lost = [(each.scheduled_s, each.latency_s * 1000) for each in records if not each.is_completed]
-    dots = [Series("completed", done, "dots")] + ([Series("failed", lost, "dots", "bad")] if lost else [])
+    dots = [Series("completed", done, "dots")] + ([Series("not served", lost, "dots", "bad")] if lost else [])
     yield _card(
         "Latency of each request",
         "From when it was planned to be sent to its last byte.",
