@@ -6,10 +6,11 @@
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` tests (else everything)
+#   BENCH            options for `make bench`, such as --short
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format lock clean
+.PHONY: help setup demo serve test bench lint format lock clean
 MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python -m
@@ -45,6 +46,9 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+bench: setup ## measure the budget table; BENCH=--short for a minute's look
+	@$(RUN) bench $(BENCH)
 
 lint: setup ## check style and types
 	@status=0; \

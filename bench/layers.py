@@ -77,7 +77,7 @@ def _layers(load: Load, folder: Path, report: Callable[[str], None]) -> Iterator
 
 
 def layers_table(measurements: Sequence[Measurement], tokens_per_second: float) -> str:
-    """Speed and delay of each layer, its CPU by process, and the verdict. The engine's rate is what is ideal."""
+    """Speed and delay of each layer, its CPU by process, and the verdict; the engine's rate is ideal."""
     slot = next(each for each in measurements if each.name == SLOT_LAYER)
     speed = [
         [
