@@ -57,7 +57,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     failed = 0
-    settings = loadsettings  # A wrong one would make all checks fail: it alone is told.
+    settings = load_settings()  # A wrong one would make all checks fail: it alone is told.
     for name, check in _CHECKS.items():
         try:
             print(f"ok    {name}: {check(settings)}", flush=True)
