@@ -10,6 +10,7 @@ each second went. The disk must have room for four times the size.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -44,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> None:
+    if not _SMALL_FILE_BYTES <= options.gib * (1 << 30) < math.inf:
+        raise InvalidInput(name="gib", expected="a size above 0", value=options.gib)
+    if options.rounds < 1:
+        raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     size_bytes = int(options.gib * (1 << 30))
-    if size_bytes < _SMALL_FILE_BYTES or options.rounds < 1:
-        raise InvalidInput(name="gib and rounds", expected="above 0", value=(options.gib, options.rounds))
     small_files = size_bytes // _SMALL_FILE_BYTES
     transfers = []
     for files, shape in ((_LARGE_FILES, "few large files"), (small_files, "many small files")):
