@@ -39,7 +39,7 @@ from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
 
 _CANCEL_POLL_S = 0.05
-_CANCEL_DUTY = 5
+_CANCEL_DUTY = 20
 """Polling one stream costs Triton about 50 us; between two rounds at least this many rounds' time passes."""
 
 log = logging.getLogger("cog_triton.slot")
