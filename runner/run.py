@@ -137,7 +137,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
 
     async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request)
+        generation = self._service.generate(request, asks_slot=logs_performance)
         try:
             async for text in generation.text():
                 yield text
@@ -157,6 +157,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         first_token_s = generation.time_to_first_token_s
         if first_token_s is not None:
             record("time_to_first_token", first_token_s)
+        if logs_performance:
+            for phase, seconds in generation.budget.phases().items():
+                record(f"{phase}_time", seconds)
         if logs_performance and first_token_s is not None:
             print(f"Tokens processed: {generation.output_token_count}")
             print(f"Serverside tokens per second: {generation.tokens_per_second:.2f}")
