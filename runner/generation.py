@@ -83,6 +83,7 @@ class Generation:
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
+        self._end_ids = frozenset(model.end_ids)
         self._detokenizer = Detokenizer(model.tokenizer)
         self._stop = StopFilter(request.stop_sequences)
         self._started_s = time.perf_counter()
@@ -207,8 +208,9 @@ class Generation:
 
         NOTE: the engine stops at the first of the end ids by itself; a model may have several.
         """
-        for index, token in enumerate(tokens):
-            if token in self._model.end_ids and not self._is_early(index):
+        has_end = not self._end_ids.isdisjoint(tokens)
+        for index, token in enumerate(tokens) if has_end else ():
+            if token in self._end_ids and not self._is_early(index):
                 self.output_token_count += index + 1
                 return tokens[:index], True
         self.output_token_count += len(tokens)
