@@ -34,7 +34,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         self._mailbox = Mailbox(asyncio.get_running_loop())
         # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each
         # of ours is a string that is compiled anew: 0.6 ms. There are no files; this says so at once.
-        Runner.run.__no_type_check__ = True  # type: ignore[attr-defined]
+        Runner.run.__no_type_check__ = True
         try:
             self._settings = load_settings()
             self._service = Service(self._settings)

@@ -2,8 +2,7 @@
 
 It repeats the prompt's token ids as output, so that every stream's content is known in advance and
 a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
-``{"tokens_per_second": 100.0}``; 0 means as fast as the loop runs, a few
-tokens of each stream at once.
+``{"tokens_per_second": 100.0}``; 0 means as fast as the loop runs, a few tokens of each stream at once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from runner.engines.messages import Ready, Statistics, Submit
 
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 8
-"""Of each sequence, as engines do that guess ahead: so that the instrument takes little of what it measures."""
+"""Of each sequence, as of engines that guess ahead: the instrument must take little of what it measures."""
 
 
 class _Sequence:
