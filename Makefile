@@ -6,15 +6,16 @@
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` or `make test-images` tests (else everything)
+#   BENCH            options for `make bench`, such as --short
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-images lint format lock clean
+.PHONY: help setup demo serve test test-images bench lint format lock clean
 MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
-PACKAGES := $(wildcard errors engine builder runner cli scripts)
+PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py \
 	tests/builder/sizes/test_*_transformers.py)
 LOCKS := serving engine test dev torch-cuda
@@ -49,6 +50,9 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
+
+bench: setup ## measure the budget table; BENCH=--short for a minute's look
+	@$(RUN) bench $(BENCH)
 
 lint: setup ## check style and types
 	@status=0; \

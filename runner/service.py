@@ -21,6 +21,7 @@ from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
+from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_ports import TritonPorts
@@ -45,6 +46,7 @@ class Service:
         self._progress = progress
         self._exits = AsyncExitStack()
         self._is_cpp = False
+        self._untold: Untold
         self.engine: Engine
         self.model: ModelFacts
         self.triton: TritonServer
@@ -67,8 +69,16 @@ class Service:
     async def close(self) -> None:
         await self._exits.aclose()
 
-    def generate(self, request: GenerationRequest) -> Generation:
-        return Generation(request, self.model, self.client, tells_reason=not self._is_cpp)
+    def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
+        """``asks_slot``: also for what only the slot knows of the request's time budget."""
+        return Generation(
+            request,
+            self.model,
+            self.client,
+            tells_reason=not self._is_cpp,
+            budget=TimeBudget(self._untold),
+            asks_slot=asks_slot,
+        )
 
     async def is_healthy(self) -> bool:
         """True only while Triton and the engine behind the slot answer."""
@@ -122,6 +132,7 @@ class Service:
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
         )
+        self._untold = Untold(is_slot_ours=not self._is_cpp)
         ports = TritonPorts(
             settings.triton_host,
             settings.triton_http_port,

@@ -34,13 +34,13 @@ from runner.engines.messages import (
 )
 from runner.engines.process import EngineCommand, EngineProcess
 from runner.relay import End, Relay, Stream
-from runner.slot_call import Call, Generation
+from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
 
 _CANCEL_POLL_S = 0.05
-_CANCEL_DUTY = 5
+_CANCEL_DUTY = 20
 """Polling one stream costs Triton about 50 us; between two rounds at least this many rounds' time passes."""
 
 log = logging.getLogger("cog_triton.slot")
@@ -108,10 +108,13 @@ class TritonPythonModel:
             parse_row(tensors, index, self._ready, includes_input=self._includes_input)
             for index in range(rows)
         ]
+        if "runner_seconds" in tensors:
+            observe_runner(self._metrics.phases, tensors["runner_seconds"].reshape(-1).tolist())
         outputs = [(index, number) for index, row in enumerate(parsed) for number in range(row.num_submits)]
         call = Call(sender, request.request_id(), tensors.get("stream_id"), rows, len(outputs))
         for index, number in outputs:
-            self._submit(Generation(next(self._ids), parsed[index].sequence(number), call, (index, number)))
+            asked = parsed[index].sequence(number)
+            self._submit(Generation(next(self._ids), asked, call, (index, number), self._metrics.phases))
 
     def _submit(self, generation: Generation) -> None:
         with self._lock:
@@ -157,11 +160,11 @@ class TritonPythonModel:
         for message in messages:
             match message:
                 case Tokens(new=new):
+                    find = self._running.get
                     for request_id, tokens in new:
-                        generation = self._running.get(request_id)
-                        if generation is not None:
-                            self._metrics.tokens += len(tokens)
+                        if (generation := find(request_id)) is not None:
                             feeds.append((generation.stream, tokens, None))
+                    self._metrics.tokens += sum(len(tokens) for _, tokens in new)
                 case Finished(request_id=request_id, reason=reason, sequences=sequences):
                     if sequences is not None and (generation := self._running.get(request_id)) is not None:
                         self._metrics.tokens += sum(map(len, sequences))
@@ -193,6 +196,7 @@ class TritonPythonModel:
             with self._lock:
                 generation = self._running.pop(request_id, None)
             if generation is not None:
+                generation.ended_s = time.perf_counter()
                 self._metrics.ended(end)
                 feeds.append((generation.stream, [], end))
         return feeds

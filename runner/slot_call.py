@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from errors.base import CodedError
+from errors.triton_arguments import InvalidTensor
 from runner.relay import End, Stream
+from runner.slot_phases import PhaseTimes
 from runner.slot_request import SlotRequest
 
 _NO_TOKEN = -1
@@ -18,6 +23,9 @@ _NO_TOKEN = -1
 
 Place = tuple[int, int]
 """Of an output in its call: the row of the batch, and which of the row's sequences."""
+_NO_TIMES: Mapping[str, int] = {}
+_COMPLETED = ("end", "stop", "length")
+_LEAST_RUNNER_SECONDS = 2
 
 
 class Call:
@@ -42,15 +50,20 @@ class Call:
         tokens: list[int],
         end: End | None,
         beams: list[list[int]] | None = None,
+        times_ns: Mapping[str, int] = _NO_TIMES,
     ) -> None:
         """Send new tokens of one output, or all ``beams`` of a beam search.
 
-        Called from the relay's thread only (or before the row is fed to it).
+        Called from the relay's thread only (or before the row is fed to it). ``times_ns`` are further
+        outputs by name.
         """
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
         outputs = [] if error else self._outputs(place, beams or [tokens], end)
+        outputs += [
+            pb_utils.Tensor(name, np.array([[time_ns]], np.int64)) for name, time_ns in times_ns.items()
+        ]
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
@@ -93,11 +106,26 @@ class Generation:
     """One output of a Triton request, from submit to its last response."""
 
     __slots__ = (
-        *("beams", "call", "collected", "is_cancelled", "place", "request", "request_id"),
+        "_phases",
+        "arrival_s",
+        "beams",
+        "call",
+        "collected",
+        "ended_s",
+        "is_cancelled",
+        "place",
+        "request",
+        "request_id",
         "stream",
     )
 
-    def __init__(self, request_id: int, request: SlotRequest, call: Call, place: Place) -> None:
+    def __init__(
+        self, request_id: int, request: SlotRequest, call: Call, place: Place, phases: PhaseTimes
+    ) -> None:
+        self.arrival_s = time.perf_counter()
+        self.ended_s = 0.0
+        """When the engine's last word was heard."""
+        self._phases = phases
         self.request_id = request_id
         self.request = request
         self.call = call
@@ -109,13 +137,36 @@ class Generation:
         """Of a beam search: set before its end is fed."""
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
-        if self.request.is_streaming:
-            self.call.respond(self.place, tokens, end)
+        if not self.request.is_streaming:
+            self.collected += tokens
+            tokens = self.collected
+        if end is None:
+            if self.request.is_streaming:
+                self.call.respond(self.place, tokens, None)
             return
-        self.collected += tokens
-        if end is not None:
-            beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
-            self.call.respond(self.place, self.collected, end, beams)
+        beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
+        times_ns = self._times_ns() if self.request.returns_times and not _error(end) else _NO_TIMES
+        self.call.respond(self.place, tokens, end, beams, times_ns)
+        if end in _COMPLETED:
+            self._phases.observe("engine", self.ended_s - self.arrival_s)
+            self._phases.observe("relay", time.perf_counter() - self.ended_s)
+
+    def _times_ns(self) -> dict[str, int]:
+        return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}
+
+
+def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
+    """Take what our runner tells with a request in ``runner_seconds``: when it sent it, what tokenizing took,
+    and what detokenizing took of each request that has ended since. Raises E1103."""
+    if len(seconds) < _LEAST_RUNNER_SECONDS or not all(0 <= each < math.inf for each in seconds):
+        raise InvalidTensor(
+            name="runner_seconds", expected="of two or more numbers of at least 0", value=seconds
+        )
+    sent_s, tokenize_s, *detokenize_s = seconds
+    phases.observe("queue", max(time.perf_counter() - sent_s, 0.0))
+    phases.observe("tokenize", tokenize_s)
+    for each_s in detokenize_s:
+        phases.observe("detokenize", each_s)
 
 
 def _error(end: End | None) -> Any | None:

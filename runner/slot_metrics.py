@@ -7,6 +7,7 @@ from typing import Any
 from runner.engines.messages import Statistics
 from runner.relay import End
 from runner.slot_iteration_metrics import IterationMetrics
+from runner.slot_phases import PhaseTimes
 
 _COUNTERS = {
     "cog_triton_slot_requests_total": "Requests submitted to the engine",
@@ -37,6 +38,7 @@ class SlotMetrics:
         self.statistics = Statistics(active=0, queued=0)
         self.iteration: IterationMetrics | None = None
         """For an engine whose library has figures of its own."""
+        self.phases = PhaseTimes(pb_utils)
         self._ended = dict.fromkeys(_END_REASONS, 0)
         self._published: dict[str, float] = {}
         kinds = pb_utils.MetricFamily
@@ -77,6 +79,7 @@ class SlotMetrics:
             else:
                 self._metrics[key].set(value)
             self._published[key] = value
+        self.phases.publish()
 
 
 def _labels(name: str) -> list[dict[str, str]]:

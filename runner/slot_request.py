@@ -88,6 +88,7 @@ class SlotRequest:
     includes_input: bool
     num_sequences: int = 1
     """How many outputs to answer with: drawn one by one, or the best of a beam search."""
+    returns_times: bool = False
 
     @property
     def num_submits(self) -> int:
@@ -213,6 +214,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         is_streaming=is_streaming,
         includes_input=includes_input if excludes is None else not excludes,
         num_sequences=_num_sequences(row, submit.sampling.beam_width),
+        returns_times=bool(row.scalar("return_perf_metrics")),
     )
 
 
