@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 
@@ -16,7 +17,6 @@ from runner.live_output import LiveOutput, Mailbox, join_cog
 from runner.prompt import format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
-from runner.threads import run_many_threads
 
 DEFAULT_MAX_TOKENS = 512
 _SEEDS = 1 << 64
@@ -41,7 +41,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
-        run_many_threads()
+        gc.collect()
+        gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
 
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()

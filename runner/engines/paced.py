@@ -2,7 +2,8 @@
 
 It repeats the prompt's token ids as output, so that every stream's content is known in advance and
 a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
-``{"tokens_per_second": 100.0}``; 0 means as fast as the loop runs, a few tokens of each stream at once.
+``{"tokens_per_second": 100.0}``; 0 means 32 tokens of each stream every millisecond, which is
+more than anything behind it can carry.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit
 
 _SHORTEST_STEP_S = 0.001
-_UNPACED_STEP_TOKENS = 8
+_UNPACED_STEP_TOKENS = 32
 """Of each sequence, as of engines that guess ahead: the instrument must take little of what it measures."""
 
 
@@ -95,9 +96,7 @@ class PacedEngine:
                     self._wake.wait(wait_s)
                     continue
                 self._step()
-            # Paced, tokens that fall due within a moment are one step, as in any engine; unpaced, submit and
-            # cancel get the lock.
-            time.sleep(_SHORTEST_STEP_S if self._interval_s else 0)
+            time.sleep(_SHORTEST_STEP_S)  # What falls due meanwhile is one step, as in any engine.
 
     def _wait_s(self) -> float | None:
         """Until the next token; None while there is nothing to do."""
