@@ -17,7 +17,7 @@ import httpx
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config import BuildConfig, PacedEngine, ProgramStep
+from builder.config import BuildConfig, LoraAdapter, PacedEngine, ProgramStep
 from engine.redact import redact_url
 from errors.build_config import (
     BuildConfigUnreadable,
@@ -37,6 +37,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "quantize": ProgramStep,
     "build": ProgramStep,
     "paced": PacedEngine,
+    "lora": LoraAdapter,
 }
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 _EXPECTED = {

@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import re
 
-from errors import build, build_config, engine_artifact, image, prompt, triton_arguments, triton_system
+from errors import (
+    build,
+    build_config,
+    engine_artifact,
+    image,
+    prompt,
+    triton_arguments,
+    triton_system,
+    vllm,
+)
 from errors.base import CodedError
 
-_MODULES = (prompt, triton_arguments, build_config, engine_artifact, image, triton_system, build)
+_MODULES = (prompt, triton_arguments, build_config, engine_artifact, image, triton_system, vllm, build)
 
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)
 

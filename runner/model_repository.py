@@ -32,6 +32,8 @@ _SLOT_PASS_THROUGH = [
     "kv_cache_tokens",
     "dtype",
     "device",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
     "encoder_engine_dir",
     "max_tokens_in_paged_kv_cache",
     "max_attention_window_size",
@@ -125,14 +127,16 @@ def render(
     end_id: int,
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
+    engine_cache_dir: Path | None = None,
 ) -> None:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
+    ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
     ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model.
     """
     if target.exists():
         shutil.rmtree(target)
-    values = _values(engine, engine_python, end_id, pad_id, overrides)
+    values = _values(engine, engine_python, end_id, pad_id, overrides, engine_cache_dir)
     for model in MODELS:
         version = target / model / "1"
         version.mkdir(parents=True)
@@ -148,6 +152,7 @@ def _values(
     end_id: int,
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
+    engine_cache_dir: Path | None,
 ) -> dict[str, dict[str, str]]:
     batch_size = str(engine.manifest.max_batch_size or 64)
     facts = {
@@ -158,6 +163,7 @@ def _values(
         "engine_python": engine_python,
         "end_id": str(end_id),
         "pad_id": str(pad_id),
+        "engine_cache_dir": str(engine_cache_dir or ""),
     }
     values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
     for model, arguments in overrides.items():

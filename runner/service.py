@@ -104,6 +104,7 @@ class Service:
             end_id=self.model.end_ids[0],
             pad_id=self.model.pad_id,
             overrides=settings.server,
+            engine_cache_dir=settings.cache_dir / "engine_cache",
         )
         ports = TritonPorts(
             settings.triton_host,

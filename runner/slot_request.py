@@ -50,6 +50,7 @@ _UNSUPPORTED_TENSORS = (
     "skip_cross_attn_blocks",
 )
 _NO_ENGINE_REMEDY = "leave it out"
+_ENGINES_WITH_ADAPTERS = ("vllm",)
 _GREEDY_TOP_K = 1
 
 
@@ -95,6 +96,16 @@ class Row:
             floor = "" if minimum == -math.inf else f" of at least {minimum:g}"
             raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
         return float(value)
+
+    def text(self, name: str) -> str | None:
+        """A text of UTF-8; None where there is none or it is empty."""
+        if name not in self._tensors:
+            return None
+        (value,) = self._tensors[name][self._index].reshape(-1)
+        try:
+            return value.decode() or None
+        except UnicodeDecodeError as exc:
+            raise InvalidTensor(name=name, expected="text in UTF-8", value=value) from exc
 
     def words(self, name: str, vocab_size: int) -> list[list[int]]:
         """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
@@ -142,6 +153,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         pad_id=row.scalar("pad_id"),
         stop_words=row.words("stop_words_list", ready.vocab_size),
         bad_words=row.words("bad_words_list", ready.vocab_size),
+        lora_name=_lora_name(row, ready.engine_kind),
     )
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
@@ -190,6 +202,13 @@ def _sampling(row: Row) -> Sampling:
         length_penalty=row.number("len_penalty", default=1.0),
         seed=None if seed is None else int(seed),
     )
+
+
+def _lora_name(row: Row, engine_kind: str) -> str | None:
+    name = row.text("lora_name")
+    if name is not None and engine_kind not in _ENGINES_WITH_ADAPTERS:
+        raise _unsupported("lora_name", name, engine_kind)
+    return name
 
 
 def _positive(row: Row, name: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.config import BuildConfig, EngineKind
-from builder.kinds import paced, transformers
+from builder.kinds import paced, transformers, vllm
 from builder.plan import Step, pack_step
 from errors.build_config import ConflictingBuildKeys, EngineKindUnavailable
 
@@ -21,6 +21,7 @@ class Kind:
 
 KINDS: Mapping[EngineKind, Kind] = {
     "transformers": Kind(transformers.KEYS, transformers.steps),
+    "vllm": Kind(vllm.KEYS, vllm.steps),
     "paced": Kind(paced.KEYS, paced.steps),
 }
 

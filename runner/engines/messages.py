@@ -49,6 +49,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Token sequences that end generation once the output ends with one (it stays part of the output)."""
     bad_words: list[list[int]] = []
     """Token sequences that must not be generated."""
+    lora_name: str | None = None
+    """An adapter that the engine carries; None: the model alone."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

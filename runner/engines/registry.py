@@ -23,7 +23,13 @@ def _paced(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
     return load(engine_dir, sink, options)
 
 
-FACTORIES: dict[str, Factory] = {"transformers": _transformers, "paced": _paced}
+def _vllm(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
+    from runner.engines.vllm import load
+
+    return load(engine_dir, sink, options)
+
+
+FACTORIES: dict[str, Factory] = {"transformers": _transformers, "paced": _paced, "vllm": _vllm}
 
 
 def factory(engine_kind: str) -> Factory:

@@ -132,6 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options.socket_fd)
+    # An engine that forks: its children are no ends of this connection, and do not outlive us.
+    os.register_at_fork(after_in_child=connection.close)
+    os.register_at_fork(after_in_child=_end_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
     return serve(connection, options.kind, options.engine_dir, pairs)
 
