@@ -6,15 +6,16 @@
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` tests (else everything)
+#   BENCH            options for `make bench`, such as --short
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format lock clean
+.PHONY: help setup demo serve test bench lint format lock clean
 MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
-PACKAGES := $(wildcard errors engine builder runner cli scripts)
+PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py)
 LOCKS := serving engine test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
@@ -45,6 +46,9 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+bench: setup ## measure the budget table; BENCH=--short for a minute's look
+	@$(RUN) bench $(BENCH)
 
 lint: setup ## check style and types
 	@status=0; \

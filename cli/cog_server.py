@@ -34,7 +34,7 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
         # NOTE: in a burst two of Cog's threads meet at its slots' locks and one refuses a free slot;
         # with one thread none does (seen with 0.23.1).
         "TOKIO_WORKER_THREADS": "1",
-        "COG_MAX_CONCURRENCY": "64" if kind == "runner" else "1",
+        "COG_MAX_CONCURRENCY": "1" if kind == "builder" else "64",
         **os.environ,
         "PATH": path,  # Cog starts its worker as `python`.
         "PORT": str(port),
@@ -50,7 +50,7 @@ def command(host: str) -> list[str]:
 
 
 class CogServer:
-    """A running Cog server of ours. ``kind`` is ``runner`` or ``builder``; its folder holds the schema."""
+    """A running Cog server of ours. ``kind`` is the folder of its ``run.py`` and its schema."""
 
     def __init__(self, kind: str, *, host: str, port: int, log_path: Path, extra: Mapping[str, str]) -> None:
         check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
@@ -108,6 +108,11 @@ class CogServer:
         if not self.is_running():
             log = self._log_path.read_text(errors="replace")
             raise self._start_failed(f"it ended (exit code {self._process.returncode})", log)
+
+    @property
+    def pid(self) -> int:
+        """Cog's server; all that it starts is in the session that it leads."""
+        return self._process.pid
 
     @property
     def log_path(self) -> Path:

@@ -7,14 +7,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cli import build, demo, generate, inspect, instantiate, serve
+from cli import build, demo, doctor, generate, inspect, instantiate, serve
 from errors.base import CodedError
 
 EXIT_OURS = 1
 EXIT_YOURS = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = (build, inspect, serve, generate, demo, instantiate)
+_COMMANDS = (build, inspect, serve, generate, demo, doctor, instantiate)
 """Modules with ``add_parser(subparsers)``: it returns its parser, which sets ``run`` on what is parsed."""
 
 

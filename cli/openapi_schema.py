@@ -1,7 +1,7 @@
 """Writes ``.cog/openapi_schema.json`` from a Cog runner's signature, as Cog's build tool would.
 
 With that file Cog validates inputs, serves ``/openapi.json`` and streams server-sent events. Usage:
-``python -m cli.openapi_schema`` writes the runner's and the builder's; ``--check`` only compares.
+``python -m cli.openapi_schema`` writes them all; ``--check`` only compares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cog.input import FieldInfo
 
 ROOT = Path(__file__).resolve().parents[1]
 
-RUNNERS = {"runner": "runner.run", "builder": "builder.run"}
+RUNNERS = {"runner": "runner.run", "builder": "builder.run", "mock_cog_triton": "mock_cog_triton.run"}
 """Folder that gets ``.cog/openapi_schema.json`` -> module that has ``Runner``."""
 
 _TYPES: dict[object, dict[str, Any]] = {
@@ -50,6 +50,7 @@ _CONSTRAINTS = {
     "min_length": "minLength",
     "max_length": "maxLength",
     "regex": "pattern",
+    "choices": "enum",
     "description": "description",
     "deprecated": "deprecated",
 }

@@ -1,7 +1,7 @@
 """Every error code of the project, once: ``E[category][subcategory][sequence] Name: sentence``.
 
 Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton
-arguments, 12xx build config, 13xx engine artifact, 14xx image; 21xx Triton, 22xx vLLM, 23xx engine
+arguments, 12xx build config, 13xx engine artifact, 14xx image, 15xx load test; 21xx Triton, 22xx vLLM, 23xx engine
 build, 24xx TensorRT-LLM, 25xx registry. ``python -m errors`` prints the table that the README holds.
 """
 
@@ -14,6 +14,7 @@ from errors import (
     build_config,
     engine_artifact,
     image,
+    load_test,
     prompt,
     triton_arguments,
     triton_system,
@@ -21,7 +22,17 @@ from errors import (
 )
 from errors.base import CodedError
 
-_MODULES = (prompt, triton_arguments, build_config, engine_artifact, image, triton_system, vllm, build)
+_MODULES = (
+    prompt,
+    triton_arguments,
+    build_config,
+    engine_artifact,
+    image,
+    load_test,
+    triton_system,
+    vllm,
+    build,
+)
 
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)
 

@@ -22,6 +22,15 @@ from runner.triton_client import Event, TritonClient
 FinishReason = Literal["stop", "length", "end"]
 
 _GREEDY = 1
+_DEFAULTS = {
+    "min_length": 0,
+    "temperature": 1.0,
+    "len_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Of the slot's tensors, by its contract."""
 _MAX_INT32 = (1 << 31) - 1
 """Triton takes what is above it for something else: it drops the upper bits."""
 
@@ -115,20 +124,24 @@ class Generation:
             "input_ids": input_ids,
             "input_lengths": len(input_ids),
             "request_output_len": min(request.max_tokens, room),
-            "min_length": min(request.min_tokens, room),
             "end_id": model.end_ids[0],
             "pad_id": model.pad_id,
+            "streaming": True,
+            "exclude_input_in_output": True,
+        }
+        # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
+        chosen = {
+            "min_length": min(request.min_tokens, room),
             "temperature": sampling.temperature or 1.0,
             "len_penalty": sampling.length_penalty,
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
-            "random_seed": sampling.seed,
-            "streaming": True,
-            "exclude_input_in_output": True,
         }
+        inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
+        inputs["random_seed"] = sampling.seed
         if sampling.top_k > 0:
             inputs["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)
         if sampling.top_p > 0:

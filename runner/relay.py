@@ -2,13 +2,16 @@
 
 The engine's side appends to each stream's pending tokens; one sender thread sends, per stream, all
 that is pending as one response. An idle server sends every token alone, a busy one batches: no
-timer, no knob.
+knob. Streams are served in rounds, and after each the thread rests for a multiple of the time it took.
+So one stream's tokens wait for microseconds, while hundreds of streams get fewer, longer responses
+and leave most of the machine to those who carry them on: at every hop a response costs far more than a token.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -16,6 +19,10 @@ from errors.base import CodedError
 from runner.engines.messages import FinishReason
 
 log = logging.getLogger("cog_triton.slot")
+
+_REST = 2
+"""Rest of the thread, as a multiple of the round before it."""
+_LONGEST_REST_S = 0.1
 
 End = FinishReason | CodedError
 """How a stream ended: a finish reason, or the error that ended it."""
@@ -67,17 +74,30 @@ class Relay:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._ready and not self._closed:
-                    self._wake.wait()
-                if not self._ready:
-                    return
-                stream = self._ready.popleft()
-                stream.is_queued = False
-                tokens, stream.pending, end = stream.pending, [], stream.end
-            try:
-                stream.respond(tokens, end)
-            except Exception:
-                # A response that can't be sent (its client is gone, say) must not stop the others.
-                log.exception("a response could not be sent")
+        while self._await_streams():
+            start_s = time.thread_time()
+            for _ in range(len(self._ready)):
+                self._respond(*self._take())
+            round_s = time.thread_time() - start_s
+            time.sleep(min(_REST * round_s, _LONGEST_REST_S))
+
+    def _await_streams(self) -> bool:
+        """Wait for something to send; False if nothing will come."""
+        with self._wake:
+            while not self._ready and not self._closed:
+                self._wake.wait()
+            return bool(self._ready)
+
+    def _take(self) -> tuple[Stream, list[int], End | None]:
+        with self._wake:
+            stream = self._ready.popleft()
+            stream.is_queued = False
+            tokens, stream.pending = stream.pending, []
+            return stream, tokens, stream.end
+
+    def _respond(self, stream: Stream, tokens: list[int], end: End | None) -> None:
+        try:
+            stream.respond(tokens, end)
+        except Exception:
+            # A response that can't be sent (its client is gone, say) must not stop the others.
+            log.exception("a response could not be sent")

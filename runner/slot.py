@@ -39,7 +39,7 @@ from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
 
 _CANCEL_POLL_S = 0.05
-_CANCEL_DUTY = 5
+_CANCEL_DUTY = 20
 """Polling one stream costs Triton about 50 us; between two rounds at least this many rounds' time passes."""
 
 log = logging.getLogger("cog_triton.slot")
@@ -146,11 +146,11 @@ class TritonPythonModel:
         for message in messages:
             match message:
                 case Tokens(new=new):
+                    find = self._running.get
                     for request_id, tokens in new:
-                        generation = self._running.get(request_id)
-                        if generation is not None:
-                            self._metrics.tokens += len(tokens)
+                        if (generation := find(request_id)) is not None:
                             feeds.append((generation.stream, tokens, None))
+                    self._metrics.tokens += sum(len(tokens) for _, tokens in new)
                 case Finished(request_id=request_id, reason=reason):
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=text):

@@ -1,4 +1,4 @@
-"""The runner's client of the engine slot: Triton's ``generate_stream`` over one HTTP session.
+"""The runner's client of the engine slot: Triton's ``generate_stream`` over HTTP.
 
 Errors of the way become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events),
 E2105 (Triton gone), and whatever coded error the slot put into its answer.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from errors import find_in_text
@@ -26,6 +25,7 @@ from errors.triton_system import (
     TritonUnavailable,
     TritonUnknownError,
 )
+from runner.triton_connection import Connection, ConnectionPool
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
 _EVENT_PREFIX = b"data:"
@@ -55,27 +55,18 @@ class TritonClient:
     def __init__(
         self, base_url: str, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
     ) -> None:
-        self._base_url = base_url
         self._timeout_s = timeout_s
         self._down_reason = down_reason
         self._decoder = msgspec.json.Decoder(Event)
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = ConnectionPool(base_url)
 
     async def __aenter__(self) -> TritonClient:
-        self._session = aiohttp.ClientSession(
-            base_url=self._base_url,
-            connector=aiohttp.TCPConnector(limit=0),
-            # NOTE: silence is what we bound; a long answer is not an error. Connecting is loopback.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=self._timeout_s),
-            read_bufsize=1 << 20,
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._connections.close()
 
     async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
@@ -83,46 +74,46 @@ class TritonClient:
         ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, by
         which Triton cancels the request. Raises a CodedError.
         """
-        assert self._session is not None
         if (reason := self._down_reason()) is not None:
             raise TritonUnavailable(reason=reason)
         try:
-            request = self._session.post(f"{_MODEL_PATH}/generate_stream", data=msgspec.json.encode(inputs))
-            async with request as response:
-                if response.status != 200:
-                    raise _failure(await response.text(errors="replace"))
-                async for events in self._events(response.content):
-                    yield events
-        except aiohttp.ConnectionTimeoutError as exc:
-            raise TritonUnavailable(reason=str(exc)) from exc
+            connection = await self._connections.take()
+            try:
+                # NOTE: silence is what we bound; a long answer is not an error.
+                status = await connection.post(
+                    f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s
+                )
+                if status != 200:
+                    raise _failure((await _read_all(connection)).decode(errors="replace"))
+                rest = b""
+                while data := await connection.read():
+                    *whole, rest = (rest + data).split(_EVENT_END)
+                    if whole:
+                        yield [self._event(each) for each in whole]
+                if rest.strip():
+                    raise TritonMalformedJSON(data=_quote(rest))
+            finally:
+                self._connections.give_back(connection)
         except asyncio.TimeoutError as exc:
             raise TritonTimeout(timeout_s=self._timeout_s) from exc
-        except (aiohttp.ClientError, ConnectionError) as exc:
+        except OSError as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
     async def is_slot_answering(self) -> bool:
         """True if Triton and the engine worker behind the slot answer now."""
-        assert self._session is not None
         probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
         try:
-            timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
-            request = self._session.post(
-                f"{_MODEL_PATH}/generate", data=msgspec.json.encode(probe), timeout=timeout
-            )
-            async with request as response:
-                await response.read()
-                return response.status == 200
-        except (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError):
+            connection = await self._connections.take()
+            try:
+                status = await connection.post(
+                    f"{_MODEL_PATH}/generate", msgspec.json.encode(probe), _PROBE_TIMEOUT_S
+                )
+                await _read_all(connection)
+            finally:
+                self._connections.give_back(connection)
+        except (OSError, asyncio.TimeoutError):
             return False
-
-    async def _events(self, content: aiohttp.StreamReader) -> AsyncIterator[list[Event]]:
-        rest = b""
-        while data := await _read(content):
-            *whole, rest = (rest + data).split(_EVENT_END)
-            if whole:
-                yield [self._event(each) for each in whole]
-        if rest.strip():
-            raise TritonMalformedJSON(data=_quote(rest))
+        return status == 200
 
     def _event(self, data: bytes) -> Event:
         try:
@@ -138,11 +129,11 @@ class TritonClient:
         return event
 
 
-async def _read(content: aiohttp.StreamReader) -> bytes:
-    try:
-        return await content.readany()
-    except RuntimeError as exc:  # NOTE: what aiohttp says where we closed the connection ourselves.
-        raise TritonUnavailable(reason=str(exc)) from exc
+async def _read_all(connection: Connection) -> bytes:
+    parts = []
+    while data := await connection.read():
+        parts.append(data)
+    return b"".join(parts)
 
 
 def _failure(text: str) -> CodedError:

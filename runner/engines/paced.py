@@ -8,6 +8,7 @@ a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import threading
 import time
@@ -19,24 +20,18 @@ from errors.triton_system import EngineStartFailed
 from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit
 
+_SHORTEST_STEP_S = 0.001
+
 
 class _Sequence:
-    __slots__ = ("cancelled", "due_s", "request", "sent")
+    __slots__ = ("cancelled", "due_s", "ids", "request_id", "rest_tokens")
 
     def __init__(self, request: Submit, due_s: float) -> None:
-        self.request = request
+        self.request_id = request.request_id
+        self.ids = itertools.cycle(request.input_ids)
+        self.rest_tokens = request.max_tokens
         self.due_s = due_s
-        self.sent = 0
         self.cancelled = False
-
-    def __lt__(self, other: _Sequence) -> bool:
-        return self.due_s < other.due_s
-
-    def next_token(self) -> int:
-        ids = self.request.input_ids
-        token = ids[self.sent % len(ids)]
-        self.sent += 1
-        return token
 
 
 class PacedEngine:
@@ -47,7 +42,8 @@ class PacedEngine:
         self._ready = ready
         self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
         self._wake = threading.Condition()
-        self._due: list[_Sequence] = []
+        self._due: list[tuple[float, int, _Sequence]] = []
+        """A heap by time, of a paced engine; what was cancelled stays in it until it is due."""
         self._running: dict[int, _Sequence] = {}
         self._closed = False
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
@@ -60,7 +56,8 @@ class PacedEngine:
         sequence = _Sequence(request, time.perf_counter() + self._interval_s)
         with self._wake:
             self._running[request.request_id] = sequence
-            heapq.heappush(self._due, sequence)
+            if self._interval_s:
+                self._queue(sequence)
             self._wake.notify()
 
     def cancel(self, request_id: int) -> None:
@@ -84,33 +81,45 @@ class PacedEngine:
             with self._wake:
                 if self._closed:
                     return
-                if not self._due:
-                    self._wake.wait()
-                    continue
-                wait_s = self._due[0].due_s - time.perf_counter()
-                if wait_s > 0:
+                wait_s = self._wait_s()
+                if wait_s is None or wait_s > 0:
                     self._wake.wait(wait_s)
                     continue
                 self._step()
-            if not self._interval_s:
-                time.sleep(0)  # Unpaced: let submit and cancel have the lock.
+            # Paced, tokens that fall due within a moment are one step, as in any engine; unpaced, submit and
+            # cancel get the lock.
+            time.sleep(_SHORTEST_STEP_S if self._interval_s else 0)
+
+    def _wait_s(self) -> float | None:
+        """Until the next token; None while there is nothing to do."""
+        if not self._interval_s:
+            return 0.0 if self._running else None
+        return self._due[0][0] - time.perf_counter() if self._due else None
 
     def _step(self) -> None:
         """Emit one token of every sequence that is due. Called with the lock held."""
+        due = self._take_due() if self._interval_s else list(self._running.values())
+        self._sink.tokens([(sequence.request_id, [next(sequence.ids)]) for sequence in due])
+        for sequence in due:
+            sequence.rest_tokens -= 1
+            if not sequence.rest_tokens:
+                del self._running[sequence.request_id]
+                self._sink.finished(sequence.request_id, "length")
+            elif self._interval_s:
+                sequence.due_s += self._interval_s
+                self._queue(sequence)
+
+    def _take_due(self) -> list[_Sequence]:
         now_s = time.perf_counter()
         due = []
-        while self._due and self._due[0].due_s <= now_s:
-            sequence = heapq.heappop(self._due)
+        while self._due and self._due[0][0] <= now_s:
+            sequence = heapq.heappop(self._due)[2]
             if not sequence.cancelled:
                 due.append(sequence)
-        self._sink.tokens([(sequence.request.request_id, [sequence.next_token()]) for sequence in due])
-        for sequence in due:
-            if sequence.sent >= sequence.request.max_tokens:
-                del self._running[sequence.request.request_id]
-                self._sink.finished(sequence.request.request_id, "length")
-            else:
-                sequence.due_s += self._interval_s
-                heapq.heappush(self._due, sequence)
+        return due
+
+    def _queue(self, sequence: _Sequence) -> None:
+        heapq.heappush(self._due, (sequence.due_s, sequence.request_id, sequence))
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 from coglet import CancelationException
 
-from runner.live_output import LiveOutput, install_cancellation
+from runner.live_output import LiveOutput, Mailbox, join_cog
 
 
 class Source:
@@ -56,14 +56,14 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our ``asyncio.run_coroutine_threadsafe``, taken back afterwards."""
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", asyncio.run_coroutine_threadsafe)
-    install_cancellation()
+    join_cog()
 
 
 def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
     """What Cog holds of a prediction: the future of an async ``run``."""
 
     async def predict() -> Generator[str, None, None]:
-        return LiveOutput(source.text()).chunks()
+        return LiveOutput(source.text(), Mailbox(loop)).chunks()
 
     return asyncio.run_coroutine_threadsafe(predict(), loop)
 
@@ -85,7 +85,7 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
             go_on.clear()
 
     async def predict() -> Generator[str, None, None]:
-        return LiveOutput(in_steps()).chunks()
+        return LiveOutput(in_steps(), Mailbox(loop)).chunks()
 
     chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(10)
     for text in "abc":
@@ -181,5 +181,5 @@ def test_leaving_the_text_early_cancels_the_work(loop: asyncio.AbstractEventLoop
 @pytest.mark.usefixtures("cancellation")
 def test_installing_twice_changes_nothing() -> None:
     installed = asyncio.run_coroutine_threadsafe
-    install_cancellation()
+    join_cog()
     assert asyncio.run_coroutine_threadsafe is installed

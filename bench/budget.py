@@ -1,0 +1,170 @@
+"""The budget table, as far as it needs no GPU: each row measured, with its limit and a verdict."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.engines import paced_engine
+from bench.measure import Measurement, batches, cog_target, measure, pooled, slot_target, workload
+from bench.servers import Stack, whole_stack
+from bench.table import table
+from load.plan import Plan
+
+_PACE = 100.0
+_FAST_PACE = 1000.0
+"""For what takes too long at the other: 8,192 tokens."""
+_INPUT_TOKENS = 100
+_FEW_STREAMS = 24
+_MANY_TOKENS, _SOME_TOKENS = 8192, 128
+_FLAT_BYTES = 32 << 20
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: batches of each kind, seconds of what has no batches."""
+
+    batches: int
+    seconds: float
+
+
+FULL = Effort(batches=3, seconds=8.0)
+SHORT = Effort(batches=1, seconds=2.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured figure with its limit: ``at_least``, or at most. ``not_served`` requests must be none."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str = ""
+    at_least: bool = False
+    not_served: int = 0
+    decimals: int = 1
+
+    @property
+    def is_kept(self) -> bool:
+        is_within = self.value >= self.limit if self.at_least else self.value <= self.limit
+        return is_within and not self.not_served
+
+
+def measure_budget(effort: Effort, report: Report) -> Iterator[Row]:
+    """The rows, as they are measured. About 3 minutes in full, 1 short, on 2 processors."""
+    with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
+        folder = Path(name)
+        for pace, rows in ((_PACE, _paced_rows), (0.0, _peak_rows), (_FAST_PACE, _long_rows)):
+            report(f"starting the whole stack, engine at {f'{pace:g} tokens/s' if pace else 'full speed'}")
+            with whole_stack(paced_engine(folder, pace), folder) as stack:
+                _warm_up(stack)
+                for row in rows(stack, effort):
+                    report(f"{'pass' if row.is_kept else 'FAIL'}: {row.what}: {_value(row)}")
+                    yield row
+
+
+def budget_table(rows: Sequence[Row]) -> str:
+    head = ["what", "budget", "measured", "not served", "verdict"]
+    lines = [
+        [row.what, _limit(row), _value(row), str(row.not_served), "pass" if row.is_kept else "**FAIL**"]
+        for row in rows
+    ]
+    return table(head, lines)
+
+
+def _limit(row: Row) -> str:
+    return (
+        f"{'>=' if row.at_least else '<='} {row.limit:,.{0 if row.limit == int(row.limit) else 1}f}{row.unit}"
+    )
+
+
+def _value(row: Row) -> str:
+    return f"{row.value:,.{row.decimals}f}{row.unit}"
+
+
+def _paced_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    for streams, tokens, least in ((_FEW_STREAMS, 128, 98.0), (256, 512, 94.0), (512, 512, 90.0)):
+        plan = batches(streams, tokens / _PACE, effort.batches)
+        found = _through_cog("paced", stack, tokens, plan)
+        yield Row(
+            f"{streams} streams x {tokens} tokens at {_PACE:g} tokens/s: tokens/s per stream",
+            found.tokens_per_second_per_stream,
+            least,
+            at_least=True,
+            not_served=_not_served(found),
+        )
+    request_s = _SOME_TOKENS / _PACE
+    together = batches(_FEW_STREAMS, request_s, 1)
+    in_turn = Plan("rps", _FEW_STREAMS / request_s, effort.seconds)
+    yield _first_token_row("begun together", stack, together, effort)
+    yield _first_token_row("begun one after another", stack, in_turn, Effort(1, effort.seconds))
+
+
+def _first_token_row(how: str, stack: Stack, plan: Plan, effort: Effort) -> Row:
+    """Triton alone and the whole stack in turns, so that both meet the same machine."""
+    work = workload(_INPUT_TOKENS, _SOME_TOKENS)
+    targets = (slot_target(stack, work), cog_target(stack, work, is_streaming=True))
+    parts: tuple[list[Measurement], list[Measurement]] = ([], [])
+    for _ in range(max(effort.batches, 2)):
+        for target, found in zip(targets, parts, strict=True):
+            found.append(measure(how, stack, target, plan))
+    alone, whole = map(pooled, parts)
+    added_s = (whole.first_token_s or 0.0) - (alone.first_token_s or 0.0)
+    not_served = _not_served(alone) + _not_served(whole)
+    what = f"time to first token added over Triton alone, {_FEW_STREAMS} streams {how}, median"
+    return Row(what, added_s * 1000, 3.0, " ms", not_served=not_served)
+
+
+def _peak_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    plan = Plan("concurrency", 256, effort.seconds)
+    found = _through_cog("peak", stack, 256, plan)
+    yield Row(
+        "peak tokens/s, unpaced, 256 streams x 256 tokens",
+        found.summary.tokens_per_second,
+        300_000,
+        at_least=True,
+        not_served=_not_served(found),
+        decimals=0,
+    )
+
+
+def _long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    streams = 8
+    short = _through_cog("short", stack, _SOME_TOKENS, Plan("concurrency", streams, max(effort.seconds, 4.0)))
+    long = _through_cog(
+        "long", stack, _MANY_TOKENS, batches(streams, _MANY_TOKENS / _FAST_PACE, effort.batches)
+    )
+    not_served = _not_served(short) + _not_served(long)
+    per_token = [each.server_cpu_s_per_1000_tokens for each in (long, short)]
+    yield Row(
+        f"CPU per token at {_MANY_TOKENS:,} output tokens / at {_SOME_TOKENS}",
+        per_token[0] / per_token[1] if per_token[1] else 0.0,
+        1.2,
+        not_served=not_served,
+        decimals=2,
+    )
+    yield Row(
+        f"memory after {_MANY_TOKENS:,} tokens over after {_SOME_TOKENS}",
+        (long.resident_bytes - short.resident_bytes) / (1 << 20),
+        _FLAT_BYTES / (1 << 20),
+        " MiB",
+        not_served=not_served,
+    )
+
+
+def _warm_up(stack: Stack) -> None:
+    """Every connection and thread that the rows need is there before they begin."""
+    _through_cog("warm-up", stack, 16, Plan("batch", 256, 0.1, pause_s=0))
+
+
+def _through_cog(name: str, stack: Stack, tokens: int, plan: Plan) -> Measurement:
+    return measure(name, stack, cog_target(stack, workload(_INPUT_TOKENS, tokens), is_streaming=False), plan)
+
+
+def _not_served(measurement: Measurement) -> int:
+    summary = measurement.summary
+    return summary.failed + summary.busy

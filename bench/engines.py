@@ -1,0 +1,32 @@
+"""Paced engines to measure with: the tiny model's tokenizer, and tokens at any rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from builder.build import OWN_FOLDER, build
+from engine.unpack import unpack
+
+MAX_SEQUENCE_TOKENS = 16384
+_MAX_BATCH_SIZE = 1024
+
+
+def paced_engine(folder: Path, tokens_per_second: float) -> Path:
+    """Build an engine that emits so many tokens a second and stream (0: as fast as it can); its folder."""
+    name = f"paced-{tokens_per_second:g}"
+    config = {
+        "engine": "paced",
+        "model_path": "examples/tiny/model",
+        "paced": {"tokens_per_second": tokens_per_second},
+        "max_seq_len": MAX_SEQUENCE_TOKENS,
+        "max_batch_size": _MAX_BATCH_SIZE,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    tar = folder / f"{name}.tar"
+    build(path, tar, base_dir=OWN_FOLDER, report=lambda line: None)
+    with tar.open("rb", buffering=0) as stream:
+        unpack(stream, folder / name)
+    return folder / name

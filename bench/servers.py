@@ -1,0 +1,70 @@
+"""Servers to be measured, on free ports of this machine: the whole stack, and Cog with a mock."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.cog_server import CogServer
+
+HOST = "127.0.0.1"
+MOST_STREAMS = 600
+"""More than any row of the budget has, so that none is refused."""
+_READY_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running server. ``session`` is the process session that all its processes are in."""
+
+    cog_url: str
+    triton_url: str
+    metrics_url: str
+    session: int
+
+
+@contextmanager
+def whole_stack(engine_dir: Path, folder: Path) -> Iterator[Stack]:
+    """The runner's Cog server with Triton on an engine."""
+    http, grpc, metrics = free_ports(3)
+    extra = {
+        "ENGINE_DIR": str(engine_dir),
+        "COG_WEIGHTS": "",
+        "COG_TRITON_CACHE": str(folder / "cache"),
+        "TRITON_HOST": HOST,
+        "TRITON_HTTP_PORT": str(http),
+        "TRITON_GRPC_PORT": str(grpc),
+        "TRITON_METRICS_PORT": str(metrics),
+        "COG_TRITON_ENGINE_PYTHON": sys.executable,  # The paced engine needs no engine environment.
+    }
+    with _server("runner", folder, extra) as server:
+        yield Stack(server.url, f"http://{HOST}:{http}", f"http://{HOST}:{metrics}", server.pid)
+
+
+@contextmanager
+def mock(folder: Path) -> Iterator[Stack]:
+    """Cog with the runner of ``mock_cog_triton``; it has no Triton."""
+    with _server("mock_cog_triton", folder, {}) as server:
+        yield Stack(server.url, "", "", server.pid)
+
+
+@contextmanager
+def _server(kind: str, folder: Path, extra: Mapping[str, str]) -> Iterator[CogServer]:
+    (port,) = free_ports(1)
+    extra = {"COG_MAX_CONCURRENCY": str(MOST_STREAMS), **extra}
+    log_path = folder / f"{kind}.log"
+    with CogServer(kind, host=HOST, port=port, log_path=log_path, extra=extra) as server:
+        server.wait_ready(_READY_TIMEOUT_S)
+        yield server
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

@@ -1,0 +1,187 @@
+"""``cog-triton doctor``: what this installation lacks, each with its remedy; its layers' speed if asked."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.gpu import RUNNER_IMAGE_SMS, detected_sm
+from errors.base import CodedError
+from errors.prompt import MissingRequirement
+from runner.settings import Settings, load_settings
+from runner.triton_install import TritonInstall, install_triton
+from runner.triton_ports import TritonPorts, check_port_free
+
+_SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
+_ENGINES = ("torch", "transformers", "vllm", "tensorrt_llm")
+_LEAST_SHARED_MEMORY_BYTES = 64 << 20
+_LEAST_DISK_BYTES = 1 << 30
+_TIMEOUT_S = 60.0
+_OK, _FAILED = 0, 2
+
+_VERSIONS = """
+import importlib.metadata as metadata, json, platform, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps([platform.python_version(), found]))
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="check this installation; --perf also measures its layers",
+        description="Check what a runner needs here: environments, Triton, ports, GPU, memory, disk. Each "
+        "line is a verdict; a failed one ends with what to do. --perf then puts a short load on every layer.",
+    )
+    parser.add_argument(
+        "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    failed = 0
+    settings = load_settings()  # A wrong one would make all checks fail: it alone is told.
+    for name, check in _CHECKS.items():
+        try:
+            print(f"ok    {name}: {check(settings)}", flush=True)
+        except CodedError as exc:
+            failed += 1
+            print(f"FAIL  {name}: {exc}", flush=True)
+    if failed:
+        print(f"\n{failed} of {len(_CHECKS)} checks failed.")
+        return _FAILED
+    print("\nAll is there.")
+    if options.perf:
+        _measure()
+    return _OK
+
+
+def _measure() -> None:
+    from bench.layers import Load, layers_table, measure_layers  # It brings the builder along.
+    from bench.machine import machine
+
+    load = Load(batches=1)
+    told = f"{load.streams} streams of {load.output_tokens} tokens at {load.tokens_per_second:g}/s"
+    print(f"\n{machine()}; {told}", flush=True)
+    measurements = measure_layers(load, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
+    print(f"\n{layers_table(measurements, load.tokens_per_second)}")
+
+
+def _serving_environment(settings: Settings) -> str:
+    versions = [f"Python {platform.python_version()}"]
+    for name in _SERVING:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingRequirement(what=name, remedy="run `make setup`") from exc
+    return ", ".join(versions)
+
+
+def _engine_environment(settings: Settings) -> str:
+    """Asks the engine environment's own Python, without loading anything large."""
+    python = settings.engine_python
+    command = [python, "-c", _VERSIONS, *_ENGINES]
+    try:
+        output = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+        ).stdout
+        version, found = json.loads(output)
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        remedy = "run `make setup`, or name a Python with COG_TRITON_ENGINE_PYTHON"
+        raise MissingRequirement(what=f"a working Python for engines at {python}", remedy=remedy) from exc
+    if not found:
+        remedy = f"run `make setup`; without it {python} serves paced engines only"
+        raise MissingRequirement(what=" or ".join(_ENGINES), remedy=remedy)
+    return ", ".join([f"Python {version}", *(f"{name} {number}" for name, number in found.items())])
+
+
+def _triton(settings: Settings) -> str:
+    """Runs the server's binary, so that its libraries are seen to load."""
+    with tempfile.TemporaryDirectory() as folder:
+        install = install_triton(Path(folder), settings.triton_backend_dir)
+        command = [str(install.server), "--help"]
+        environment = install.environment()
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    if "Usage:" not in done.stdout + done.stderr:  # Its exit code is 1 all the same.
+        output = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
+        raise MissingRequirement(
+            what=f"what {install.server} needs ({output[-1]})", remedy="run `make setup`"
+        )
+    return f"{install.server} runs"
+
+
+def _libpython(settings: Settings) -> str:
+    """The library that Triton's stub loads; missing, it is what install_triton says."""
+    with tempfile.TemporaryDirectory() as folder:
+        install: TritonInstall = install_triton(Path(folder), None)
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    return str(next(found for each in install.library_dirs if (found := each / name).exists()))
+
+
+def _ports(settings: Settings) -> str:
+    port = int(os.environ.get("PORT") or 5000)
+    check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
+    ports = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
+    TritonPorts(settings.triton_host, *ports).check_free()
+    return f"{', '.join(map(str, (port, *ports)))} are free"
+
+
+def _gpu(settings: Settings) -> str:
+    sm = detected_sm()
+    if sm is None:
+        return "none; transformers and paced engines run on the CPU"
+    image = (
+        f", image cog-triton-runner-{sm}"
+        if sm in RUNNER_IMAGE_SMS
+        else ", for which there is no runner image"
+    )
+    return f"SM {sm}{image}"
+
+
+def _shared_memory(settings: Settings) -> str:
+    free_bytes = shutil.disk_usage("/dev/shm").free  # noqa: S108 - where Triton's stubs have their memory
+    if free_bytes < _LEAST_SHARED_MEMORY_BYTES:
+        remedy = "free some there, or give the container more with `docker run --shm-size 256m`"
+        raise MissingRequirement(what=f"64 MiB of /dev/shm ({free_bytes >> 20} MiB are free)", remedy=remedy)
+    return f"{free_bytes >> 20} MiB are free"
+
+
+def _disk(settings: Settings) -> str:
+    cache = settings.cache_dir
+    there = next(each for each in (cache, *cache.parents) if each.exists())
+    free_bytes = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK) or free_bytes < _LEAST_DISK_BYTES:
+        remedy = "free some, or name another folder with COG_TRITON_CACHE"
+        raise MissingRequirement(what=f"1 GiB of writable space at {cache}", remedy=remedy)
+    return f"{free_bytes >> 30} GiB are free at {cache}"
+
+
+_CHECKS: dict[str, Callable[[Settings], str]] = {
+    "serving environment": _serving_environment,
+    "engine environment": _engine_environment,
+    "Triton": _triton,
+    "libpython": _libpython,
+    "ports": _ports,
+    "GPU": _gpu,
+    "shared memory": _shared_memory,
+    "disk": _disk,
+}

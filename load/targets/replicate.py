@@ -1,0 +1,57 @@
+"""A model on Replicate, by its HTTP API: create a prediction, follow its stream, read what it cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from load.events import events
+from load.http import HttpClient, Request, RequestFailed
+from load.record import Answer
+from load.response import Response
+from load.targets.cog import read_prediction
+from load.targets.target import refusal
+
+API_URL = "https://api.replicate.com"
+
+
+class ReplicateTarget:
+    """``model`` is ``owner/name`` (an official model's newest version) or ``owner/name:version``."""
+
+    def __init__(self, url: str, model: str, inputs: Mapping[str, Any], token: str) -> None:
+        self.url = url
+        self._authorization = {"Authorization": f"Bearer {token}"}
+        name, _, version = model.partition(":")
+        path = "/v1/predictions" if version else f"/v1/models/{name}/predictions"
+        body = {"input": inputs, "stream": True, **({"version": version} if version else {})}
+        headers = {"Content-Type": "application/json", **self._authorization}
+        self._create = Request("POST", url + path, headers, json.dumps(body).encode())
+
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        """The finished prediction's document and its stream; or the one refusal."""
+        created = await http.send(self._create)
+        if created.status not in (200, 201, 202):
+            return [created]
+        urls = json.loads(created.body).get("urls") or {}
+        if "stream" not in urls:
+            raise RequestFailed("the model does not stream")
+        follow = {"Accept": "text/event-stream", "Cache-Control": "no-store", **self._authorization}
+        stream = await http.send(Request("GET", urls["stream"], follow))
+        finished = await http.send(Request("GET", urls["get"], self._authorization))
+        return [finished, stream]
+
+    def read(self, responses: Sequence[Response]) -> Answer:
+        if len(responses) == 1 or responses[0].status != 200:
+            return refusal(responses[0])
+        finished, stream = responses
+        if stream.status != 200:
+            return refusal(stream)
+        answer = Answer()
+        for event in events(stream):
+            if event.name == "output" and event.data:
+                answer.output_s.append(event.at_s)
+            elif event.name == "error":
+                return Answer(outcome="failed", error=event.data.decode(errors="replace"))
+        read_prediction(answer, json.loads(finished.body))
+        return answer

@@ -1,0 +1,91 @@
+"""A Cog runner without Triton that emits tokens at a fixed rate: what Cog alone costs.
+
+Needs cog and nothing of this repository. Its log lines are those of the real runner, and beside each what
+it would be if Cog took no time.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import cog
+from cog import BaseRunner, ConcatenateIterator, Input
+
+TOKEN = " token"
+
+
+class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
+    """Emits ``n_output_tokens`` tokens at ``tps`` tokens per second, for each prediction."""
+
+    # NOTE: Cog runs many predictions at once only of an async function, and sends output while it comes only
+    # of a plain generator, which it runs in a thread: so an async function returns one.
+    @cog.streaming  # type: ignore[untyped-decorator]
+    @cog.concurrent(max=64)  # type: ignore[untyped-decorator]
+    async def run(
+        self,
+        tps: float = Input(description="Tokens per second and prediction.", ge=0.01, default=44.0),
+        n_output_tokens: int = Input(description="Tokens of the output.", ge=1, default=128),
+        output_method: str = Input(
+            description="yield: each token as it comes; buffer: buffer_size of them at once; "
+            "wait: all at the end; print: each into the log, all at the end.",
+            default="yield",
+            choices=["yield", "wait", "buffer", "print"],
+        ),
+        buffer_size: int = Input(description="Tokens that `buffer` yields at once.", ge=1, default=10),
+    ) -> ConcatenateIterator[str]:
+        self.record_metric("output_token_count", int(n_output_tokens))
+        # NOTE: what is printed belongs to the prediction whose context it is printed in.
+        log = partial(contextvars.copy_context().run, print)
+        return _output(Pace(tps, int(n_output_tokens)), output_method, int(buffer_size), log)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """So many tokens, one every 1 / ``tps`` seconds."""
+
+    tps: float
+    tokens: int
+
+    def clock(self) -> Iterator[int]:
+        """The number of tokens that are there, whenever another one is: several at once after a delay."""
+        started_s = time.perf_counter()
+        for made in range(1, self.tokens + 1):
+            wait_s = started_s + made / self.tps - time.perf_counter()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            yield made
+
+
+def _output(pace: Pace, method: str, buffer_size: int, log: Callable[..., None]) -> Iterator[str]:
+    """The prediction's output; when it is over, the log's figures."""
+    started_s = time.perf_counter()
+    first_token_s = 0.0
+    sent = 0
+    for made in pace.clock():
+        if made == 1:
+            first_token_s = time.perf_counter() - started_s
+        if method == "print":
+            log(TOKEN, end="")
+        is_due = method == "yield" or (method == "buffer" and made - sent >= buffer_size)
+        if is_due or made == pace.tokens:
+            yield TOKEN * (made - sent)
+            sent = made
+    if method == "print":
+        log()
+    log("\n".join(_figures(pace, time.perf_counter() - started_s, first_token_s)))
+
+
+def _figures(pace: Pace, duration_s: float, first_token_s: float) -> Iterator[str]:
+    yield f"Tokens processed: {pace.tokens}"
+    rows = (
+        ("tokens per second", pace.tps, pace.tokens / duration_s, ""),
+        ("execution time", pace.tokens / pace.tps, duration_s, " seconds"),
+        ("time to first token", 1 / pace.tps, first_token_s, " seconds"),
+    )
+    for name, expected, actual, unit in rows:
+        yield f"Expected {name}: {expected:.3f}{unit}"
+        yield f"Serverside {name}: {actual:.3f}{unit}"

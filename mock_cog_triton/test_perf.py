@@ -1,0 +1,20 @@
+"""Load test of the mock: scripts/test_perf.py with ``--target mock`` by default (Python 3.10 or newer).
+
+    python3 mock_cog_triton/test_perf.py --unit batch --duration 10 --tps 100 --n_output_tokens 128 \\
+        --output_method yield --rate 24
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from load.command import main
+from load.options import MOCK
+
+__test__ = False  # For pytest: the name is documented, and no test.
+
+if __name__ == "__main__":
+    sys.exit(main(description=__doc__ or "", target=MOCK))
