@@ -41,6 +41,7 @@ _DECIDED = {
             "enable_prompt_embeds",
             "io_processor_plugin",
             "disable_log_stats",
+            "scheduler_cls",
             "enable_log_requests",
             "aggregate_engine_logging",
         ),

@@ -6,7 +6,6 @@ and all that it makes in a step arrives here as one message. Nothing is detokeni
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 from collections.abc import Mapping
@@ -49,7 +48,4 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
         max_sequence_length=config.model_config.max_model_len,
         max_batch_size=config.scheduler_config.max_num_seqs,
     )
-    # What was loaded stays: the collector need not look through it again at every step.
-    gc.collect()
-    gc.freeze()
     return VllmEngine(client, sink, ready, Adapters(lora_adapters(engine_dir)))

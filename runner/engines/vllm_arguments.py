@@ -39,8 +39,8 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
         "skip_tokenizer_init": True,
         # The model's own sampling defaults would mix with the request's.
         "generation_config": "vllm",
-        # One summary of it is sent with every step: where the slot's metrics come from.
-        "disable_log_stats": False,
+        # ``vllm_scheduler`` tells what the slot's metrics need.
+        "disable_log_stats": True,
     }
 
 

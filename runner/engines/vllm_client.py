@@ -19,6 +19,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.executor import Executor
 
 from errors.vllm import VllmArgumentsRefused, VllmStartFailed
+from runner.engines.vllm_scheduler import TellingAsyncScheduler, TellingScheduler
 
 _REASON_BYTES = 2000
 
@@ -28,7 +29,7 @@ class Client(SyncMPClient):  # type: ignore[misc]
 
     def __init__(self, config: VllmConfig) -> None:
         self._sending = threading.Lock()
-        super().__init__(config, Executor.get_class(config), log_stats=True)
+        super().__init__(config, Executor.get_class(config), log_stats=False)
 
     def _send_input(self, request_type: Any, request: Any) -> None:
         with self._sending:
@@ -42,10 +43,13 @@ class Client(SyncMPClient):  # type: ignore[misc]
 def make_config(arguments: dict[str, Any]) -> VllmConfig:
     """vLLM's configuration. Raises VllmArgumentsRefused."""
     try:
-        return AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     # It raises ValueError, pydantic's errors, AssertionError and what its many parts raise.
     except Exception as exc:
         raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
+    scheduler = config.scheduler_config
+    scheduler.scheduler_cls = TellingAsyncScheduler if scheduler.async_scheduling else TellingScheduler
+    return config
 
 
 def start(config: VllmConfig) -> Client:
