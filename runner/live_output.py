@@ -123,7 +123,9 @@ def join_cog() -> None:
     if getattr(original, "reaches_live_outputs", False):
         return
 
-    def run_coroutine_threadsafe(coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Future[Any]:
+    def run_coroutine_threadsafe(
+        coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
+    ) -> Future[Any]:
         is_prediction = getattr(coro, "__name__", "") == _PREDICTION
         future = _run_here(coro) if is_prediction else original(coro, loop)
         cancel_coroutine = future.cancel

@@ -35,7 +35,7 @@ from engine.gpu import detected_sm
 from engine.store import open_engine
 from errors.base import CodedError
 
-PHASES = ("model", "in-process", "stack", "openai", "cancel", "preflight")
+PHASES = ("model", "in-process", "stack", "openai", "cancel", "preflight", "transformers")
 
 
 class Proof:
@@ -172,6 +172,31 @@ def run_openai(proof: Proof) -> None:
         load(proof, [("openai", url)])
 
 
+def run_transformers(proof: Proof) -> None:
+    """The transformers engine on the same model: its continuous batching beside its static batch."""
+    options = proof.options
+    python = options.transformers_python or options.engine_python
+    config, tar = proof.work / "transformers.yaml", proof.work / "transformers.tar"
+    config.write_text(f"engine: transformers\nmodel_path: {proof.model.name}\ndtype: bfloat16\n")
+    build(config, tar, report=lambda line: None)
+    streams = min(256, max(options.streams))
+    program = [python, str(HERE / "static_batch.py"), str(proof.model), str(proof.workload)]
+    program += ["--streams", str(streams), "--tokens", str(options.tokens)]
+    answer = subprocess.run(program, capture_output=True, text=True, timeout=400)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr[-1500:])
+    proof.row(json.loads(answer.stdout.splitlines()[-1]))
+    settings = {"COG_WEIGHTS": str(tar), "COG_TRITON_ENGINE_PYTHON": python}
+    with servers.stack(proof.work, "transformers", settings) as (_, seconds):
+        proof.facts["transformers_start_s"] = seconds
+        proof.say(f"transformers engine: READY after {seconds:.1f} s")
+        triton = f"http://{servers.HOST}:{servers.TRITON_PORT}"
+        measure("slot", triton, proof.workload, streams, 64)
+        for count in (1, streams, streams):
+            result = measure("slot", triton, proof.workload, count, options.tokens)
+            proof.row({**result, "target": "transformers, slot"})
+
+
 def load(proof: Proof, targets: list[tuple[str, str]]) -> None:
     """Each load on each target in turn; at 256 streams three times."""
     options = proof.options
@@ -253,6 +278,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--engine-python", required=True, help="the Python of an environment with vLLM")
+    parser.add_argument("--transformers-python", help="the Python of a transformers environment")
     parser.add_argument(
         "--tokenizer", type=Path, required=True, help="a folder with a tokenizer of 32,000 tokens"
     )
@@ -279,6 +305,7 @@ def main() -> int:
         "stack": run_stack,
         "in-process": run_in_process,
         "openai": run_openai,
+        "transformers": run_transformers,
     }
     for name, step in steps.items():
         if name in proof.options.phases:
