@@ -149,10 +149,6 @@ def run_stack(proof: Proof) -> None:
         load(proof, [("slot", triton), ("sse", url), ("json", url)])
         if "cancel" in proof.options.phases:
             cancel(proof, triton)
-    if proof.options.cold:
-        with servers.stack(proof.work, "stack-again", settings) as (_, seconds):
-            proof.facts["third_start_s"] = seconds
-            proof.say(f"third start: READY after {seconds:.1f} s")
 
 
 def run_openai(proof: Proof) -> None:
