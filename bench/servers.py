@@ -28,8 +28,8 @@ class Stack:
 
 
 @contextmanager
-def whole_stack(engine_dir: Path, folder: Path) -> Iterator[Stack]:
-    """The runner's Cog server with Triton on an engine."""
+def whole_stack(engine_dir: Path, folder: Path, engine_python: str = sys.executable) -> Iterator[Stack]:
+    """The runner's Cog server with Triton on an engine. The paced engine needs no engine environment."""
     http, grpc, metrics = free_ports(3)
     extra = {
         "ENGINE_DIR": str(engine_dir),
@@ -39,7 +39,7 @@ def whole_stack(engine_dir: Path, folder: Path) -> Iterator[Stack]:
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
-        "COG_TRITON_ENGINE_PYTHON": sys.executable,  # The paced engine needs no engine environment.
+        "COG_TRITON_ENGINE_PYTHON": engine_python,
     }
     with _server("runner", folder, extra) as server:
         yield Stack(server.url, f"http://{HOST}:{http}", f"http://{HOST}:{metrics}", server.pid)

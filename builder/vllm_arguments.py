@@ -1,4 +1,4 @@
-"""Arguments of vLLM's engine in a build config: which there are, of what type, and which are not the caller's.
+"""Arguments of vLLM's engine in a build config: which there are, their types, and what is not the caller's.
 
 ``vllm_arguments.json`` is written by ``scripts/list_vllm_arguments.py`` from the pinned vLLM itself.
 """

@@ -1,7 +1,7 @@
 """Every error code of the project, once: ``E[category][subcategory][sequence] Name: sentence``.
 
-Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton
-arguments, 12xx build config, 13xx engine artifact, 14xx image, 15xx load test; 21xx Triton, 22xx vLLM, 23xx engine
+Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton arguments,
+12xx build config, 13xx engine artifact, 14xx image, 15xx load test; 21xx Triton, 22xx vLLM, 23xx engine
 build, 24xx TensorRT-LLM, 25xx registry. ``python -m errors`` prints the table that the README holds.
 """
 

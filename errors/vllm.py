@@ -31,7 +31,9 @@ class VllmStartFailed(CodedError):
 class VllmRequestFailed(CodedError):
     code = "E2204"
     summary = "vLLM failed on this request alone"
-    template = "vLLM ended this request with {reason!r}; send it again, and look into Triton's log if it fails again."
+    template = (
+        "vLLM ended this request with {reason!r}; send it again, and if that fails too see Triton's log."
+    )
 
 
 class VllmEngineDied(CodedError):

@@ -1,4 +1,4 @@
-"""Writes builder/vllm_arguments.json: the arguments that the pinned vLLM's engine takes, with types and bounds.
+"""Writes builder/vllm_arguments.json: what arguments the pinned vLLM's engine takes, with types and bounds.
 
     PYTHON_WITH_VLLM scripts/list_vllm_arguments.py [--check]
 

@@ -6,8 +6,8 @@ in the step that made them, and a request is reported finished after its cache b
 
 NOTE: ``ContinuousBatchingManager`` offers no arguments for these. Its attributes ``output_router``,
 ``background_thread_status`` and ``logit_processor`` are replaced before the loop starts, and the
-scheduler is found by name in ``SCHEDULER_MAPPING``, on a GPU the runner in ``ModelRunner``: tests/runner/engines/test_transformers_library.py
-notices when that changes.
+scheduler is found by name in ``SCHEDULER_MAPPING``, on a GPU the runner by its class's name in the library's
+module: tests/runner/engines/test_transformers_library.py notices when that changes.
 """
 
 from __future__ import annotations

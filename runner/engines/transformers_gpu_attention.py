@@ -1,7 +1,8 @@
 """Attention of a packed batch on a GPU, by the flash attention that PyTorch itself carries.
 
-Without a flash attention package the library attends with ``sdpa`` over the keys of all requests at once, which is ten
-times slower at 256 streams. PyTorch has the kernel for sequences in a row; this hands it the paged cache's keys.
+Without a flash attention package the library attends with ``sdpa`` over the keys of all requests at once,
+which is ten times slower at 256 streams. PyTorch has the kernel for sequences in a row; this hands it the
+paged cache's keys.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
-# NOTE: the library takes any name with "flash" in it for one that needs no mask and goes well with CUDA graphs, and one
-# that ends in 2 or 3 for one whose package can also write to the cache.
+# NOTE: the library takes any name with "flash" in it for one that needs no mask and goes well with CUDA
+# graphs, and one that ends in 2 or 3 for one whose package can also write to the cache.
 NAME = "torch_flash_varlen"
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256

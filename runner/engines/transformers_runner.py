@@ -1,7 +1,7 @@
-"""The library's model runner, with tokens chosen after it: what a CUDA graph replays can't depend on requests.
+"""The library's model runner, with tokens chosen after it: what a CUDA graph replays knows no requests.
 
-The graph holds the forward pass and the argmax, which is the token of a plain greedy request. Where a step has
-requests that sample, penalize or forbid, their tokens are chosen here from the scores that the graph has left.
+The graph holds the forward pass and the argmax, which is the token of a plain greedy request. Where a step
+has requests that sample, penalize or forbid, their tokens are chosen here, from the scores the graph left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.engines.transformers_sampling import SamplingProcessor
 
 
 class ChoosingRunner(ModelRunner):  # type: ignore[misc]
-    """Made in the place of ``ModelRunner``; ``sampler`` must leave the scores as they are (``is_deferred``)."""
+    """Takes the place of ``ModelRunner``; ``sampler`` must leave the scores as they are (``is_deferred``)."""
 
     def __init__(self, sampler: SamplingProcessor, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -29,8 +29,8 @@ class ChoosingRunner(ModelRunner):  # type: ignore[misc]
         super().compute_batch(model, batch_data)
         io = self.inputs_and_outputs
         seen = self._sampler.seen
-        # NOTE: capturing a graph runs the step twice: once for its result, once to be recorded, where nothing is
-        # computed; the memory of the second is what each replay fills.
+        # NOTE: capturing a graph runs the step twice: once for its result, once to be recorded, where nothing
+        # is computed; the memory of the second is what each replay fills.
         if len(seen) == 2:
             self._graph_scores[io._get_graph_key()] = seen[1]
         count = self._sampler.count

@@ -33,8 +33,8 @@ _NUCLEUS_CANDIDATES = 1024
 class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     """Applies each request's ``Sampling`` to its row of scores.
 
-    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so asynchronous batching
-    can't be on: it prepares the next step before this one's tokens are known.
+    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so asynchronous
+    batching can't be on: it prepares the next step before this one's tokens are known.
     """
 
     supported_kwargs: Mapping[str, type] = {}

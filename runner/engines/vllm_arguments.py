@@ -60,8 +60,8 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
         values["VLLM_HOST_IP"] = "127.0.0.1"
     if cache_dir:
         values |= {
-            "VLLM_CACHE_ROOT": os.path.join(cache_dir, "vllm"),
-            "TRITON_CACHE_DIR": os.path.join(cache_dir, "triton"),
+            "VLLM_CACHE_ROOT": f"{cache_dir}/vllm",
+            "TRITON_CACHE_DIR": f"{cache_dir}/triton",
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)

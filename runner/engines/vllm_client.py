@@ -70,7 +70,7 @@ def start(config: VllmConfig) -> Client:
 
 
 class _RootCause(logging.Handler):
-    """Writes logged exceptions to a file. The engine core inherits it with the fork, so the first is its cause.
+    """Writes logged exceptions to a file. The engine core inherits it with the fork: the first is its cause.
 
     NOTE: the exception that reaches us says only that the cause is in the log above.
     """

@@ -49,7 +49,8 @@ class VllmEngine:
         self._running[message.request_id] = Running(request)
         try:
             self._client.add_request(message)
-        except Exception as exc:  # vLLM's EngineDeadError, or what its socket raises
+        # vLLM's EngineDeadError, or what its socket raises; so below.
+        except Exception as exc:  # noqa: BLE001
             self._fail(message.request_id, VllmEngineDied(reason=exc))
 
     def cancel(self, request_id: int) -> None:
@@ -70,7 +71,7 @@ class VllmEngine:
         try:
             while True:
                 self._take(self._client.get_output())
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001
             if not self._is_closed:
                 self._sink.broken(VllmEngineDied(reason=exc))
 
@@ -128,7 +129,7 @@ class VllmEngine:
             try:
                 self._client.abort_requests(keys)
                 self._client.wait_until_heard()
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001
                 if not self._is_closed:
                     self._sink.broken(VllmEngineDied(reason=exc))
                 return

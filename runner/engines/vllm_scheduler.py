@@ -26,7 +26,7 @@ class _Telling:
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
-        """What the slot asks of it; always after the last step before a rest, so that what is told stays true."""
+        """What the slot wants to know; always after the last step before a rest, so that it stays true."""
         now_s = time.monotonic()
         if self.running and now_s < self._due_s:
             return None

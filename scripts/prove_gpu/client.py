@@ -2,9 +2,9 @@
 
     python client.py TARGET URL WORKLOAD.json --streams 256 --tokens 512
 
-Targets: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions, streamed). All that
-comes is kept with its time and read after the last stream has ended, so that the reading costs the server nothing.
-Standard library only. Prints one JSON line.
+Targets: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions, streamed).
+All that comes is kept with its time and read after the last stream has ended, so that the reading costs the
+server nothing. Standard library only. Prints one JSON line.
 """
 
 from __future__ import annotations

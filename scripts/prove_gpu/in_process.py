@@ -1,9 +1,9 @@
-"""The engine called in its own process, with nothing of ours around it: what everything else is measured against.
+"""The engine called in its own process, nothing of ours around it: what all else is measured against.
 
     ENGINE_PYTHON scripts/prove_gpu/in_process.py ENGINE WORKLOAD.json RESULT.json --mode llm|async
 
-``llm`` is vLLM's ``LLM.generate`` over the whole batch; ``async`` its ``AsyncLLM`` with a stream each, which tells
-when the first token came. Detokenization is off in both. Prints a JSON line per run.
+``llm`` is vLLM's ``LLM.generate`` over the whole batch; ``async`` its ``AsyncLLM`` with a stream each, which
+tells when the first token came. Detokenization is off in both. Prints a JSON line per run.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ async def _async(arguments: dict[str, Any], work: dict[str, Any]) -> list[dict[s
     from vllm.v1.engine.async_llm import AsyncLLM
 
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-    number = 0
 
     async def one(ids: list[int], tokens: int, key: str) -> tuple[float, list[int]]:
         started_s, first_s = time.perf_counter(), 0.0
@@ -87,8 +86,7 @@ async def _async(arguments: dict[str, Any], work: dict[str, Any]) -> list[dict[s
         return first_s, answer
 
     runs = []
-    for load in work["loads"]:
-        number += 1
+    for number, load in enumerate(work["loads"]):
         started_s = time.perf_counter()
         streams = [
             one(ids, load["tokens"], f"{number}-{index}")

@@ -2,8 +2,8 @@
 
     ENGINE_PYTHON scripts/prove_gpu/known_model.py FOLDER --shape 1b --tokenizer FOLDER
 
-The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside what
-the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t`` always comes
+The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
+what the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t`` comes
 ``next(t)``, by a margin that no rounding overcomes. Whoever mixes up, loses or repeats a token is found.
 """
 
