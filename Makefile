@@ -7,22 +7,24 @@
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
+#   VLLM_PYTHON      for `make test-gpu`, the Python that has requirements/vllm.txt (else .venv-vllm/bin/python)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test bench lint format lock clean
+.PHONY: help setup demo serve test test-gpu bench lint format lock clean
 MAKEFLAGS += --no-print-directory
 
+VLLM_PYTHON ?= .venv-vllm/bin/python
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py)
-LOCKS := serving engine test dev torch-cuda
+LOCKS := serving engine vllm test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make the two environments, or bring them up to date
 	@for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
@@ -46,6 +48,11 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+test-gpu: setup ## on a machine with a GPU: prove the vLLM engine and the stack on it (VLLM_PYTHON)
+	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
+	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
+		--transformers-python $(abspath .venv-engine/bin/python) --work .cache/prove-gpu --streams 1 32 64 --tokens 128
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
 	@$(RUN) bench $(BENCH)

@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
 
     async def post(self, path: str, body: bytes, timeout_s: float) -> int:
-        """Ask; the answer's status. Raises asyncio.TimeoutError after that long a silence, ConnectionError."""
+        """Ask; the answer's status. Raises asyncio.TimeoutError after such a silence, ConnectionError."""
         self.is_free = False
         self._timeout_s = timeout_s
         head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -3,9 +3,9 @@
     .venv/bin/python scripts/compare_engines.py hf=engines/hf vllm=engines/vllm@.venv-vllm/bin/python
 
 Each engine is NAME=PLACE[@PYTHON]: an engine folder or engine.tar, and the Python of its engine environment
-(else that of `make setup`). Any kinds, so also TensorRT-LLM, where you have it: the same model should be in all
-of them. Time to first token, inter-token latency and throughput by concurrency are printed as a table; --report
-writes them as one HTML page with charts, --json as data.
+(else that of `make setup`). Any kinds, so also TensorRT-LLM, where you have it: the same model should be in
+all of them. Time to first token, inter-token latency and throughput by concurrency are printed as a table;
+--report writes them as one HTML page with charts, --json as data.
 """
 
 from __future__ import annotations

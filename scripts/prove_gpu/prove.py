@@ -1,6 +1,6 @@
 """Proves on a GPU that every stream is exact, and measures what the stack takes of the engine's speed.
 
-    .venv/bin/python scripts/prove_gpu/prove.py --engine-python VLLM_PYTHON --tokenizer FOLDER --work FOLDER
+    .venv/bin/python scripts/prove_gpu/prove.py --engine-python VLLM_PYTHON --work FOLDER
 
 A model of a real shape with random weights is made, whose every token is known in advance (known_model.py),
 built into a vLLM engine.tar by our builder and measured in one run: called in its own process, through our
@@ -29,13 +29,14 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 
 import servers
 from client import measure
-from workload import write_workload
+from known_load import write_workload
 
 from builder.build import build
 from engine.gpu import detected_sm
 from engine.store import open_engine
 from errors.base import CodedError
 
+TOKENIZER = ROOT / "builder" / "examples" / "tiny" / "model"
 PHASES = ("model", "in-process", "stack", "openai", "cancel", "preflight", "transformers")
 
 
@@ -276,11 +277,9 @@ def main() -> int:
     )
     parser.add_argument("--engine-python", required=True, help="the Python of an environment with vLLM")
     parser.add_argument("--transformers-python", help="the Python of a transformers environment")
-    parser.add_argument(
-        "--tokenizer", type=Path, required=True, help="a folder with a tokenizer of 32,000 tokens"
-    )
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder with tokenizer.json")
     parser.add_argument("--work", type=Path, required=True, help="a folder for models, engines and logs")
-    parser.add_argument("--shape", default="1b", help="1b or 8b")
+    parser.add_argument("--shape", default="1b", help="1b, 8b or tiny")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 256, 512])
     parser.add_argument("--tokens", type=int, default=512, help="output tokens a stream")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")

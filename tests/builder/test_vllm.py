@@ -35,10 +35,10 @@ def refusal(**given: Any) -> str:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"max_num_seq": 8}, "E1202 UnknownBuildKey: max_num_seq is not a key of vLLM 0.24.0's engine arguments; did you mean max_num_seqs?"),
+        ({"max_num_seq": 8}, "is not a key of vLLM 0.24.0's engine arguments; did you mean max_num_seqs?"),
         ({"tensor_paralel_size": 2}, "did you mean tensor_parallel_size?"),
         ({"worker_use_ray": True}, "write distributed_executor_backend: ray"),
-        ({"gpu_memory_utilization": 1.5}, "E1203 InvalidBuildValue: vllm.gpu_memory_utilization must be at most 1, but is 1.5"),
+        ({"gpu_memory_utilization": 1.5}, "vllm.gpu_memory_utilization must be at most 1, but is 1.5"),
         ({"gpu_memory_utilization": 0}, "must be above 0, but is 0"),
         ({"gpu_memory_utilization": float("nan")}, "must be a finite number"),
         ({"tensor_parallel_size": 0}, "must be at least 1, but is 0"),

@@ -1,7 +1,7 @@
 """Stands in for a GPU under the real vLLM: an executor that knows the next token without a model.
 
-The next token is always ``(token + 1) % vocabulary``. Everything else is vLLM's own: engine core process, sockets,
-scheduler, KV cache blocks, stop conditions. Named by ``distributed_executor_backend`` in ``engine_args.json``.
+The next token is always ``(token + 1) % vocabulary``. Everything else is vLLM's own: engine core process,
+sockets, scheduler, KV cache blocks, stop conditions. ``distributed_executor_backend`` names it.
 """
 
 from __future__ import annotations

@@ -33,10 +33,11 @@ def describe(name):
     thing = getattr(importlib.import_module(module), kind)
     if hasattr(thing, "__members__"):
         return {key: int(value) for key, value in thing.__members__.items()}
-    methods = {key: [name for name in inspect.signature(value).parameters]
-               for key, value in inspect.getmembers(thing, inspect.isfunction)
-               if key in ("get_output", "add_request", "abort_requests", "is_sleeping", "shutdown", "_send_input")}
-    return {"fields": [*getattr(thing, "__struct_fields__", getattr(thing, "__dataclass_fields__", {}))], **methods}
+    used = ("get_output", "add_request", "abort_requests", "is_sleeping", "shutdown", "_send_input")
+    methods = {key: [*inspect.signature(value).parameters]
+               for key, value in inspect.getmembers(thing, inspect.isfunction) if key in used}
+    fields = getattr(thing, "__struct_fields__", getattr(thing, "__dataclass_fields__", {}))
+    return {"fields": [*fields], **methods}
 print(json.dumps({name: describe(name) for name in sys.argv[1:]}))
 """
 
