@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,11 @@ _NOUNS = {
     "object": "a mapping",
     "null": "empty",
 }
-_BOUNDS = {
-    "ge": ("at least {}", lambda value, bound: value >= bound),
-    "gt": ("above {}", lambda value, bound: value > bound),
-    "le": ("at most {}", lambda value, bound: value <= bound),
-    "lt": ("below {}", lambda value, bound: value < bound),
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("at least {}", operator.ge),
+    "gt": ("above {}", operator.gt),
+    "le": ("at most {}", operator.le),
+    "lt": ("below {}", operator.lt),
 }
 
 

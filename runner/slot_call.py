@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,16 @@ class Call:
         self._in_use = threading.Lock()
         """Held where the last response may go out, or must not."""
 
-    def respond(self, batch_index: int, tokens: list[int], end: End | None) -> None:
+    def respond(
+        self, batch_index: int, tokens: list[int], end: End | None, log_probs: LogProbs | None = None
+    ) -> None:
         """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
         outputs = [] if error else self._outputs(batch_index, tokens, end)
+        if log_probs is not None and not error:
+            outputs += log_probs.outputs()
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
@@ -63,10 +68,34 @@ class Call:
         return outputs
 
 
+@dataclass(frozen=True)
+class LogProbs:
+    """Of the tokens of one response, and the sum of all so far."""
+
+    values: list[float]
+    total: float
+
+    def outputs(self) -> list[Any]:
+        return [
+            pb_utils.Tensor("output_log_probs", np.array([[self.values]], dtype=np.float32)),
+            pb_utils.Tensor("cum_log_probs", np.array([[self.total]], dtype=np.float32)),
+        ]
+
+
 class Generation:
     """One row of a Triton request, from submit to its last response."""
 
-    __slots__ = ("batch_index", "call", "collected", "is_cancelled", "request", "request_id", "stream")
+    __slots__ = (
+        "batch_index",
+        "call",
+        "collected",
+        "is_cancelled",
+        "log_probs",
+        "request",
+        "request_id",
+        "stream",
+        "total_log_prob",
+    )
 
     def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
         self.request_id = request_id
@@ -76,14 +105,26 @@ class Generation:
         self.stream = Stream(self._respond)
         self.collected = list(request.submit.input_ids) if request.includes_input else []
         self.is_cancelled = False
+        self.log_probs: list[float] = []
+        """Of tokens not sent yet, where the request wants them."""
+        self.total_log_prob = 0.0
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if self.request.is_streaming:
-            self.call.respond(self.batch_index, tokens, end)
+            self.call.respond(self.batch_index, tokens, end, self._take_log_probs(len(tokens)))
             return
         self.collected += tokens
         if end is not None:
-            self.call.respond(self.batch_index, self.collected, end)
+            log_probs = self._take_log_probs(len(self.log_probs))
+            self.call.respond(self.batch_index, self.collected, end, log_probs)
+
+    def _take_log_probs(self, count: int) -> LogProbs | None:
+        if not self.request.submit.wants_log_probs:
+            return None
+        values = self.log_probs[:count]
+        del self.log_probs[:count]
+        self.total_log_prob += sum(values)
+        return LogProbs(values, self.total_log_prob)
 
 
 def _error(end: End | None) -> Any | None:

@@ -23,7 +23,6 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
 
 _UNSUPPORTED_SCALARS = (
-    "return_log_probs",
     "return_context_logits",
     "return_generation_logits",
     "return_kv_cache_reuse_stats",
@@ -51,6 +50,7 @@ _UNSUPPORTED_TENSORS = (
 )
 _NO_ENGINE_REMEDY = "leave it out"
 _ENGINES_WITH_ADAPTERS = ("vllm",)
+_ENGINES_WITH_LOG_PROBS = ("vllm",)
 _GREEDY_TOP_K = 1
 
 
@@ -154,6 +154,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         stop_words=row.words("stop_words_list", ready.vocab_size),
         bad_words=row.words("bad_words_list", ready.vocab_size),
         lora_name=_lora_name(row, ready.engine_kind),
+        wants_log_probs=_wants_log_probs(row, ready.engine_kind),
     )
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
@@ -202,6 +203,13 @@ def _sampling(row: Row) -> Sampling:
         length_penalty=row.number("len_penalty", default=1.0),
         seed=None if seed is None else int(seed),
     )
+
+
+def _wants_log_probs(row: Row, engine_kind: str) -> bool:
+    wanted = bool(row.scalar("return_log_probs"))
+    if wanted and engine_kind not in _ENGINES_WITH_LOG_PROBS:
+        raise _unsupported("return_log_probs", wanted, engine_kind)
+    return wanted
 
 
 def _lora_name(row: Row, engine_kind: str) -> str | None:

@@ -157,6 +157,11 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
             self._running.crash(error)
 
 
+def needs_chosen_after(model: PreTrainedModel) -> bool:
+    """Whether tokens are chosen after the library's step (``ChoosingRunner``): a CPU replays nothing."""
+    return bool(model.device.type != "cpu")
+
+
 class Batching:
     """Continuous batching of one model, its loop running in a thread of the library's."""
 
@@ -170,7 +175,7 @@ class Batching:
         )
         manager.output_router = _Router(self.running, manager)
         manager.background_thread_status = self._status = _Status(self.running)
-        is_deferred = model.device.type != "cpu"
+        is_deferred = needs_chosen_after(model)
         sampler = SamplingProcessor(self.running, is_deferred=is_deferred)
         processors = LogitsProcessorList([sampler])
         manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)

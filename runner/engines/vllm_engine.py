@@ -78,6 +78,7 @@ class VllmEngine:
     def _take(self, outputs: EngineCoreOutputs) -> None:
         """Pass on one step: all its tokens in one call, then what ended."""
         new: list[tuple[int, list[int]]] = []
+        log_probs: list[tuple[int, list[float]]] = []
         ended: list[EngineCoreOutput] = []
         for output in outputs.outputs:
             request = self._running.get(output.request_id)
@@ -86,10 +87,15 @@ class VllmEngine:
             tokens, is_stopped = request.take(output.new_token_ids)
             if tokens:
                 new.append((request.request_id, tokens))
+                if output.new_logprobs is not None:
+                    values = output.new_logprobs.logprobs[: len(tokens), 0].tolist()
+                    log_probs.append((request.request_id, values))
             if is_stopped:
                 self._abort(output.request_id, "stop")
             elif output.finish_reason is not None:
                 ended.append(output)
+        if log_probs:
+            self._sink.log_probs(log_probs)
         if new:
             self._sink.tokens(new)
         for output in ended:
@@ -100,7 +106,7 @@ class VllmEngine:
     def _end(self, output: EngineCoreOutput) -> None:
         """Report a request that vLLM has ended: it has freed what the request held."""
         request = self._running.get(output.request_id)
-        reason = request and request.reason(output)
+        reason = None if request is None else request.reason(output)
         if reason is None:
             self._fail(output.request_id, VllmRequestFailed(reason=str(output.finish_reason)))
         else:

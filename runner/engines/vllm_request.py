@@ -76,6 +76,8 @@ def _sampling_params(request: Submit) -> SamplingParams:
         stop_token_ids=_stop_ids(request),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
+        # 0: of the chosen token alone.
+        logprobs=0 if request.wants_log_probs else None,
         detokenize=False,
         skip_clone=True,
     )

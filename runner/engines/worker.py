@@ -29,6 +29,7 @@ from runner.engines.messages import (
     Failed,
     Finished,
     FinishReason,
+    LogProbs,
     StartFailed,
     Statistics,
     Submit,
@@ -54,6 +55,9 @@ class SocketSink:
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self._sender.send(Tokens(list(new)))
+
+    def log_probs(self, new: Iterable[tuple[int, list[float]]]) -> None:
+        self._sender.send(LogProbs(list(new)))
 
     def finished(self, request_id: int, reason: FinishReason) -> None:
         self._sender.send(Finished(request_id, reason))

@@ -222,7 +222,7 @@ def test_a_broken_model_is_refused_and_leaves_nothing(
          ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
         ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
         ({"model_id": "a", "build": {"output_dir": "o"}}, EngineKindUnavailable, "tensorrt_llm engines"),
-        ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers and paced"),
+        ({"model_id": "a", "engine": "tensorrt_llm"}, EngineKindUnavailable, "it builds transformers"),
         ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),
         ({"model_path": "nothing"}, ModelPathInvalid, "is not a folder"),
         ({"model_path": "link"}, ModelPathInvalid, "leads out of"),

@@ -85,6 +85,14 @@ def test_bad_words_are_vllms(engine: EngineProcess, listening: Listening) -> Non
     assert ended(engine, listening, Submit(9, [7], 3, GREEDY, bad_words=[[9]]))[0] == [8, 10, 11]
 
 
+def test_log_probs_come_for_who_wants_them(engine: EngineProcess, listening: Listening) -> None:
+    engine.send(Submit(12, [7], 4, GREEDY))
+    wanting = Submit(11, [7], 50, GREEDY, stop_words=[[9, 10]], wants_log_probs=True)
+    assert ended(engine, listening, wanting)[0] == [8, 9, 10]
+    assert listening.log_probs(11) == [-0.008, -0.009, -0.01]
+    assert listening.log_probs(12) == []
+
+
 def test_an_adapter_is_found_by_name(engine: EngineProcess, listening: Listening) -> None:
     assert ended(engine, listening, Submit(10, [7], 1, GREEDY, lora_name="french"))[1] == "length"
 

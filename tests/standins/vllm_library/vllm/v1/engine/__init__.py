@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,8 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=
 class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     request_id: str
     new_token_ids: list[int]
+    new_logprobs: Any = None
+    """``LogprobsLists``: its ``logprobs`` [tokens, 1] are the chosen tokens'."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 

@@ -6,7 +6,10 @@ import logging
 import queue
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import SchedulerStats
@@ -89,9 +92,11 @@ class SyncMPClient:
         if prompt[-1] == BREAKS_THE_ENGINE:
             return None
         if prompt[-1] == FAILS_ALONE:
-            return EngineCoreOutput(request.request_id, [], FinishReason.ERROR)
+            return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
         made.append(self._next([*prompt, *made], parameters))
         output = EngineCoreOutput(request.request_id, made[-1:])
+        if parameters.logprobs is not None:
+            output.new_logprobs = SimpleNamespace(logprobs=np.array([[-made[-1] / 1000]]))
         if len(made) < parameters.min_tokens:
             return output
         if made[-1] in (parameters.stop_token_ids or []):
