@@ -23,43 +23,48 @@ class Stack:
 
     cog_url: str
     triton_url: str
-    metrics_url: str
     session: int
 
 
 @contextmanager
 def whole_stack(engine_dir: Path, folder: Path, engine_python: str = sys.executable) -> Iterator[Stack]:
-    """The runner's Cog server with Triton on an engine. The paced engine needs no engine environment."""
+    """The runner's Cog server with Triton on an engine, ready. The paced engine needs no engine library."""
+    (http,) = free_ports(1)
+    extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HTTP_PORT": str(http)}
+    extra["COG_TRITON_ENGINE_PYTHON"] = engine_python
+    with starting_stack(folder, extra) as server:
+        server.wait_ready(_READY_TIMEOUT_S)
+        yield Stack(server.url, f"http://{HOST}:{http}", server.pid)
+
+
+@contextmanager
+def starting_stack(folder: Path, extra: Mapping[str, str]) -> Iterator[CogServer]:
+    """The runner's Cog server, just started: wait until it is ready. ``extra`` may name Triton's ports."""
     http, grpc, metrics = free_ports(3)
-    extra = {
-        "ENGINE_DIR": str(engine_dir),
-        "COG_WEIGHTS": "",
+    surroundings = {
         "COG_TRITON_CACHE": str(folder / "cache"),
         "TRITON_HOST": HOST,
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
-        "COG_TRITON_ENGINE_PYTHON": engine_python,
+        "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }
-    with _server("runner", folder, extra) as server:
-        yield Stack(server.url, f"http://{HOST}:{http}", f"http://{HOST}:{metrics}", server.pid)
+    with _server("runner", folder, {**surroundings, **extra}) as server:
+        yield server
 
 
 @contextmanager
 def mock(folder: Path) -> Iterator[Stack]:
-    """Cog with the runner of ``mock_cog_triton``; it has no Triton."""
+    """Cog with the runner of ``mock_cog_triton``, ready; it has no Triton."""
     with _server("mock_cog_triton", folder, {}) as server:
-        yield Stack(server.url, "", "", server.pid)
+        server.wait_ready(_READY_TIMEOUT_S)
+        yield Stack(server.url, "", server.pid)
 
 
-@contextmanager
-def _server(kind: str, folder: Path, extra: Mapping[str, str]) -> Iterator[CogServer]:
+def _server(kind: str, folder: Path, extra: Mapping[str, str]) -> CogServer:
     (port,) = free_ports(1)
     extra = {"COG_MAX_CONCURRENCY": str(MOST_STREAMS), **extra}
-    log_path = folder / f"{kind}.log"
-    with CogServer(kind, host=HOST, port=port, log_path=log_path, extra=extra) as server:
-        server.wait_ready(_READY_TIMEOUT_S)
-        yield server
+    return CogServer(kind, host=HOST, port=port, log_path=folder / f"{kind}.log", extra=extra)
 
 
 def free_ports(count: int) -> list[int]:

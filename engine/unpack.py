@@ -51,6 +51,7 @@ class _NewFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._made = {folder}
         with writing(folder):
             folder.mkdir()
 
@@ -59,7 +60,9 @@ class _NewFiles:
         path = self._folder / member.name
         require_space(self._folder, member.size_bytes)
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent not in self._made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._made.add(path.parent)
             # NOTE: never preallocated, so that after a power loss a file whose data did not reach the disk
             # is too short, and loading the engine notices it without reading it.
             file = path.open("xb", buffering=0)

@@ -107,8 +107,8 @@ def _warnings(run: Run) -> Iterable[str]:
     late_s = max((record.sent_s - record.scheduled_s for record in run.records), default=0.0)
     if late_s > _LATE_S:
         yield (
-            f"a request was sent {late_s * 1000:.0f} ms late: this side is too slow for the plan "
-            "(more --processes may help); latencies count from the planned time all the same"
+            f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy processors, or "
+            "--processes too few); latencies count from the planned time all the same"
         )
     load = run.client_cpu_s / (run.duration_s * run.processes) if run.duration_s else 0.0
     if load > _BUSY_CLIENT:

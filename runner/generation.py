@@ -17,6 +17,7 @@ from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
+from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import Event, TritonClient
 
 FinishReason = Literal["stop", "length", "end"]
@@ -67,10 +68,22 @@ class GenerationRequest:
 class Generation:
     """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
 
-    def __init__(self, request: GenerationRequest, model: ModelFacts, client: TritonClient) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ModelFacts,
+        client: TritonClient,
+        *,
+        budget: TimeBudget | None = None,
+        asks_slot: bool = False,
+    ) -> None:
+        """``asks_slot`` for the phases of ``budget`` that only the slot knows."""
         self._request = request
+        self.budget = budget or TimeBudget(Untold())
+        self._asks_slot = asks_slot
         self._model = model
         self._client = client
+        self._end_ids = frozenset(model.end_ids)
         self._detokenizer = Detokenizer(model.tokenizer)
         self._stop = StopFilter(request.stop_sequences)
         self._started_s = time.perf_counter()
@@ -96,18 +109,22 @@ class Generation:
     async def text(self) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
         inputs = await self._inputs()
-        async with aclosing(self._client.generate(inputs)) as batches:
-            async for events in batches:
-                text = self._take(events)
-                if text:
-                    yield text
-                if self._is_over():
-                    break
-        if not self._is_over():
-            raise TritonUnavailable(reason="its stream ended before the last token")
-        self._ended_s = time.perf_counter()
-        if rest := self._finish():
-            yield rest
+        inputs |= self.budget.sent(asks_slot=self._asks_slot)
+        try:
+            async with aclosing(self._client.generate(inputs)) as batches:
+                async for events in batches:
+                    text = self._take(events)
+                    if text:
+                        yield text
+                    if self._is_over():
+                        break
+            if not self._is_over():
+                raise TritonUnavailable(reason="its stream ended before the last token")
+            self._ended_s = time.perf_counter()
+            if rest := self._finish():
+                yield rest
+        finally:
+            self.budget.closed()
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
@@ -115,7 +132,9 @@ class Generation:
     async def _inputs(self) -> dict[str, Any]:
         """The slot's tensors. Raises E1002 if the prompt leaves no room."""
         model, request, sampling = self._model, self._request, self._request.sampling
+        start_s = time.perf_counter()
         input_ids = await model.encode(request.prompt)
+        self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
         if len(input_ids) > model.max_input_length:
             raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
@@ -150,19 +169,23 @@ class Generation:
 
     def _take(self, events: list[Event]) -> str:
         """The text that a batch of events makes certain; notes the finish reason."""
+        arrived_s = time.perf_counter()
         tokens: list[int] = []
         reason: str | None = None
         for event in events:
             tokens += event.tokens
             reason = event.finish_reason or reason
+        if reason is not None:
+            self.budget.slot_told(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
         if tokens and self._first_token_s is None:
-            self._first_token_s = time.perf_counter()
+            self._first_token_s = arrived_s
         tokens, is_at_end = self._cut_at_end(tokens)
         if is_at_end:
             self.finish_reason = "end"
         elif reason is not None:
             self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
         text = self._stop.push(self._detokenizer.push(tokens))
+        self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._is_stopped():
             self.finish_reason = "stop"
         return text
@@ -185,8 +208,9 @@ class Generation:
 
         NOTE: the engine stops at the first of the end ids by itself; a model may have several.
         """
-        for index, token in enumerate(tokens):
-            if token in self._model.end_ids and not self._is_early(index):
+        has_end = not self._end_ids.isdisjoint(tokens)
+        for index, token in enumerate(tokens) if has_end else ():
+            if token in self._end_ids and not self._is_early(index):
                 self.output_token_count += index + 1
                 return tokens[:index], True
         self.output_token_count += len(tokens)

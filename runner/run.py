@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 from collections.abc import AsyncGenerator, Iterator
 
@@ -16,7 +17,6 @@ from runner.live_output import LiveOutput, Mailbox, join_cog
 from runner.prompt import format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
-from runner.threads import run_many_threads
 
 DEFAULT_MAX_TOKENS = 512
 _SEEDS = 1 << 64
@@ -34,14 +34,15 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         self._mailbox = Mailbox(asyncio.get_running_loop())
         # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each
         # of ours is a string that is compiled anew: 0.6 ms. There are no files; this says so at once.
-        Runner.run.__no_type_check__ = True  # type: ignore[attr-defined]
+        Runner.run.__no_type_check__ = True
         try:
             self._settings = load_settings()
             self._service = Service(self._settings)
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
-        run_many_threads()
+        gc.collect()
+        gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
 
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()
@@ -137,7 +138,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
 
     async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request)
+        generation = self._service.generate(request, asks_slot=logs_performance)
         try:
             async for text in generation.text():
                 yield text
@@ -157,6 +158,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         first_token_s = generation.time_to_first_token_s
         if first_token_s is not None:
             record("time_to_first_token", first_token_s)
+        if logs_performance:
+            for phase, seconds in generation.budget.phases().items():
+                record(f"{phase}_time", seconds)
         if logs_performance and first_token_s is not None:
             print(f"Tokens processed: {generation.output_token_count}")
             print(f"Serverside tokens per second: {generation.tokens_per_second:.2f}")

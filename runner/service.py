@@ -20,6 +20,7 @@ from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import render
 from runner.settings import Settings
+from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import install_triton
 from runner.triton_ports import TritonPorts
@@ -43,6 +44,8 @@ class Service:
         self._log = log
         self._progress = progress
         self._exits = AsyncExitStack()
+        backend = settings.server.get("tensorrt_llm", {}).get("triton_backend", "python")
+        self._untold = Untold(is_slot_ours=backend == "python")
         self.engine: Engine
         self.model: ModelFacts
         self.triton: TritonServer
@@ -66,8 +69,11 @@ class Service:
     async def close(self) -> None:
         await self._exits.aclose()
 
-    def generate(self, request: GenerationRequest) -> Generation:
-        return Generation(request, self.model, self.client)
+    def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
+        """``asks_slot``: also for what only the slot knows of the request's time budget."""
+        return Generation(
+            request, self.model, self.client, budget=TimeBudget(self._untold), asks_slot=asks_slot
+        )
 
     async def is_healthy(self) -> bool:
         """True only while Triton and the engine behind the slot answer."""

@@ -35,7 +35,7 @@ from runner.engines.messages import (
 )
 from runner.engines.process import EngineCommand, EngineProcess
 from runner.relay import End, Relay, Stream
-from runner.slot_call import Call, Generation
+from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
 
@@ -99,9 +99,11 @@ class TritonPythonModel:
             parse_row(tensors, index, self._ready, includes_input=self._includes_input)
             for index in range(rows)
         ]
+        if "runner_seconds" in tensors:
+            observe_runner(self._metrics.phases, tensors["runner_seconds"].reshape(-1).tolist())
         call = Call(sender, request.request_id(), tensors.get("stream_id"), rows)
         for index, row in enumerate(parsed):
-            self._submit(Generation(next(self._ids), row, call, index))
+            self._submit(Generation(next(self._ids), row, call, index, self._metrics.phases))
 
     def _submit(self, generation: Generation) -> None:
         with self._lock:
@@ -184,6 +186,7 @@ class TritonPythonModel:
             with self._lock:
                 generation = self._running.pop(request_id, None)
             if generation is not None:
+                generation.ended_s = time.perf_counter()
                 self._metrics.ended(end)
                 feeds.append((generation.stream, [], end))
         return feeds

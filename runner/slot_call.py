@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +13,14 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from errors.base import CodedError
+from errors.triton_arguments import InvalidTensor
 from runner.relay import End, Stream
+from runner.slot_phases import PhaseTimes
 from runner.slot_request import SlotRequest
+
+_NO_TIMES: Mapping[str, int] = {}
+_COMPLETED = ("end", "stop", "length")
+_LEAST_RUNNER_SECONDS = 2
 
 
 class Call:
@@ -27,13 +36,24 @@ class Call:
         """Held where the last response may go out, or must not."""
 
     def respond(
-        self, batch_index: int, tokens: list[int], end: End | None, log_probs: LogProbs | None = None
+        self,
+        batch_index: int,
+        tokens: list[int],
+        end: End | None,
+        times_ns: Mapping[str, int] = _NO_TIMES,
+        log_probs: LogProbs | None = None,
     ) -> None:
-        """Send one row's tokens; called from the relay's thread only (or before the row is fed to it)."""
+        """Send one row's tokens; called from the relay's thread only (or before the row is fed to it).
+
+        ``times_ns`` are further outputs by name.
+        """
         error = _error(end)
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
         outputs = [] if error else self._outputs(batch_index, tokens, end)
+        outputs += [
+            pb_utils.Tensor(name, np.array([[time_ns]], np.int64)) for name, time_ns in times_ns.items()
+        ]
         if log_probs is not None and not error:
             outputs += log_probs.outputs()
         response = pb_utils.InferenceResponse(outputs, error)
@@ -86,9 +106,12 @@ class Generation:
     """One row of a Triton request, from submit to its last response."""
 
     __slots__ = (
+        "_phases",
+        "arrival_s",
         "batch_index",
         "call",
         "collected",
+        "ended_s",
         "is_cancelled",
         "log_probs",
         "request",
@@ -97,7 +120,13 @@ class Generation:
         "total_log_prob",
     )
 
-    def __init__(self, request_id: int, request: SlotRequest, call: Call, batch_index: int) -> None:
+    def __init__(
+        self, request_id: int, request: SlotRequest, call: Call, batch_index: int, phases: PhaseTimes
+    ) -> None:
+        self.arrival_s = time.perf_counter()
+        self.ended_s = 0.0
+        """When the engine's last word was heard."""
+        self._phases = phases
         self.request_id = request_id
         self.request = request
         self.call = call
@@ -110,13 +139,18 @@ class Generation:
         self.total_log_prob = 0.0
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
-        if self.request.is_streaming:
-            self.call.respond(self.batch_index, tokens, end, self._take_log_probs(len(tokens)))
+        if not self.request.is_streaming:
+            self.collected += tokens
+            tokens = self.collected
+        if end is None:
+            if self.request.is_streaming:
+                self.call.respond(self.batch_index, tokens, None, log_probs=self._take_log_probs(len(tokens)))
             return
-        self.collected += tokens
-        if end is not None:
-            log_probs = self._take_log_probs(len(self.log_probs))
-            self.call.respond(self.batch_index, self.collected, end, log_probs)
+        times_ns = self._times_ns() if self.request.returns_times and not _error(end) else _NO_TIMES
+        self.call.respond(self.batch_index, tokens, end, times_ns, self._take_log_probs(len(self.log_probs)))
+        if end in _COMPLETED:
+            self._phases.observe("engine", self.ended_s - self.arrival_s)
+            self._phases.observe("relay", time.perf_counter() - self.ended_s)
 
     def _take_log_probs(self, count: int) -> LogProbs | None:
         if not self.request.submit.wants_log_probs:
@@ -125,6 +159,23 @@ class Generation:
         del self.log_probs[:count]
         self.total_log_prob += sum(values)
         return LogProbs(values, self.total_log_prob)
+
+    def _times_ns(self) -> dict[str, int]:
+        return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}
+
+
+def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
+    """Take what our runner tells with a request in ``runner_seconds``: when it sent it, what tokenizing took,
+    and what detokenizing took of each request that has ended since. Raises E1103."""
+    if len(seconds) < _LEAST_RUNNER_SECONDS or not all(0 <= each < math.inf for each in seconds):
+        raise InvalidTensor(
+            name="runner_seconds", expected="of two or more numbers of at least 0", value=seconds
+        )
+    sent_s, tokenize_s, *detokenize_s = seconds
+    phases.observe("queue", max(time.perf_counter() - sent_s, 0.0))
+    phases.observe("tokenize", tokenize_s)
+    for each_s in detokenize_s:
+        phases.observe("detokenize", each_s)
 
 
 def _error(end: End | None) -> Any | None:

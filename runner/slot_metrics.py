@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.engines.messages import Statistics
 from runner.relay import End
+from runner.slot_phases import PhaseTimes
 
 _COUNTERS = {
     "cog_triton_slot_requests_total": "Requests submitted to the engine",
@@ -34,6 +35,7 @@ class SlotMetrics:
         self.cancel_requests = 0
         self.tokens = 0
         self.statistics = Statistics(active=0, queued=0)
+        self.phases = PhaseTimes(pb_utils)
         self._ended = dict.fromkeys(_END_REASONS, 0)
         self._published: dict[str, float] = {}
         kinds = pb_utils.MetricFamily
@@ -72,6 +74,7 @@ class SlotMetrics:
             else:
                 self._metrics[key].set(value)
             self._published[key] = value
+        self.phases.publish()
 
 
 def _labels(name: str) -> list[dict[str, str]]:

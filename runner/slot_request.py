@@ -61,6 +61,7 @@ class SlotRequest:
     submit: Submit
     is_streaming: bool
     includes_input: bool
+    returns_times: bool = False
 
 
 class Row:
@@ -161,6 +162,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         submit=submit,
         is_streaming=bool(row.scalar("streaming")),
         includes_input=includes_input if excludes is None else not excludes,
+        returns_times=bool(row.scalar("return_perf_metrics")),
     )
 
 

@@ -22,7 +22,8 @@ class StopFilter:
 
     def __init__(self, stops: Iterable[str]) -> None:
         self.matched: str | None = None
-        self._automaton = _Automaton(stop for stop in stops if stop)
+        stops = [stop for stop in stops if stop]
+        self._automaton = _Automaton(stops) if stops else None
         self._state = 0
         self._held = ""
         self._candidate: tuple[int, str] | None = None
@@ -32,7 +33,7 @@ class StopFilter:
         """The text that may be shown now; of the push that settles a match, what stands before it."""
         if self.matched is not None:
             return ""
-        if self._automaton.first_character is None:
+        if self._automaton is None:
             return text
         unseen = len(self._held)
         text = self._held + text
@@ -48,6 +49,7 @@ class StopFilter:
     def _settles(self, text: str, at: int) -> bool:
         """Follow ``text`` from index ``at``; True, and no further, once nothing can precede the candidate."""
         automaton = self._automaton
+        assert automaton is not None
         while at < len(text):
             if self._state == 0:
                 at = automaton.find_first_character(text, at)
@@ -64,6 +66,7 @@ class StopFilter:
 
     def _keep_back(self, text: str) -> str:
         """Give out ``text`` up to where a stop sequence may have begun."""
+        assert self._automaton is not None
         shown = len(text) - self._automaton.depth[self._state]
         self._held = text[shown:]
         if self._candidate is not None:
@@ -97,13 +100,11 @@ class _Automaton:
         for stop in stops:
             self._add(stop)
         self._link()
-        beginnings = "".join(map(re.escape, self._next[0]))
-        self.first_character = re.compile(f"[{beginnings}]") if beginnings else None
+        self._first_character = re.compile(f"[{''.join(map(re.escape, self._next[0]))}]")
 
     def find_first_character(self, text: str, at: int) -> int:
         """The first index from ``at`` on where a stop sequence can begin; ``len(text)`` if there is none."""
-        assert self.first_character is not None
-        found = self.first_character.search(text, at)
+        found = self._first_character.search(text, at)
         return found.start() if found else len(text)
 
     def step(self, state: int, character: str) -> int:

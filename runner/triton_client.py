@@ -41,6 +41,8 @@ class Event(msgspec.Struct):
 
     output_ids: int | list[int] | None = None
     finish_reason: str | None = None
+    arrival_time_ns: int | None = None
+    last_token_time_ns: int | None = None
     error: str | None = None
 
     @property

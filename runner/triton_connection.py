@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
 
     async def post(self, path: str, body: bytes, timeout_s: float) -> int:
-        """Ask; the answer's status. Raises asyncio.TimeoutError after such a silence, ConnectionError."""
+        """Ask; the answer's status. Raises asyncio.TimeoutError after such a silence, and ConnectionError."""
         self.is_free = False
         self._timeout_s = timeout_s
         head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -141,12 +141,12 @@ class ConnectionPool:
 
     def __init__(self, base_url: str) -> None:
         url = urlsplit(base_url)
-        self._host, self._port = url.hostname, url.port
+        self._host, self._port = url.hostname or "", url.port or 80
         self._free: list[Connection] = []
         self._all: set[Connection] = set()
 
     async def take(self) -> Connection:
-        """A free connection. Raises OSError, asyncio.TimeoutError as a ConnectionError among them."""
+        """A free connection. Raises OSError."""
         while self._free:
             connection = self._free.pop()
             if not connection.is_closed:

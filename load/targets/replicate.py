@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from load.targets.cog import read_prediction
 from load.targets.target import refusal
 
 API_URL = "https://api.replicate.com"
+_ENDED = ("succeeded", "failed", "canceled")
+_MOST_LOOKS = 20
+_LOOK_PAUSE_S = 0.25
 
 
 class ReplicateTarget:
@@ -38,8 +42,16 @@ class ReplicateTarget:
             raise RequestFailed("the model does not stream")
         follow = {"Accept": "text/event-stream", "Cache-Control": "no-store", **self._authorization}
         stream = await http.send(Request("GET", urls["stream"], follow))
-        finished = await http.send(Request("GET", urls["get"], self._authorization))
-        return [finished, stream]
+        return [await self._finished(http, urls["get"]), stream]
+
+    async def _finished(self, http: HttpClient, url: str) -> Response:
+        """The prediction's document once it says how it ended: a moment after its stream, it may be."""
+        for _ in range(_MOST_LOOKS):
+            response = await http.send(Request("GET", url, self._authorization))
+            if response.status != 200 or json.loads(response.body).get("status") in _ENDED:
+                break
+            await asyncio.sleep(_LOOK_PAUSE_S)
+        return response
 
     def read(self, responses: Sequence[Response]) -> Answer:
         if len(responses) == 1 or responses[0].status != 200:

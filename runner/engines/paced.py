@@ -2,7 +2,8 @@
 
 It repeats the prompt's token ids as output, so that every stream's content is known in advance and
 a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
-``{"tokens_per_second": 100.0}``; 0 means as fast as the loop runs.
+``{"tokens_per_second": 100.0}``; 0 means 32 tokens of each stream every millisecond, which is
+more than anything behind it can carry.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit
 
 _SHORTEST_STEP_S = 0.001
+_UNPACED_STEP_TOKENS = 32
+"""Of each sequence, as of engines that guess ahead: the instrument must take little of what it measures."""
 
 
 class _Sequence:
@@ -33,6 +36,12 @@ class _Sequence:
         self.due_s = due_s
         self.cancelled = False
 
+    def take(self, count: int) -> list[int]:
+        """The next tokens, at most so many."""
+        tokens = list(itertools.islice(self.ids, min(count, self.rest_tokens)))
+        self.rest_tokens -= len(tokens)
+        return tokens
+
 
 class PacedEngine:
     """Emits ``tokens_per_second`` tokens a second for each request; see the module's text."""
@@ -41,6 +50,7 @@ class PacedEngine:
         self._sink = sink
         self._ready = ready
         self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
+        self._step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         self._wake = threading.Condition()
         self._due: list[tuple[float, int, _Sequence]] = []
         """A heap by time, of a paced engine; what was cancelled stays in it until it is due."""
@@ -86,9 +96,7 @@ class PacedEngine:
                     self._wake.wait(wait_s)
                     continue
                 self._step()
-            # Paced, tokens that fall due within a moment are one step, as in any engine; unpaced, submit and
-            # cancel get the lock.
-            time.sleep(_SHORTEST_STEP_S if self._interval_s else 0)
+            time.sleep(_SHORTEST_STEP_S)  # What falls due meanwhile is one step, as in any engine.
 
     def _wait_s(self) -> float | None:
         """Until the next token; None while there is nothing to do."""
@@ -97,11 +105,10 @@ class PacedEngine:
         return self._due[0][0] - time.perf_counter() if self._due else None
 
     def _step(self) -> None:
-        """Emit one token of every sequence that is due. Called with the lock held."""
+        """Emit the next tokens of every sequence that is due. Called with the lock held."""
         due = self._take_due() if self._interval_s else list(self._running.values())
-        self._sink.tokens([(sequence.request_id, [next(sequence.ids)]) for sequence in due])
+        self._sink.tokens([(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due])
         for sequence in due:
-            sequence.rest_tokens -= 1
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
                 self._sink.finished(sequence.request_id, "length")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.runner.paced_engine import TOKENS_PER_SECOND
-from tests.runner.servers import HOST, CogUnderTest
+from tests.runner.servers import HOST, CogUnderTest, wait_until
 
 QUESTION = "What is machine learning?"
 
@@ -167,6 +167,7 @@ def test_sixty_four_at_once_all_get_their_own_text(cog: CogUnderTest) -> None:
 
 def test_putting_a_prediction_again_while_it_runs_joins_it(cog: CogUnderTest) -> None:
     body = {"input": {"prompt": QUESTION, "max_tokens": 100}}
+    wait_until(lambda: cog.counters.running == 0)  # So that the count has all that was before.
     requests = cog.counters["slot_requests_total"]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: cog.client.put("/predictions/mine", json=body), range(2))

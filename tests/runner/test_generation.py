@@ -40,7 +40,7 @@ def generate(
 def test_a_text_comes_in_pieces_and_ends_by_its_length(triton: TritonUnderTest) -> None:
     pieces, generation = generate(triton, max_tokens=40)
     assert "".join(pieces) == triton.model.expected_text(QUESTION, 40)
-    assert len(pieces) > 10
+    assert len(pieces) > 1
     assert all(pieces)
     assert generation.finish_reason == "length"
     assert generation.input_token_count == len(triton.model.ids(QUESTION))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
 
 import pytest
 from coglet import CancelationException
 
 from runner.live_output import LiveOutput, Mailbox, join_cog
+from tests.runner.servers import wait_until
 
 
 class Source:
@@ -183,3 +187,91 @@ def test_installing_twice_changes_nothing() -> None:
     installed = asyncio.run_coroutine_threadsafe
     join_cog()
     assert asyncio.run_coroutine_threadsafe is installed
+
+
+async def _ctx_wrapper(coro: Coroutine[Any, Any, Any]) -> Any:
+    """A stand-in for the coroutine that Cog wraps around ``run``: known by its name."""
+    return await coro
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop(loop: asyncio.AbstractEventLoop) -> None:
+    threads: list[threading.Thread] = []
+
+    async def text() -> AsyncGenerator[str, None]:
+        threads.append(threading.current_thread())
+        yield "a"
+
+    async def predict() -> Generator[str, None, None]:
+        threads.append(threading.current_thread())
+        return LiveOutput(text(), Mailbox(loop)).chunks()
+
+    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    assert future.done()
+    assert list(future.result(0)) == ["a"]
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threading.current_thread()
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_what_a_prediction_refuses_is_raised_where_cog_asks(loop: asyncio.AbstractEventLoop) -> None:
+    async def refuse() -> None:
+        raise ValueError("no")
+
+    async def be_cancelled() -> None:
+        raise CancelationException("cancelled")
+
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    for predict, error in ((refuse, ValueError), (be_cancelled, CancelledError), (wait, RuntimeError)):
+        with pytest.raises(error):
+            asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.AbstractEventLoop) -> None:
+    may_go_on = threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait, 10)
+
+    async def predict() -> Generator[str, None, None]:
+        return LiveOutput(Source("a", stays=True).text(), Mailbox(loop)).chunks()
+
+    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    assert future.cancel()
+    may_go_on.set()
+    with pytest.raises(CancelationException):
+        list(future.result(0))
+
+
+def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEventLoop) -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+    async def text() -> AsyncGenerator[str, None]:
+        yield name.get()
+
+    def ask() -> str:
+        name.set("who asked")
+        return "".join(LiveOutput(text(), Mailbox(loop)).chunks())
+
+    assert contextvars.copy_context().run(ask) == "who asked"
+
+
+def test_posts_from_many_threads_are_all_done_and_each_threads_in_order(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    mailbox = Mailbox(loop)
+    done: list[tuple[int, int]] = []
+
+    def post(thread: int) -> None:
+        for number in range(500):
+            mailbox.post(partial(done.append, (thread, number)))
+
+    threads = [threading.Thread(target=post, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: len(done) == 8 * 500)
+    for index in range(8):
+        assert [number for thread, number in done if thread == index] == list(range(500))

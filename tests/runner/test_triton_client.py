@@ -268,3 +268,50 @@ def test_the_health_is_what_the_slot_answers() -> None:
     assert asyncio.run(run(answer(200, b"{}")))
     assert not asyncio.run(run(answer(400, as_json("E2107 EngineCrashed: it ended."))))
     assert not asyncio.run(run(stream(then=reset)))
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
+    ],
+)
+def test_an_answer_that_is_not_http_as_triton_speaks_it_is_e2105(answered: bytes) -> None:
+    async def run() -> None:
+        async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answered)
+            writer.close()
+
+        server = await asyncio.start_server(answer_and_close, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, TritonClient(f"http://127.0.0.1:{port}", TIMEOUT_S) as client:
+            with pytest.raises(TritonUnavailable):
+                await collect(client)
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_used_again_unless_its_answer_was_left() -> None:
+    peers: list[object] = []
+
+    async def remember(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return await stream(GOOD, LAST)(request)
+
+    async def run() -> None:
+        async with served(remember) as client:
+            await collect(client)
+            await collect(client)
+            batches = client.generate({})
+            await anext(batches)
+            await batches.aclose()
+            await collect(client)
+
+    asyncio.run(run())
+    assert peers[0] == peers[1] == peers[2]
+    assert len(peers) == 4

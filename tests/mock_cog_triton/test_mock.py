@@ -1,0 +1,104 @@
+"""The mock in a real Cog server, and its load test as it is typed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cli.cog_server import CogServer
+from tests.runner.servers import HOST, free_ports
+
+FOLDER = Path(__file__).resolve().parents[2] / "mock_cog_triton"
+
+
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
+    (port,) = free_ports(1)
+    log_path = tmp_path_factory.mktemp("mock") / "cog.log"
+    with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra={}) as server:
+        server.wait_ready(30.0)
+        yield server
+
+
+def predict(mock: CogServer, **inputs: object) -> dict[str, Any]:
+    document: dict[str, Any] = httpx.post(
+        f"{mock.url}/predictions", json={"input": inputs}, timeout=30
+    ).json()
+    return document
+
+
+@pytest.mark.parametrize(
+    ("inputs", "chunks"),
+    [
+        ({"output_method": "yield"}, [1] * 7),
+        ({"output_method": "buffer", "buffer_size": 3}, [3, 3, 1]),
+        ({"output_method": "wait"}, [7]),
+        ({"output_method": "print"}, [7]),
+    ],
+)
+def test_tokens_come_as_the_output_method_says(
+    mock: CogServer, inputs: dict[str, object], chunks: list[int]
+) -> None:
+    prediction = predict(mock, tps=100, n_output_tokens=7, **inputs)
+    assert prediction["status"] == "succeeded"
+    assert [chunk.count(" token") for chunk in prediction["output"]] == chunks
+    assert prediction["metrics"]["output_token_count"] == 7
+    assert (" token token" in prediction["logs"]) is (inputs["output_method"] == "print")
+
+
+def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
+    logs = predict(mock, tps=50, n_output_tokens=10)["logs"]
+    figures = {name: float(value) for name, value in re.findall(r"^([\w ]+): ([\d.]+)", logs, re.MULTILINE)}
+    assert figures["Tokens processed"] == 10
+    assert figures["Expected tokens per second"] == 50
+    assert figures["Expected execution time"] == 0.2
+    assert figures["Expected time to first token"] == 0.02
+    assert figures["Serverside execution time"] >= 0.2
+    assert figures["Serverside time to first token"] >= 0.02
+    assert figures["Serverside tokens per second"] <= 50
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"output_method": "shout"}, {"tps": 0}, {"n_output_tokens": 0}, {"buffer_size": 0}]
+)
+def test_inputs_that_make_no_sense_are_refused(mock: CogServer, inputs: dict[str, object]) -> None:
+    answer = httpx.post(f"{mock.url}/predictions", json={"input": inputs}, timeout=30)
+    assert answer.status_code == 422
+    assert next(iter(inputs)) in answer.text
+
+
+def test_the_schema_is_that_of_the_signature() -> None:
+    inputs = json.loads((FOLDER / ".cog" / "openapi_schema.json").read_text())["components"]["schemas"][
+        "Input"
+    ]
+    defaults = {name: each["default"] for name, each in inputs["properties"].items()}
+    assert defaults == {"tps": 44.0, "n_output_tokens": 128, "output_method": "yield", "buffer_size": 10}
+
+
+@pytest.mark.parametrize("place", [FOLDER, FOLDER.parent])
+def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: Path) -> None:
+    """In the folder and from above it, with the standard library alone."""
+    port = mock.url.rpartition(":")[2]
+    script = (FOLDER / "test_perf.py").relative_to(place)
+    load = ["--unit", "batch", "--duration", "1", "--rate", "24", "--output_method", "yield"]
+    options = [*load, "--tps", "100", "--n_output_tokens", "32"]
+    command = [sys.executable, "-S", "-I", str(script), *options]
+    done = subprocess.run(
+        command, cwd=place, env={"PORT": port}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["-" * 30, "Test Configuration:", "-" * 30, "Output Method: yield"]
+    assert "Max concurrency: 24" in lines
+    assert "Total requests completed: 24" in lines
+    assert "Failure rate: 0.000, Total failures: 0" in lines
+    assert "Cog already running prediction: 0" in lines
+    assert any(line.startswith("--Expected mean: 100.000, Actual mean: ") for line in lines)
