@@ -7,18 +7,20 @@
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
+#   VLLM_PYTHON      for `make test-gpu`, the Python that has requirements/vllm.txt (else .venv-vllm/bin/python)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-images bench lint format lock clean
+.PHONY: help setup demo serve test test-images test-gpu bench lint format lock clean
 MAKEFLAGS += --no-print-directory
 
+VLLM_PYTHON ?= .venv-vllm/bin/python
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py \
 	tests/builder/sizes/test_*_transformers.py)
-LOCKS := serving engine test dev torch-cuda
+LOCKS := serving engine vllm test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
@@ -50,6 +52,11 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
+
+test-gpu: setup ## on a machine with a GPU: prove the vLLM engine and the stack on it (VLLM_PYTHON)
+	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
+	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
+		--transformers-python $(abspath .venv-engine/bin/python) --work .cache/prove-gpu --streams 1 32 64 --tokens 128
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
 	@$(RUN) bench $(BENCH)

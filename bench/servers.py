@@ -27,10 +27,11 @@ class Stack:
 
 
 @contextmanager
-def whole_stack(engine_dir: Path, folder: Path) -> Iterator[Stack]:
-    """The runner's Cog server with Triton on an engine, ready."""
+def whole_stack(engine_dir: Path, folder: Path, engine_python: str = sys.executable) -> Iterator[Stack]:
+    """The runner's Cog server with Triton on an engine, ready. The paced engine needs no engine library."""
     (http,) = free_ports(1)
     extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HTTP_PORT": str(http)}
+    extra["COG_TRITON_ENGINE_PYTHON"] = engine_python
     with starting_stack(folder, extra) as server:
         server.wait_ready(_READY_TIMEOUT_S)
         yield Stack(server.url, f"http://{HOST}:{http}", server.pid)
@@ -46,7 +47,7 @@ def starting_stack(folder: Path, extra: Mapping[str, str]) -> Iterator[CogServer
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
-        "COG_TRITON_ENGINE_PYTHON": sys.executable,  # The paced engine needs no engine environment.
+        "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }
     with _server("runner", folder, {**surroundings, **extra}) as server:
         yield server

@@ -23,6 +23,7 @@ DataType = Literal["float32", "float16", "bfloat16"]
 _REPOSITORY_NAME = re.compile(
     r"(?!.*(?:--|\.\.))[A-Za-z0-9][\w.-]{0,95}(?:/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII
 )
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"(?!.*\.\.)[^\s/][^\s]{0,199}")
 
 
@@ -61,6 +62,12 @@ def _tar_url(value: str) -> str:
     return value
 
 
+def _adapter_name(value: str) -> str:
+    if not _ADAPTER_NAME.fullmatch(value):
+        raise ValueError("a name of letters, digits, '.', '_' and '-'")
+    return value
+
+
 def _argument(value: object) -> object:
     if value is not None and not isinstance(value, (str, bool, int, float)):
         raise ValueError("text, a number, true, false or empty")
@@ -79,6 +86,7 @@ InnerPath = Annotated[str, AfterValidator(_inner_path)]
 OutputPath = Annotated[str, AfterValidator(_output_path)]
 TarUrl = Annotated[str, AfterValidator(_tar_url)]
 Rate = Annotated[float, AfterValidator(_rate)]
+AdapterName = Annotated[str, AfterValidator(_adapter_name)]
 ArgumentValue = Annotated[Any, AfterValidator(_argument)]
 
 
@@ -118,6 +126,14 @@ class PacedEngine(_Section):
     tokens_per_second: Rate
 
 
+class LoraAdapter(_Section):
+    """Where a LoRA adapter's files come from: one of ``model_id`` and ``model_path``."""
+
+    model_id: ModelId | None = None
+    revision: Revision = "main"
+    model_path: InnerPath | None = None
+
+
 class BuildConfig(_Section):
     """Everything an engine is built from, except the token.
 
@@ -136,6 +152,9 @@ class BuildConfig(_Section):
     max_seq_len: int | None = Field(default=None, ge=1)
     max_batch_size: int | None = Field(default=None, ge=1)
     paced: PacedEngine | None = None
+    vllm: dict[str, Any] | None = None
+    """Arguments of vLLM's engine; ``builder.vllm_arguments`` checks them."""
+    lora: dict[AdapterName, LoraAdapter] | None = None
     example_name: InnerPath | None = None
     convert_to_ft: ProgramStep | None = None
     quantize: ProgramStep | None = None

@@ -17,7 +17,7 @@ import httpx
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config import BuildConfig, BuildStep, PacedEngine, ProgramStep, Target
+from builder.config import BuildConfig, BuildStep, LoraAdapter, PacedEngine, ProgramStep, Target
 from builder.trtllm.migration import Change
 from builder.trtllm.old_config import migrate
 from engine.redact import redact_url
@@ -41,6 +41,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "build": BuildStep,
     "target": Target,
     "paced": PacedEngine,
+    "lora": LoraAdapter,
 }
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 _EXPECTED = {

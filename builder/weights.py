@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pydantic import SecretStr
 
-from builder.config import BuildConfig
+from builder.config import BuildConfig, LoraAdapter
 from builder.hub import Hub
 from builder.model_files import Model, supporting_names, weight_names
 from builder.model_tar import obtain_model_tar
 from engine.progress import Progress
-from errors.build_config import ModelPathInvalid
+from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
 def obtain_model(
@@ -44,6 +44,35 @@ def obtain_model(
     names = wanted_names(config, snapshot.names, with_weights=with_weights)
     files = hub.fetch(snapshot, set(names), progress)
     return Model(config.model_id, snapshot.commit, files)
+
+
+def obtain_files(
+    source: LoraAdapter,
+    names: Sequence[str],
+    *,
+    folders: Sequence[Path],
+    token: SecretStr | None,
+    cache: Path,
+    progress: Progress | None,
+) -> Model:
+    """Exactly the files ``names`` of ``source``; raises E1210 if one is missing."""
+    if source.model_path is not None:
+        folder = _find(source.model_path, folders)
+        model = Model(
+            source.model_path, None, {path.name: path for path in folder.iterdir() if path.is_file()}
+        )
+        _require(model.name, names, model.files)
+        return Model(model.name, None, {name: model.files[name] for name in names})
+    assert source.model_id is not None, "a checked config names one"
+    hub = Hub(token=token, cache=cache)
+    snapshot = hub.snapshot(source.model_id, source.revision)
+    _require(source.model_id, names, snapshot.names)
+    return Model(source.model_id, snapshot.commit, hub.fetch(snapshot, set(names), progress))
+
+
+def _require(model: str, names: Sequence[str], present: Collection[str]) -> None:
+    if missing := [name for name in names if name not in present]:
+        raise ModelUnusable(model=model, problem=f"it has no {' and no '.join(missing)}")
 
 
 def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.gpu import RUNNER_IMAGE_SMS, detected_sm
+from engine.gpu import detected_sm
+from engine.preflight import RUNNER_IMAGE_SMS
 from errors.base import CodedError
 from errors.prompt import MissingRequirement
 from runner.settings import Settings, load_settings

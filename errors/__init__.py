@@ -19,12 +19,13 @@ from errors import (
     tensorrt_llm,
     triton_arguments,
     triton_system,
+    vllm,
 )
 from errors.base import CodedError
 
 _MODULES = (
     *(prompt, triton_arguments, build_config, engine_artifact, image, load_test),
-    *(triton_system, build, tensorrt_llm),
+    *(triton_system, vllm, build, tensorrt_llm),
 )
 
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)

@@ -56,12 +56,6 @@ class WeightFormatMissing(CodedError):
     template = "{model} has no weights in format {weight_format}; {remedy}."
 
 
-class EngineKindUnavailable(CodedError):
-    code = "E1209"
-    summary = "This builder can't build engines of this kind"
-    template = "This builder can't build {engine_kind} engines on this machine; it builds {available}."
-
-
 class ModelUnusable(CodedError):
     code = "E1210"
     summary = "The model's files are incomplete or contradict each other"

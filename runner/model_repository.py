@@ -34,6 +34,8 @@ _SLOT_PASS_THROUGH = [
     "max_batch_size",
     "dtype",
     "device",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
     "encoder_engine_dir",
     "max_tokens_in_paged_kv_cache",
     "max_attention_window_size",
@@ -133,16 +135,18 @@ def render(
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None = None,
+    engine_cache_dir: Path | None = None,
 ) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
     ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
+    ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
     ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
     Returns whether it does.
     """
     if target.exists():
         shutil.rmtree(target)
-    values = _values(engine, engine_python, end_id, pad_id, overrides, cpp_backend)
+    values = _values(engine, engine_python, end_id, pad_id, overrides, cpp_backend, engine_cache_dir)
     is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
     for model in MODELS:
         version = target / model / "1"
@@ -163,6 +167,7 @@ def _values(
     pad_id: int,
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None,
+    engine_cache_dir: Path | None,
 ) -> dict[str, dict[str, str]]:
     batch_size = str(engine.manifest.max_batch_size or 64)
     facts = {
@@ -173,6 +178,7 @@ def _values(
         "engine_python": engine_python,
         "end_id": str(end_id),
         "pad_id": str(pad_id),
+        "engine_cache_dir": str(engine_cache_dir or ""),
     }
     values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
     if cpp_backend is not None:

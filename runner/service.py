@@ -131,6 +131,7 @@ class Service:
             pad_id=self.model.pad_id,
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
+            engine_cache_dir=settings.cache_dir / "engine_cache",
         )
         self._untold = Untold(is_slot_ours=not self._is_cpp)
         ports = TritonPorts(

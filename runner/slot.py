@@ -27,6 +27,7 @@ from runner.engines.messages import (
     Failed,
     Finished,
     FromWorker,
+    LogProbs,
     Ready,
     Statistics,
     Submit,
@@ -159,6 +160,10 @@ class TritonPythonModel:
         feeds: list[tuple[Stream, list[int], End | None]] = []
         for message in messages:
             match message:
+                case LogProbs(new=values):
+                    for request_id, log_probs in values:
+                        if (generation := self._running.get(request_id)) is not None:
+                            generation.log_probs += log_probs
                 case Tokens(new=new):
                     find = self._running.get
                     for request_id, tokens in new:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class Call:
         end: End | None,
         beams: list[list[int]] | None = None,
         times_ns: Mapping[str, int] = _NO_TIMES,
+        log_probs: LogProbs | None = None,
     ) -> None:
         """Send new tokens of one output, or all ``beams`` of a beam search.
 
@@ -64,6 +66,8 @@ class Call:
         outputs += [
             pb_utils.Tensor(name, np.array([[time_ns]], np.int64)) for name, time_ns in times_ns.items()
         ]
+        if log_probs is not None and not error:
+            outputs += log_probs.outputs()
         response = pb_utils.InferenceResponse(outputs, error)
         if end is None:
             self._sender.send(response)
@@ -102,6 +106,20 @@ class Call:
         return outputs
 
 
+@dataclass(frozen=True)
+class LogProbs:
+    """Of the tokens of one response, and the sum of all so far."""
+
+    values: list[float]
+    total: float
+
+    def outputs(self) -> list[Any]:
+        return [
+            pb_utils.Tensor("output_log_probs", np.array([[self.values]], dtype=np.float32)),
+            pb_utils.Tensor("cum_log_probs", np.array([[self.total]], dtype=np.float32)),
+        ]
+
+
 class Generation:
     """One output of a Triton request, from submit to its last response."""
 
@@ -113,10 +131,12 @@ class Generation:
         "collected",
         "ended_s",
         "is_cancelled",
+        "log_probs",
         "place",
         "request",
         "request_id",
         "stream",
+        "total_log_prob",
     )
 
     def __init__(
@@ -135,6 +155,9 @@ class Generation:
         self.is_cancelled = False
         self.beams: list[list[int]] = []
         """Of a beam search: set before its end is fed."""
+        self.log_probs: list[float] = []
+        """Of tokens not sent yet, where the request wants them."""
+        self.total_log_prob = 0.0
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if not self.request.is_streaming:
@@ -142,14 +165,23 @@ class Generation:
             tokens = self.collected
         if end is None:
             if self.request.is_streaming:
-                self.call.respond(self.place, tokens, None)
+                self.call.respond(self.place, tokens, None, log_probs=self._take_log_probs(len(tokens)))
             return
         beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
         times_ns = self._times_ns() if self.request.returns_times and not _error(end) else _NO_TIMES
-        self.call.respond(self.place, tokens, end, beams, times_ns)
+        log_probs = self._take_log_probs(len(self.log_probs))
+        self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
         if end in _COMPLETED:
             self._phases.observe("engine", self.ended_s - self.arrival_s)
             self._phases.observe("relay", time.perf_counter() - self.ended_s)
+
+    def _take_log_probs(self, count: int) -> LogProbs | None:
+        if not self.request.submit.wants_log_probs:
+            return None
+        values = self.log_probs[:count]
+        del self.log_probs[:count]
+        self.total_log_prob += sum(values)
+        return LogProbs(values, self.total_log_prob)
 
     def _times_ns(self) -> dict[str, int]:
         return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}

@@ -24,7 +24,6 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
 
 _UNSUPPORTED_SCALARS = (
-    "return_log_probs",
     "return_context_logits",
     "return_generation_logits",
     "return_kv_cache_reuse_stats",
@@ -74,6 +73,8 @@ _HONOURED: dict[str, frozenset[str]] = {
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
+_ENGINES_WITH_ADAPTERS = ("vllm",)
+_ENGINES_WITH_LOG_PROBS = ("vllm",)
 _GREEDY_TOP_K = 1
 _MAX_SEQUENCES = 256
 _SEEDS = 1 << 64
@@ -138,6 +139,16 @@ class Row:
             raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
         return float(value)
 
+    def text(self, name: str) -> str | None:
+        """A text of UTF-8; None where there is none or it is empty."""
+        if name not in self._tensors:
+            return None
+        (value,) = self._tensors[name][self._index].reshape(-1)
+        try:
+            return value.decode() or None
+        except UnicodeDecodeError as exc:
+            raise InvalidTensor(name=name, expected="text in UTF-8", value=value) from exc
+
     def words(self, name: str, vocab_size: int) -> list[list[int]]:
         """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
         if name not in self._tensors:
@@ -199,6 +210,8 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         bad_words=row.words("bad_words_list", ready.vocab_size),
         lora_task_id=row.scalar("lora_task_id"),
         tensors=row.tensors(_ENGINE_TENSORS),
+        lora_name=_lora_name(row, ready.engine_kind),
+        wants_log_probs=_wants_log_probs(row, ready.engine_kind),
     )
     excludes = row.scalar("exclude_input_in_output")
     is_streaming = bool(row.scalar("streaming"))
@@ -274,6 +287,20 @@ def _sampling(row: Row) -> Sampling:
         beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
         early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
     )
+
+
+def _wants_log_probs(row: Row, engine_kind: str) -> bool:
+    wanted = bool(row.scalar("return_log_probs"))
+    if wanted and engine_kind not in _ENGINES_WITH_LOG_PROBS:
+        raise _unsupported("return_log_probs", wanted, engine_kind)
+    return wanted
+
+
+def _lora_name(row: Row, engine_kind: str) -> str | None:
+    name = row.text("lora_name")
+    if name is not None and engine_kind not in _ENGINES_WITH_ADAPTERS:
+        raise _unsupported("lora_name", name, engine_kind)
+    return name
 
 
 def _positive(row: Row, name: str) -> float:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.config import BuildConfig, EngineKind
-from builder.kinds import paced, tensorrt_llm, transformers
+from builder.kinds import paced, tensorrt_llm, transformers, vllm
 from builder.plan import EnginePlan, Step, pack_step
-from errors.build_config import ConflictingBuildKeys, EngineKindUnavailable
+from errors.build_config import ConflictingBuildKeys
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Kind:
 
 KINDS: Mapping[EngineKind, Kind] = {
     "transformers": Kind(transformers.KEYS, transformers.TransformersPlan),
+    "vllm": Kind(vllm.KEYS, vllm.VllmPlan),
     "paced": Kind(paced.KEYS, paced.PacedPlan),
     "tensorrt_llm": Kind(tensorrt_llm.KEYS, tensorrt_llm.TensorrtLlmPlan),
 }
@@ -31,11 +32,9 @@ _MODEL_KEYS = frozenset(
 
 
 def engine_plan(config: BuildConfig) -> EnginePlan:
-    """How its kind builds ``config``; raises E1204, E1209 and the kind's own before anything is done."""
+    """How its kind builds ``config``; raises E1204 and the kind's own before anything is done."""
     _check_source(config)
-    kind = KINDS.get(config.engine_kind)
-    if kind is None:
-        raise EngineKindUnavailable(engine_kind=config.engine_kind, available=", ".join(KINDS))
+    kind = KINDS[config.engine_kind]
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     if foreign := sorted(given - kind.keys - _MODEL_KEYS):
         raise ConflictingBuildKeys(

@@ -37,8 +37,8 @@ class TransformersPlan:
         return [
             download_step(self._config, with_weights=True),
             Step("check model", _check_model),
-            Step("weights (safetensors, converted if need be)", _place_weights),
-            Step("tokenizer", _place_tokenizer),
+            Step("weights (safetensors, converted if need be)", place_weights),
+            Step("tokenizer", place_fast_tokenizer),
         ]
 
 
@@ -65,6 +65,11 @@ def _check_model(work: Work) -> None:
         model_id=work.model.name,
         revision=work.model.revision,
     )
+    place_configuration(work)
+
+
+def place_configuration(work: Work) -> None:
+    """What the model says about itself, and with trust_remote_code its own Python files."""
     place(work.model.files["config.json"], work.directory / "config.json")
     if "generation_config.json" in work.model.files:
         read_object(work.model, "generation_config.json")
@@ -75,7 +80,8 @@ def _check_model(work: Work) -> None:
                 place(work.model.files[name], work.directory / name)
 
 
-def _place_weights(work: Work) -> None:
+def place_weights(work: Work) -> None:
+    """The weights as safetensors, converted if they are something else; tells their dtype if nobody has."""
     weight_format, names = weight_names(work.model.name, work.model.files, work.config.weight_format)
     if weight_format == "safetensors":
         _place_safetensors(work, names)
@@ -103,7 +109,8 @@ def _place_safetensors(work: Work, names: Sequence[str]) -> None:
         place(model.files[_INDEX], work.directory / _INDEX)
 
 
-def _place_tokenizer(work: Work) -> None:
+def place_fast_tokenizer(work: Work) -> None:
+    """The tokenizer that every engine carries."""
     work.vocab_size = place_tokenizer(
         work.model,
         work.directory,

@@ -14,6 +14,9 @@ class Sink(Protocol):
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
 
+    def log_probs(self, new: Iterable[tuple[int, list[float]]]) -> None:
+        """For requests that want them: a value for each of the tokens that ``tokens`` gets next."""
+
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:

@@ -71,6 +71,10 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Which LoRA adapter; its weights come along at its first use."""
     tensors: dict[str, Tensor] = {}
     """What only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
+    lora_name: str | None = None
+    """An adapter that the engine carries; None: the model alone."""
+    wants_log_probs: bool = False
+    """Send the logarithm of each output token's probability as well."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -101,6 +105,13 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     """(request id, tokens) pairs."""
 
 
+class LogProbs(msgspec.Struct, frozen=True, tag=True):
+    """Natural logarithms of the probabilities of output tokens; sent before the ``Tokens`` with these."""
+
+    new: list[tuple[int, list[float]]]
+    """(request id, a value for each of the tokens that follow) pairs."""
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The request is done, all its tokens were sent before, and nothing of it is held any more."""
 
@@ -128,4 +139,4 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 ToWorker = Submit | Cancel
-FromWorker = Ready | StartFailed | Tokens | Finished | Failed | Statistics
+FromWorker = Ready | StartFailed | LogProbs | Tokens | Finished | Failed | Statistics

@@ -30,8 +30,15 @@ def _tensorrt_llm(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> E
     return load(engine_dir, sink, options)
 
 
+def _vllm(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
+    from runner.engines.vllm import load
+
+    return load(engine_dir, sink, options)
+
+
 FACTORIES: dict[str, Factory] = {
     "transformers": _transformers,
+    "vllm": _vllm,
     "paced": _paced,
     "tensorrt_llm": _tensorrt_llm,
 }

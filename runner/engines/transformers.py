@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from errors.base import CodedError
 from errors.triton_system import EngineStartFailed
-from runner.engines import transformers_attention
+from runner.engines import transformers_attention, transformers_gpu_attention
 from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit
 from runner.engines.transformers_batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
@@ -117,7 +117,10 @@ def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
         transformers_attention.install()
         if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:
             torch.set_num_threads(1)
-    return model.to(options.device)
+        return model
+    model = model.to(options.device)
+    transformers_gpu_attention.install(model)
+    return model
 
 
 def _start_failed(reason: str) -> EngineStartFailed:

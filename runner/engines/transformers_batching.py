@@ -6,8 +6,8 @@ in the step that made them, and a request is reported finished after its cache b
 
 NOTE: ``ContinuousBatchingManager`` offers no arguments for these. Its attributes ``output_router``,
 ``background_thread_status`` and ``logit_processor`` are replaced before the loop starts, and the
-scheduler is found by name in ``SCHEDULER_MAPPING``: tests/runner/engines/test_transformers_library.py
-notices when that changes.
+scheduler is found by name in ``SCHEDULER_MAPPING``, on a GPU the runner by its class's name in the library's
+module: tests/runner/engines/test_transformers_library.py notices when that changes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
@@ -29,6 +30,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 
 from errors.triton_system import EngineCrashed
 from runner.engines.adapter import Sink
+from runner.engines.transformers_runner import ChoosingRunner
 from runner.engines.transformers_sampling import SamplingProcessor
 from runner.engines.transformers_sequence import Sequence
 
@@ -155,6 +157,11 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
             self._running.crash(error)
 
 
+def needs_chosen_after(model: PreTrainedModel) -> bool:
+    """Whether tokens are chosen after the library's step (``ChoosingRunner``): a CPU replays nothing."""
+    return bool(model.device.type != "cpu")
+
+
 class Batching:
     """Continuous batching of one model, its loop running in a thread of the library's."""
 
@@ -168,15 +175,21 @@ class Batching:
         )
         manager.output_router = _Router(self.running, manager)
         manager.background_thread_status = self._status = _Status(self.running)
-        processors = LogitsProcessorList([SamplingProcessor(self.running)])
+        is_deferred = needs_chosen_after(model)
+        sampler = SamplingProcessor(self.running, is_deferred=is_deferred)
+        processors = LogitsProcessorList([sampler])
         manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
         # One row for what ``prepare_tensor_args`` returns: the library counts its own processors' only.
         manager.logit_processor.tensors_required = 1
         SCHEDULER_MAPPING[scheduler] = partial(_Scheduler, self.running)
+        library_runner = continuous_api.ModelRunner
+        if is_deferred:
+            continuous_api.ModelRunner = partial(ChoosingRunner, sampler)
         try:
-            # Without CUDA graphs all this does is make cache and scheduler, so that it fails here, not later.
+            # It makes cache, scheduler and CUDA graphs, so that what can't be made fails here, not later.
             manager.warmup()
         finally:
+            continuous_api.ModelRunner = library_runner
             del SCHEDULER_MAPPING[scheduler]
         self._manager = manager
         self._processor = manager.batch_processor

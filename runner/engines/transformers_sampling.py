@@ -33,24 +33,33 @@ _NUCLEUS_CANDIDATES = 1024
 class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     """Applies each request's ``Sampling`` to its row of scores.
 
-    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so neither CUDA
-    graphs (the call would not run again) nor asynchronous batching (the next step is prepared before this
-    one's tokens are known) can be on.
+    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so asynchronous
+    batching can't be on: it prepares the next step before this one's tokens are known.
     """
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
 
-    def __init__(self, running: Mapping[str, Sequence]) -> None:
+    def __init__(self, running: Mapping[str, Sequence], *, is_deferred: bool = False) -> None:
+        """``is_deferred``: the library's call leaves the scores alone and keeps them in ``seen``."""
         self._running = running
+        self._is_deferred = is_deferred
         self._rows: list[Sequence] = []
         self._occurrences: WeakKeyDictionary[Sequence, _Occurrences] = WeakKeyDictionary()
+        self.seen: list[torch.Tensor] = []
+
+    @property
+    def count(self) -> int:
+        """Requests with a new token in this step."""
+        return len(self._rows)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        self._rows = [self._running[request.state.request_id] for request in requests_with_new_token]
+        # NOTE: the library warms up with requests that are nobody's.
+        states = (request.state.request_id for request in requests_with_new_token)
+        self._rows = [self._running[key] for key in states if key in self._running]
         return torch.empty(0, dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
@@ -59,6 +68,22 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         NOTE: there are more rows than requests with a new token while a prompt is taken in parts; the
         library ignores what comes out of the rest.
         """
+        if self._is_deferred:
+            self.seen.append(scores)
+            return scores
+        return self.choose(scores)
+
+    def is_choosing(self) -> bool:
+        """Whether any request of this step wants another token than the most probable one."""
+        return any(
+            not sequence.request.sampling.is_greedy
+            or _has_penalties(sequence.request.sampling)
+            or sequence.forbidden()
+            for sequence in self._rows
+        )
+
+    def choose(self, scores: torch.Tensor) -> torch.Tensor:
+        """``scores``, changed so that each row's largest is its token."""
         for row, sequence in enumerate(self._rows):
             if _has_penalties(sequence.request.sampling):
                 self._penalize(scores[row], sequence)

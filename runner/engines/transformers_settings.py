@@ -87,15 +87,14 @@ def batching_config(
     options: Options, model: PretrainedConfig, dtype: torch.dtype
 ) -> ContinuousBatchingConfig:
     """The library's settings. ``model`` is the text model's configuration, ``dtype`` the cache's."""
-    # NOTE: see ``SamplingProcessor`` for why these two stay off.
-    config = ContinuousBatchingConfig(
-        max_requests_per_batch=options.max_batch_size, use_cuda_graph=False, use_async_batching=False
-    )
+    # NOTE: see ``SamplingProcessor`` for why asynchronous batching stays off.
+    config = ContinuousBatchingConfig(max_requests_per_batch=options.max_batch_size, use_async_batching=False)
     if not options.is_cpu:
         config.max_memory_percent = _GPU_MEMORY_SHARE
         if options.max_tokens_in_paged_kv_cache:
             config.num_blocks = math.ceil(options.max_tokens_in_paged_kv_cache / config.page_size)
         return config
+    config.use_cuda_graph = False
     # NOTE: the library's own sizes take 60 % of the memory for the cache and allocate a mask of
     # 8192 tokens by the whole cache: seconds to start, gigabytes held.
     config.page_size = _CPU_PAGE_TOKENS

@@ -8,6 +8,7 @@ the slot it serves.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,7 @@ from runner.engines.messages import (
     Failed,
     Finished,
     FinishReason,
+    LogProbs,
     StartFailed,
     Statistics,
     Submit,
@@ -68,6 +70,9 @@ class SocketSink:
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self._sender.send(Tokens(list(new)))
 
+    def log_probs(self, new: Iterable[tuple[int, list[float]]]) -> None:
+        self._sender.send(LogProbs(list(new)))
+
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:
@@ -101,10 +106,14 @@ def serve(
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
+    # What is imported and loaded stays: looking through it again and again takes a tenth of an import's time.
+    gc.disable()
     try:
         engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind, last_words), options)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
         return _start_failed(sender, engine_kind, exc)
+    gc.freeze()
+    gc.enable()
     sender.send(engine.ready)
     interval_s = float(options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
     arguments = (engine, sender, interval_s)
@@ -185,6 +194,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options.socket_fd)
+    # An engine that forks: its children are no ends of this connection, and do not outlive us.
+    os.register_at_fork(after_in_child=connection.close)
+    os.register_at_fork(after_in_child=die_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
     last_words = LastWords(options.last_words_fd)
     try:

@@ -23,7 +23,6 @@ from errors.base import CodedError
 from errors.build import BuildFailed, NotEnoughSpace
 from errors.build_config import (
     ConflictingBuildKeys,
-    EngineKindUnavailable,
     InvalidBuildValue,
     ModelPathInvalid,
     ModelUnusable,
@@ -222,7 +221,6 @@ def test_a_broken_model_is_refused_and_leaves_nothing(
          ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
         ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
         ({"model_id": "a", "engine": "tensorrt_llm"}, ConflictingBuildKeys, "has no build"),
-        ({"model_id": "a", "engine": "vllm"}, EngineKindUnavailable, "it builds transformers, paced"),
         ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),
         ({"model_path": "nothing"}, ModelPathInvalid, "is not a folder"),
         ({"model_path": "link"}, ModelPathInvalid, "leads out of"),

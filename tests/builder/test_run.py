@@ -148,7 +148,7 @@ def test_a_token_opens_the_model_and_is_found_nowhere_afterwards(
         ({"model_path": "no/such/folder"}, "E1205"),
         ({"model_id": "acme/none"}, "E1206"),
         ({"model_id": MODEL_ID, "weight_format": "pt"}, "E1208"),
-        ({"engine": "vllm", "model_id": MODEL_ID}, "E1209"),
+        ({"engine": "vllm", "model_id": MODEL_ID, "vllm": {"dtypes": "half"}}, "E1202"),
         ({"model_id": MODEL_ID, "max_seq_len": 65}, "E1203"),
     ],
 )

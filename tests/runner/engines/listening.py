@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from errors.base import CodedError
-from runner.engines.messages import Failed, Finished, FromWorker, Statistics, Tokens
+from runner.engines.messages import Failed, Finished, FromWorker, LogProbs, Statistics, Tokens
 
 DEADLINE_S = 30.0
 
@@ -49,6 +49,10 @@ class Listening:
         """All output tokens of a request, in order."""
         batches = [message.new for message in self.messages if isinstance(message, Tokens)]
         return [token for batch in batches for its_id, new in batch if its_id == request_id for token in new]
+
+    def log_probs(self, request_id: int) -> list[float]:
+        batches = [message.new for message in self.messages if isinstance(message, LogProbs)]
+        return [value for batch in batches for its_id, new in batch if its_id == request_id for value in new]
 
     def ends(self, request_id: int) -> list[str]:
         """How a request ended: finish reasons and errors; one, if all is well."""

@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="runs in the engine environment")
 
 import torch
 
+from runner.engines import transformers_batching
 from runner.engines.messages import Sampling
 from tests.runner.engines.transformers_models import Served, llama, prompt, save_model, serve
 
@@ -18,10 +19,14 @@ pytestmark = pytest.mark.engine_env
 PROMPT = prompt(12, seed=9)
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(save_model(llama(), tmp_path_factory.mktemp("llama"))) as served:
-        yield served
+@pytest.fixture(scope="module", params=["in the step", "after it, as on a GPU"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Tokens are chosen where the library does it, or after its step."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "in the step":
+            patch.setattr(transformers_batching, "needs_chosen_after", lambda model: True)
+        with serve(save_model(llama(), tmp_path_factory.mktemp("llama"))) as served:
+            yield served
 
 
 @pytest.mark.parametrize(

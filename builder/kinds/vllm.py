@@ -1,0 +1,174 @@
+"""The ``vllm`` engine: weights as vLLM reads them, the arguments of its engine, LoRA adapters by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.checkpoint import ModelConfig, read_config, read_object
+from builder.config import BuildConfig, LoraAdapter
+from builder.files import place
+from builder.kinds.transformers import place_configuration, place_fast_tokenizer, place_weights
+from builder.model_files import Model
+from builder.plan import Step, Work, download_step
+from builder.sizes.weight_lines import weight_lines
+from builder.vllm_arguments import engine_arguments, library_version
+from builder.weights import obtain_files
+from engine.manifest import EngineFacts, Library
+from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, ModelUnusable
+
+KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
+
+ENGINE_ARGS_NAME = "engine_args.json"
+LORA_FOLDER = "lora"
+
+_QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Where a quantization is described that config.json does not tell: AutoGPTQ's, AutoAWQ's, ModelOpt's."""
+
+_ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
+
+class VllmPlan:
+    takes_weights = True
+    notes: Sequence[str] = ()
+
+    def __init__(self, config: BuildConfig) -> None:
+        self._config = config
+        self._arguments = engine_arguments(config)
+        _check_adapters(config.lora or {})
+
+    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
+        max_seq_len = _max_seq_len(self._arguments, ModelConfig(values))
+        return weight_lines(values, _dtype(self._arguments), max_seq_len)
+
+    def steps(self) -> Sequence[Step]:
+        given = (f"{name}={value}" for name, value in sorted(self._arguments.items()))
+        listed = ", ".join(given) or "vLLM's defaults"
+        adapters = [
+            Step(
+                f"LoRA adapter {name} ({adapter.model_path or adapter.model_id})",
+                _adapter_step(name, adapter),
+            )
+            for name, adapter in sorted((self._config.lora or {}).items())
+        ]
+        return [
+            download_step(self._config, with_weights=True),
+            Step("check model", _check_model),
+            Step("weights (safetensors, quantized ones as they are)", place_weights),
+            Step("tokenizer", place_fast_tokenizer),
+            *adapters,
+            Step(f"{ENGINE_ARGS_NAME} for vLLM {library_version()} ({listed})", _write_arguments),
+        ]
+
+
+def _check_model(work: Work) -> None:
+    arguments = engine_arguments(work.config)
+    model_config = read_config(work.model)
+    max_seq_len = _max_seq_len(arguments, model_config)
+    quantization = arguments.get("quantization") or _quantization(work.model, model_config)
+    work.facts = EngineFacts(
+        engine_kind="vllm",
+        library=Library(name="vllm", version=library_version()),
+        world_size=arguments.get("tensor_parallel_size", 1) * arguments.get("pipeline_parallel_size", 1),
+        dtype=_dtype(arguments) or model_config.dtype,
+        quantization=quantization,
+        max_batch_size=arguments.get("max_num_seqs"),
+        max_input_len=max_seq_len - 1 if max_seq_len is not None and max_seq_len > 1 else None,
+        max_seq_len=max_seq_len,
+        model_id=work.model.name,
+        revision=work.model.revision,
+    )
+    place_configuration(work)
+    for name in _QUANTIZATION_FILES:
+        if name in work.model.files:
+            place(work.model.files[name], work.directory / name)
+
+
+def _max_seq_len(arguments: Mapping[str, Any], model: ModelConfig) -> int | None:
+    """In tokens; None where vLLM finds out what fits (-1), or nobody tells."""
+    asked, limit = arguments.get("max_model_len"), model.max_position_embeddings
+    if asked == -1:
+        return None
+    if asked is not None and limit is not None and asked > limit and "hf_overrides" not in arguments:
+        expected = (
+            f"at most {limit}, the model's max_position_embeddings (or vllm.hf_overrides must change that)"
+        )
+        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=asked)
+    return asked or limit
+
+
+def _dtype(arguments: Mapping[str, Any]) -> str | None:
+    names = {"half": "float16", "float": "float32", "auto": None}
+    asked = arguments.get("dtype")
+    return names.get(asked, asked) if asked is not None else None
+
+
+def _quantization(model: Model, model_config: ModelConfig) -> str | None:
+    if model_config.quantization is not None:
+        return model_config.quantization
+    found = next((name for name in _QUANTIZATION_FILES if name in model.files), None)
+    if found is None:
+        return None
+    described = read_object(model, found)
+    inner = described.get("quantization")
+    method = described.get("quant_method") or (inner.get("quant_algo") if isinstance(inner, dict) else None)
+    return (
+        str(method).lower()
+        if method
+        else {"quantize_config.json": "gptq", "quant_config.json": "awq"}.get(found)
+    )
+
+
+def _check_adapters(adapters: Mapping[str, LoraAdapter]) -> None:
+    for name, adapter in adapters.items():
+        if (adapter.model_id is None) == (adapter.model_path is None):
+            raise ConflictingBuildKeys(
+                problem=f"says of lora.{name} not exactly one place",
+                remedy="give it one of model_id and model_path",
+            )
+
+
+def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
+    def run(work: Work) -> None:
+        files = obtain_files(
+            adapter,
+            [_ADAPTER_CONFIG, _ADAPTER_WEIGHTS],
+            folders=work.folders,
+            token=work.hf_token,
+            cache=work.cache,
+            progress=work.progress,
+        )
+        folder = work.directory / LORA_FOLDER / name
+        folder.mkdir(parents=True)
+        for file_name, path in files.files.items():
+            place(path, folder / file_name)
+        _rank(files)
+
+    return run
+
+
+def _rank(adapter: Model) -> int:
+    rank = read_object(adapter, _ADAPTER_CONFIG).get("r")
+    if not isinstance(rank, int) or not 1 <= rank <= _LORA_RANKS[-1]:
+        problem = f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
+        raise ModelUnusable(model=adapter.name, problem=problem)
+    return rank
+
+
+def _write_arguments(work: Work) -> None:
+    arguments = engine_arguments(work.config)
+    if work.config.lora:
+        arguments = {**_lora_arguments(work), **arguments}
+    text = json.dumps(arguments, indent=2, sort_keys=True) + "\n"
+    (work.directory / ENGINE_ARGS_NAME).write_text(text)
+
+
+def _lora_arguments(work: Work) -> dict[str, Any]:
+    """Room for all adapters at once, and for the largest rank among them."""
+    assert work.config.lora is not None
+    folders = [work.directory / LORA_FOLDER / name for name in work.config.lora]
+    ranks = [json.loads((folder / _ADAPTER_CONFIG).read_bytes())["r"] for folder in folders]
+    room = next(rank for rank in _LORA_RANKS if rank >= max(ranks))
+    return {"enable_lora": True, "max_loras": len(folders), "max_lora_rank": room}

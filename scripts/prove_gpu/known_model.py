@@ -1,0 +1,89 @@
+"""Makes a model of a real shape with random weights, whose every token is known in advance.
+
+    ENGINE_PYTHON scripts/prove_gpu/known_model.py FOLDER --shape 1b --tokenizer FOLDER
+
+The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
+what the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t``
+comes ``next(t)``, by a margin that no rounding overcomes. Who mixes up, loses or repeats a token is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+SHAPES = {
+    # hidden, feed-forward, layers, heads, key heads
+    "1b": (2048, 8192, 16, 32, 8),
+    "8b": (4096, 14336, 32, 32, 8),
+    "tiny": (64, 128, 2, 2, 2),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a folder with tokenizer.json")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    hidden, inner, layers, heads, key_heads = SHAPES[options.shape]
+    following = successors(options.tokenizer / "tokenizer.json")
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    config = LlamaConfig(
+        vocab_size=len(following),
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=4096,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+        dtype="bfloat16",
+    )
+    with torch.device(options.device):
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        embeddings = model.model.embed_tokens.weight
+        embeddings.normal_(0, 1.0)
+        model.lm_head.weight.zero_()
+        said = [token for token, after in enumerate(following) if after != token]
+        rows = torch.tensor([following[token] for token in said], device=options.device)
+        model.lm_head.weight[rows] = embeddings[torch.tensor(said, device=options.device)]
+    model.save_pretrained(options.folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(options.tokenizer / name, options.folder)
+    (options.folder / "following.json").write_text(json.dumps(following))
+    count = sum(each.numel() for each in model.parameters()) / 1e9
+    print(f"{options.folder}: {count:.3f} B parameters, bfloat16", flush=True)
+
+
+def successors(tokenizer: Path) -> list[int]:
+    """The token that follows each token, by id: a cycle of all but the special ones, which follow themselves.
+
+    Special tokens are never said, so that no stream ends early.
+    """
+    described = json.loads(tokenizer.read_text())
+    special = {token["id"] for token in described["added_tokens"]}
+    count = max([*described["model"]["vocab"].values(), *special]) + 1
+    generator = torch.Generator().manual_seed(7)
+    plain = [token for token in range(count) if token not in special]
+    cycle = [plain[index] for index in torch.randperm(len(plain), generator=generator).tolist()]
+    following = list(range(count))
+    for token, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        following[token] = after
+    return following
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The vllm kind: arguments checked against vLLM's own list, weights and adapters packed as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder.build import OWN_FOLDER, build
+from builder.config import BuildConfig
+from builder.config_file import read_config
+from builder.kinds import plan
+from builder.vllm_arguments import engine_arguments
+from engine.manifest import Manifest
+from engine.unpack import unpack
+from errors.base import CodedError
+
+TINY = OWN_FOLDER / "examples" / "tiny" / "model"
+
+
+def arguments(**given: Any) -> dict[str, Any]:
+    return engine_arguments(BuildConfig(engine="vllm", model_id="a/b", vllm=given))
+
+
+def refusal(**given: Any) -> str:
+    with pytest.raises(CodedError) as caught:
+        arguments(**given)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_num_seq": 8}, "is not a key of vLLM 0.24.0's engine arguments; did you mean max_num_seqs?"),
+        ({"tensor_paralel_size": 2}, "did you mean tensor_parallel_size?"),
+        ({"worker_use_ray": True}, "write distributed_executor_backend: ray"),
+        ({"gpu_memory_utilization": 1.5}, "vllm.gpu_memory_utilization must be at most 1, but is 1.5"),
+        ({"gpu_memory_utilization": 0}, "must be above 0, but is 0"),
+        ({"gpu_memory_utilization": float("nan")}, "must be a finite number"),
+        ({"tensor_parallel_size": 0}, "must be at least 1, but is 0"),
+        ({"tensor_parallel_size": "4"}, "vllm.tensor_parallel_size must be a whole number, but is '4'"),
+        ({"tensor_parallel_size": True}, "must be a whole number, but is True"),
+        ({"tensor_parallel_size": 2.0}, "must be a whole number, but is 2.0"),
+        ({"enforce_eager": 1}, "must be true or false, but is 1"),
+        ({"dtype": "fp16"}, "vllm.dtype must be"),
+        ({"quantization": "awqq"}, "vllm.quantization must be awq"),
+        ({"compilation_config": 3}, "must be a mapping, but is 3"),
+        ({"model": "x"}, "E1204 ConflictingBuildKeys: The build config gives vllm.model; leave it out"),
+        ({"hf_token": "hf_secret"}, "is where it is kept secret"),
+        ({"data_parallel_size": 2}, "run one runner for each replica"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_told_with_the_right_one(given: dict[str, Any], told: str) -> None:
+    text = refusal(**given)
+    assert told in text
+    assert "hf_secret" not in text
+
+
+def test_right_arguments_stay_as_they_are() -> None:
+    given = {
+        "gpu_memory_utilization": 0.85,
+        "tensor_parallel_size": 4,
+        "max_num_seqs": 900,
+        "dtype": "float16",
+        "quantization": "gptq_marlin" if "gptq_marlin" in _choices("quantization") else "gptq",
+        "enforce_eager": False,
+        "max_model_len": -1,
+        "distributed_executor_backend": "ray",
+        "kv_cache_dtype": "fp8",
+        "compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]},
+        "speculative_config": None,
+    }
+    assert arguments(**given) == given
+
+
+def _choices(name: str) -> list[str]:
+    data = json.loads((OWN_FOLDER / "vllm_arguments.json").read_text())
+    choices: list[str] = data["arguments"][name]["choices"]
+    return choices
+
+
+def test_keys_that_every_kind_has_are_vllms_arguments_too() -> None:
+    config = BuildConfig(engine="vllm", model_id="a/b", dtype="bfloat16", max_seq_len=512, max_batch_size=8)
+    assert engine_arguments(config) == {"dtype": "bfloat16", "max_model_len": 512, "max_num_seqs": 8}
+
+
+def test_the_same_said_twice_must_be_the_same() -> None:
+    config = BuildConfig(engine="vllm", model_id="a/b", max_batch_size=8, vllm={"max_num_seqs": 9})
+    with pytest.raises(CodedError, match=r"E1204.*max_batch_size 8 and vllm.max_num_seqs 9"):
+        engine_arguments(config)
+
+
+@pytest.mark.parametrize("name", ["vllm-tiny", "vllm-llama-3-70b-instruct", "vllm-mixtral-8x7b-gptq"])
+def test_the_examples_plan(name: str) -> None:
+    steps = plan(read_config(OWN_FOLDER / "examples" / name / "config.yaml").config)
+    assert any(step.title.startswith("engine_args.json for vLLM 0.24.0 (") for step in steps)
+
+
+def built(folder: Path, config: dict[str, Any]) -> tuple[Manifest, Path]:
+    path, tar, target = folder / "config.yaml", folder / "engine.tar", folder / "engine"
+    path.write_text(yaml.safe_dump({"engine": "vllm", "model_path": "model", **config}))
+    manifest = build(path, tar, report=lambda line: None)
+    with tar.open("rb") as stream:
+        unpack(stream, target)
+    return manifest, target
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder)
+    return folder
+
+
+def test_an_engine_is_weights_arguments_and_a_tokenizer(model: Path, tmp_path: Path) -> None:
+    given = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "max_num_seqs": 8, "max_model_len": 512}
+    manifest, engine = built(tmp_path, {"vllm": given, "dtype": "bfloat16"})
+    assert json.loads((engine / "engine_args.json").read_text()) == {**given, "dtype": "bfloat16"}
+    assert (manifest.engine_kind, manifest.world_size, manifest.dtype) == ("vllm", 4, "bfloat16")
+    assert (manifest.max_seq_len, manifest.max_batch_size, manifest.sm) == (512, 8, None)
+    assert manifest.library is not None
+    assert manifest.library.version == "0.24.0"
+    assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert (engine / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "compressed-tensors"])
+def test_quantized_weights_stay_as_they_are(model: Path, tmp_path: Path, method: str) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method, "bits": 4}
+    (model / "config.json").write_text(json.dumps(config))
+    manifest, engine = built(tmp_path, {})
+    assert manifest.quantization == method
+    assert (engine / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+
+
+def test_a_quantization_told_beside_the_configuration_is_taken_along(model: Path, tmp_path: Path) -> None:
+    (model / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 128}))
+    manifest, engine = built(tmp_path, {})
+    assert manifest.quantization == "gptq"
+    assert (engine / "quantize_config.json").is_file()
+
+
+def test_a_length_beyond_the_model_is_refused_unless_overridden(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(CodedError, match=r"E1203.*at most 1024.*but is 4096"):
+        built(tmp_path, {"vllm": {"max_model_len": 4096}})
+    overrides = {"max_position_embeddings": 4096}
+    manifest, _ = built(tmp_path, {"vllm": {"max_model_len": 4096, "hf_overrides": overrides}})
+    assert manifest.max_seq_len == 4096
+
+
+def make_adapter(folder: Path, rank: object) -> None:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "peft_type": "LORA"}))
+    (folder / "adapter_model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+
+
+def test_adapters_are_packed_by_name_and_vllm_gets_room_for_them(model: Path, tmp_path: Path) -> None:
+    make_adapter(tmp_path / "one", 8)
+    make_adapter(tmp_path / "two", 24)
+    lora = {"french": {"model_path": "one"}, "pirate": {"model_path": "two"}}
+    _, engine = built(tmp_path, {"lora": lora})
+    given = json.loads((engine / "engine_args.json").read_text())
+    assert given == {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32}
+    assert sorted(path.name for path in (engine / "lora" / "pirate").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+
+
+def test_a_wrong_adapter_is_refused(model: Path, tmp_path: Path) -> None:
+    make_adapter(tmp_path / "one", 1024)
+    (tmp_path / "empty").mkdir()
+    for lora, told in (
+        ({"a": {"model_path": "one"}}, "E1210.*rank"),
+        ({"a": {"model_path": "empty"}}, "E1210.*no adapter_config.json"),
+        ({"a": {"model_path": "nowhere"}}, "E1205"),
+        ({"a": {}}, "E1204.*lora.a"),
+        ({"../a": {"model_path": "one"}}, "E1203"),
+        ({"a": {"model_pth": "one"}}, "E1202.*did you mean model_path"),
+    ):
+        with pytest.raises(CodedError, match=told):
+            built(tmp_path, {"lora": lora})

@@ -1,0 +1,97 @@
+"""Stands in for a GPU under the real vLLM: an executor that knows the next token without a model.
+
+The next token is always ``(token + 1) % vocabulary``. Everything else is vLLM's own: engine core process,
+sockets, scheduler, KV cache blocks, stop conditions. ``distributed_executor_backend`` names it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.executor import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.worker.worker_base import CompilationTimes
+
+STEP_S_VARIABLE = "STANDIN_STEP_S"
+BROKEN_TOKEN_VARIABLE = "STANDIN_BROKEN_TOKEN"
+"""A prompt that ends with this token ends the engine core."""
+
+_KV_CACHE_BYTES = 64 << 20
+
+
+class StandInExecutor(Executor):  # type: ignore[misc]
+    supports_pp = False
+
+    def _init_executor(self) -> None:
+        self._last: dict[str, int] = {}
+        self._prompts: dict[str, list[int]] = {}
+        self._computed: dict[str, int] = {}
+        self._vocab_size = self.model_config.get_vocab_size()
+        self._step_s = float(os.environ.get(STEP_S_VARIABLE, "0"))
+        self._broken = int(os.environ.get(BROKEN_TOKEN_VARIABLE, "-1"))
+
+    def check_health(self) -> None:
+        pass
+
+    def collective_rpc(
+        self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, non_block: bool = False
+    ) -> Any:
+        result = [getattr(self, f"_{method}", lambda *_: None)(*args)]
+        if not non_block:
+            return result
+        future: Future[Any] = Future()
+        future.set_result(result)
+        return future
+
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+        output = self._step(scheduler_output)
+        if not non_block:
+            return output
+        future: Future[Any] = Future()
+        future.set_result(output)
+        return future
+
+    def _get_supported_tasks(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    def _compile_or_warm_up_model(self) -> CompilationTimes:
+        return CompilationTimes(language_model=0.0, encoder=0.0)
+
+    def _determine_available_memory(self) -> int:
+        return _KV_CACHE_BYTES
+
+    def _get_kv_cache_spec(self) -> dict[str, Any]:
+        spec = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=32, dtype=torch.bfloat16)
+        return {"layer.0": spec}
+
+    def _step(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        time.sleep(self._step_s)
+        for request_id in scheduled.finished_req_ids:
+            for table in (self._last, self._prompts, self._computed):
+                table.pop(request_id, None)
+        for new in scheduled.scheduled_new_reqs:
+            if new.prompt_token_ids[-1] == self._broken:
+                raise RuntimeError("the stand-in was told to break")
+            self._prompts[new.req_id] = new.prompt_token_ids
+            self._computed[new.req_id] = new.num_computed_tokens
+        sampled = []
+        for request_id, count in scheduled.num_scheduled_tokens.items():
+            self._computed[request_id] += count
+            if self._computed[request_id] < len(self._prompts[request_id]):
+                sampled.append([])
+                continue
+            last = self._last.get(request_id, self._prompts[request_id][-1])
+            self._last[request_id] = (last + 1) % self._vocab_size
+            sampled.append([self._last[request_id]])
+        ids = list(scheduled.num_scheduled_tokens)
+        return ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={key: index for index, key in enumerate(ids)},
+            sampled_token_ids=sampled,
+        )

@@ -1,0 +1,44 @@
+"""Stands in for vLLM 0.24.0 where it can't be installed: the names that the adapter uses, its signatures.
+
+An engine that knows the next token without a model (``(token + 1) % vocabulary``), in a thread, no process.
+``tests/runner/engines/test_vllm_interface.py`` holds it against the real one where that is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vllm.config import ModelConfig, SchedulerConfig, VllmConfig
+
+
+@dataclasses.dataclass
+class AsyncEngineArgs:
+    """Those that the tests give; the real one takes 213."""
+
+    model: str = ""
+    skip_tokenizer_init: bool = False
+    generation_config: str = "auto"
+    disable_log_stats: bool = False
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float = 0.92
+    tensor_parallel_size: int = 1
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+
+    def create_engine_config(self, usage_context: Any = None, headless: bool = False) -> VllmConfig:
+        config = json.loads((Path(self.model) / "config.json").read_text())
+        limit = config["max_position_embeddings"]
+        if self.max_model_len is not None and self.max_model_len > limit:
+            raise ValueError(f"max_model_len ({self.max_model_len}) is greater than {limit}")
+        os.environ["STANDIN_TENSOR_PARALLEL_SIZE"] = str(self.tensor_parallel_size)
+        return VllmConfig(
+            model_config=ModelConfig(config["vocab_size"], self.max_model_len or limit),
+            scheduler_config=SchedulerConfig(self.max_num_seqs or 256),
+        )

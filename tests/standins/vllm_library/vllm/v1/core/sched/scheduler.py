@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+
+class Scheduler:
+    """Only to be subclassed: the stand-in's core schedules nothing."""

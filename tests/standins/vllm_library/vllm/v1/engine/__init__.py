@@ -1,0 +1,49 @@
+"""The engine core's messages."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.metrics.stats import SchedulerStats
+
+
+class FinishReason(enum.IntEnum):
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REPETITION = 4
+
+    def __str__(self) -> str:
+        return ("stop", "length", "abort", "error", "repetition")[self.value]
+
+
+class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    request_id: str
+    prompt_token_ids: list[int] | None
+    mm_features: None
+    sampling_params: SamplingParams | None
+    pooling_params: None
+    arrival_time: float
+    lora_request: LoRARequest | None
+    cache_salt: str | None
+    data_parallel_rank: int | None
+
+
+class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    request_id: str
+    new_token_ids: list[int]
+    new_logprobs: Any = None
+    """``LogprobsLists``: its ``logprobs`` [tokens, 1] are the chosen tokens'."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    outputs: list[EngineCoreOutput] = []
+    scheduler_stats: SchedulerStats | None = None

@@ -1,0 +1,114 @@
+"""``SyncMPClient`` over a thread that makes tokens at a fixed pace."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
+from vllm.v1.metrics.stats import SchedulerStats
+
+BREAKS_THE_ENGINE = 666
+"""A prompt that ends with it ends the engine core."""
+FAILS_ALONE = 667
+"""A prompt that ends with it ends with vLLM's ``error``."""
+DOES_NOT_START = 999
+"""A vocabulary of this size does not fit into memory."""
+
+_STEP_S = 0.001
+
+
+class SyncMPClient:
+    def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool) -> None:
+        self._vocab_size = vllm_config.model_config.vocab_size
+        if self._vocab_size == DOES_NOT_START:
+            try:
+                raise MemoryError("No available memory for the cache blocks")
+            except MemoryError:
+                logging.getLogger("vllm.v1.engine.core").exception("EngineCore failed to start.")
+            raise RuntimeError("Engine core initialization failed. See root cause above.")
+        self._slots = vllm_config.scheduler_config.max_num_seqs
+        self._outputs: queue.Queue[EngineCoreOutputs | Exception] = queue.Queue()
+        self._lock = threading.Lock()
+        self._requests: dict[str, tuple[EngineCoreRequest, list[int]]] = {}
+        self._is_closed = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def get_output(self) -> EngineCoreOutputs:
+        output = self._outputs.get()
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self._send_input("ADD", request)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        self._send_input("ABORT", request_ids)
+
+    def is_sleeping(self) -> bool:
+        self._send_input("UTILITY", "is_sleeping")
+        return False
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        self._is_closed = True
+
+    def _send_input(self, request_type: Any, request: Any) -> None:
+        with self._lock:
+            if request_type == "ADD":
+                self._requests[request.request_id] = (request, [])
+            if request_type == "ABORT":
+                for key in request:
+                    self._requests.pop(key, None)
+
+    def _run(self) -> None:
+        told = None
+        while not self._is_closed:
+            time.sleep(_STEP_S)
+            with self._lock:
+                outputs = [self._step(*each) for each in list(self._requests.values())[: self._slots]]
+                for output in outputs:
+                    if output is not None and output.finish_reason is not None:
+                        del self._requests[output.request_id]
+                held = len(self._requests)
+            if None in outputs:
+                self._outputs.put(RuntimeError("EngineCore encountered an issue."))
+                return
+            running = min(held, self._slots)
+            stats = SchedulerStats(running, held - running, 0, min(1.0, held / 100))
+            if outputs or stats != told:
+                self._outputs.put(EngineCoreOutputs([each for each in outputs if each], stats))
+                told = stats
+
+    def _step(self, request: EngineCoreRequest, made: list[int]) -> EngineCoreOutput | None:
+        prompt, parameters = request.prompt_token_ids or [], request.sampling_params
+        assert parameters is not None
+        if prompt[-1] == BREAKS_THE_ENGINE:
+            return None
+        if prompt[-1] == FAILS_ALONE:
+            return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
+        made.append(self._next([*prompt, *made], parameters))
+        output = EngineCoreOutput(request.request_id, made[-1:])
+        if parameters.logprobs is not None:
+            output.new_logprobs = SimpleNamespace(logprobs=np.array([[-made[-1] / 1000]]))
+        if len(made) < parameters.min_tokens:
+            return output
+        if made[-1] in (parameters.stop_token_ids or []):
+            output.finish_reason, output.stop_reason = FinishReason.STOP, made[-1]
+        elif len(made) >= (parameters.max_tokens or 0):
+            output.finish_reason = FinishReason.LENGTH
+        return output
+
+    def _next(self, tokens: list[int], parameters: Any) -> int:
+        """The token after the last one that is not the end of a bad word (of one token, as an example)."""
+        bad = {word[-1] for word in parameters._bad_words_token_ids or [] if len(word) == 1}
+        token = (tokens[-1] + 1) % self._vocab_size
+        while token in bad:
+            token = (token + 1) % self._vocab_size
+        return token

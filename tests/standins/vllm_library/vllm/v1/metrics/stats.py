@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class SchedulerStats:
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    num_skipped_waiting_reqs: int = 0
+    kv_cache_usage: float = 0.0
