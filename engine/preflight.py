@@ -25,7 +25,8 @@ RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
 
 _NEEDS_GPU: tuple[EngineKind, ...] = ("tensorrt_llm", "vllm")
 _COMPILED: tuple[EngineKind, ...] = ("tensorrt_llm",)
-"""Runs on the GPU architecture and the library version that it was built for, and on no other."""
+"""Runs on the GPU architecture, their number and the library version that it was built for, and on no other.
+(vLLM's number may be changed where it serves, and its GPUs may be in other machines.)"""
 # The package's metadata, not the package: to import tensorrt_llm takes long and initialises MPI.
 _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 _ASK_TIMEOUT_S = 60.0
@@ -68,8 +69,10 @@ def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
         return
     if not gpus:
         raise GpuRequired(engine_kind=facts.engine_kind)
+    if facts.engine_kind not in _COMPILED:
+        return
     for gpu in gpus[: facts.world_size]:
-        if facts.engine_kind in _COMPILED and facts.sm not in (None, gpu.sm):
+        if facts.sm not in (None, gpu.sm):
             raise WrongGpuArchitecture(built_for=facts.sm, present=gpu.sm, remedy=_where_it_runs(facts.sm))
     if len(gpus) < facts.world_size:
         present = "1 is" if len(gpus) == 1 else f"{len(gpus)} are"
