@@ -62,6 +62,8 @@ def test_each_example_names_the_schema_for_editors(path: Path) -> None:
     assert (path.parent / match[1]).is_file()
 
 
-@pytest.mark.parametrize("path", FOLDER.rglob("*.yaml"), ids=lambda each: f"{each.parent.name}-{each.stem}")
+@pytest.mark.parametrize(
+    "path", sorted(FOLDER.rglob("*.yaml")), ids=lambda each: f"{each.parent.name}-{each.stem}"
+)
 def test_every_example_is_read_without_a_note(path: Path) -> None:
     assert read_config(path).notes == ()

@@ -25,6 +25,9 @@ HOST = "127.0.0.1"
 DEADLINE_S = 30.0
 """Long enough for a machine that is busy with other things: no test takes it when all is well."""
 
+# NOTE: a pool that closes idle connections may close one that another thread was just given.
+_KEEPS_ALL = httpx.Limits(max_keepalive_connections=None, keepalive_expiry=None)
+
 SLOT = "/v2/models/tensorrt_llm"
 ENSEMBLE = "/v2/models/ensemble"
 
@@ -220,7 +223,7 @@ class CogUnderTest:
         self.port = port
         self.url = self.server.url
         self.counters = Counters(metrics)
-        self.client = httpx.Client(base_url=self.url, timeout=2 * DEADLINE_S)
+        self.client = httpx.Client(base_url=self.url, timeout=2 * DEADLINE_S, limits=_KEEPS_ALL)
         if wait:
             try:
                 self.server.wait_ready(2 * DEADLINE_S)
