@@ -45,8 +45,9 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
     }
 
 
-def command(host: str) -> list[str]:
-    return [sys.executable, "-m", "cog.server.http", "--host", host]
+def command(kind: str, host: str) -> list[str]:
+    server = "runner.cog_http" if kind == "runner" else "cog.server.http"
+    return [sys.executable, "-m", server, "--host", host]
 
 
 class CogServer:
@@ -60,7 +61,7 @@ class CogServer:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                command(host),
+                command(kind, host),
                 cwd=ROOT / kind,
                 env=environment(kind, port, extra),
                 stdin=subprocess.DEVNULL,

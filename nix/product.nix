@@ -150,7 +150,7 @@ image {
     Cmd = [
       "python"
       "-m"
-      "cog.server.http"
+      (if kind == "runner" then "runner.cog_http" else "cog.server.http")
       "--host"
       "0.0.0.0"
     ];

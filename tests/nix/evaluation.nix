@@ -76,15 +76,20 @@ in
   };
   init-starts-cogs-server = {
     expr = ofImages (image: image.config.Entrypoint ++ image.config.Cmd);
-    expected = constant [
-      "/bin/tini"
-      "--"
-      "python"
-      "-m"
-      "cog.server.http"
-      "--host"
-      "0.0.0.0"
-    ];
+    expected = builtins.listToAttrs (
+      map (name: {
+        inherit name;
+        value = [
+          "/bin/tini"
+          "--"
+          "python"
+          "-m"
+          (if isRunner name then "runner.cog_http" else "cog.server.http")
+          "--host"
+          "0.0.0.0"
+        ];
+      }) names
+    );
   };
   nobody-runs-as-root = {
     expr = ofImages (image: image.config.User);
