@@ -152,6 +152,7 @@ def test_the_quick_start_of_cog_trt_llm_builds_as_it_was_printed(machine: Path, 
     assert any("use_gpt_attention_plugin" in line for line in lines)
 
 
+@pytest.mark.needs_mpirun
 def test_two_ranks_are_both_there_and_generate_together_where_two_gpus_are(machine: Path) -> None:
     manifest, _, lines = run(machine, config({"tp_size": 2}))
     assert {"rank0.engine", "rank1.engine"} < set(manifest.files)

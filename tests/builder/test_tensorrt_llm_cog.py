@@ -112,7 +112,7 @@ def test_a_config_url_gives_an_engine_tar_with_both_ranks_and_live_logs(
     assert re.search(r"build: done in 0:\d\d", logs)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
 def test_what_was_built_from_a_config_url_is_served_as_streamed_predictions(
     server: CogServer, serve: Callable[[dict[str, Any]], str], tmp_path: Path, world_size: int
 ) -> None:

@@ -262,7 +262,7 @@ def test_a_lost_gpu_is_told_and_the_engine_comes_back(server: TritonUnderTest) -
     wait_until(lambda: server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200)
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
 def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, world_size: int) -> None:
     model = make_compiled_model(tmp_path / "model", world_size=world_size)
     python = str(machine / "python")
@@ -288,6 +288,7 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
     wait_until(lambda: worker_pids(tmp_path) == [])
 
 
+@pytest.mark.needs_mpirun
 def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_path: Path) -> None:
     model = make_compiled_model(tmp_path / "model", world_size=2)
     server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
@@ -306,6 +307,7 @@ def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_pat
     assert not is_running(rank)
 
 
+@pytest.mark.needs_mpirun
 @pytest.mark.parametrize("generation", [1, 2], ids=["the slot's stub", "Triton"])
 def test_a_killed_ancestor_of_the_ranks_leaves_none_of_them(
     machine: Path, tmp_path: Path, generation: int

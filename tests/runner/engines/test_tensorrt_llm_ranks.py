@@ -67,6 +67,7 @@ def ranks(tmp_path: Path) -> Iterator[TwoRanks]:
     wait_until(lambda: not two.pids())
 
 
+@pytest.mark.needs_mpirun
 def test_two_ranks_serve_as_one_engine_and_end_with_it(ranks: TwoRanks) -> None:
     ready = ranks.process.start()
     assert ready.engine_kind == "tensorrt_llm"
@@ -79,6 +80,7 @@ def test_two_ranks_serve_as_one_engine_and_end_with_it(ranks: TwoRanks) -> None:
     wait_until(lambda: not any(map(is_running, pids.values())))
 
 
+@pytest.mark.needs_mpirun
 @pytest.mark.parametrize("victim", ["rank 0", "rank 1", "mpirun", "launcher"])
 def test_whoever_is_killed_all_end_the_request_fails_and_others_start(ranks: TwoRanks, victim: str) -> None:
     ranks.process.start()
@@ -98,6 +100,7 @@ def test_whoever_is_killed_all_end_the_request_fails_and_others_start(ranks: Two
     assert ranks.listening.tokens(2) == [7, 7, 7]
 
 
+@pytest.mark.needs_mpirun
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_rank_that_does_not_load_is_told_with_its_reason(tmp_path: Path, broken: int) -> None:
     two = TwoRanks(tmp_path, broken_rank=broken)
