@@ -15,11 +15,11 @@ from pathlib import Path
 
 import aiohttp
 
+from engine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
 from runner.model_repository import SLOT
-from runner.mpirun import mpi_environment, mpirun
 from runner.triton_install import TritonInstall
 from runner.triton_ports import TritonPorts
 from runner.triton_stubs import has_ended, stubs_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, run_program
 from builder.trtllm.engine_checks import EngineConfig
+from engine.mpirun import find_mpirun, mpi_environment, mpirun
 from engine.python import engine_python
 from errors.build import EngineUnsound, ProgramFailed
 
@@ -36,7 +36,7 @@ def try_engine(
         step=step,
         command=[*_launcher(engine.world_size), engine_python(), str(_PROGRAM), ".", *map(str, counts)],
         folder=folder,
-        environment=program_environment(offline=True),
+        environment=mpi_environment(program_environment(offline=True)),
         needs=needs,
     )
     try:
@@ -50,7 +50,7 @@ def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
         return f"the engine runs on {engine.world_size} GPUs, here are {num_gpus}"
     if str(engine.build.get("kv_cache_type", "PAGED")).upper() != "PAGED":
         return "only engines with a paged KV cache are"
-    if engine.world_size > 1 and shutil.which("mpirun") is None:
+    if engine.world_size > 1 and find_mpirun(engine_python()) is None:
         return "there is no mpirun"
     return None
 
@@ -58,4 +58,4 @@ def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
 def _launcher(world_size: int) -> list[str]:
     if world_size == 1:
         return []
-    return [str(shutil.which("mpirun")), "--allow-run-as-root", "--oversubscribe", "-n", str(world_size)]
+    return [*mpirun(engine_python()), "-n", str(world_size)]

@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
 from errors.base import CodedError
 from errors.tensorrt_llm import RankEnded
 from runner.engines.parent_death import die_with_parent
-from runner.mpirun import mpi_environment, mpirun
 
 _POLL_S = 0.2
 _TOLD_LINES = 5

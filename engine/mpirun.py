@@ -1,4 +1,4 @@
-"""How ``mpirun`` (Open MPI) is found and called, here and in the engine environment."""
+"""How ``mpirun`` (Open MPI) is found and called, by the builder and by the runner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ _OUTER_MPI = re.compile(r"(OMPI|PMIX|PMI|ORTE|OPAL)_(?!MCA_)|OMPI_MCA_(orte|ess|
 """Variables of an MPI job that we may run in ourselves: with them, ours would not start."""
 
 
-def mpirun() -> list[str]:
-    """The command's beginning: the environment's own mpirun, else the machine's. Raises E1008."""
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = shutil.which("mpirun", path=path)
+def find_mpirun(python: str = sys.executable) -> str | None:
+    """The mpirun beside ``python``, else the machine's."""
+    return shutil.which("mpirun", path=f"{Path(python).absolute().parent}:{os.environ.get('PATH', '')}")
+
+
+def mpirun(python: str = sys.executable) -> list[str]:
+    """The command's beginning: the mpirun of ``python``'s environment, else the machine's. Raises E1008."""
+    found = find_mpirun(python)
     if found is None:
         raise MissingRequirement(
             what="mpirun, which starts the processes of an engine on several GPUs",
