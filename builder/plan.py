@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from builder.config import BuildConfig
 from builder.model_files import Model
+from builder.tokenizer import place_tokenizer
 from builder.weights import obtain_model
 from engine.manifest import EngineFacts, Manifest
 from engine.pack import pack
@@ -96,6 +97,16 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
     revision = f" at {work.model.revision}" if work.model.revision else ""
     size_bytes = sum(path.stat().st_size for path in work.model.files.values())
     work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
+
+
+def place_fast_tokenizer(work: Work) -> None:
+    """The tokenizer that every engine carries."""
+    work.vocab_size = place_tokenizer(
+        work.model,
+        work.directory,
+        scratch=work.scratch,
+        trust_remote_code=work.config.trust_remote_code,
+    )
 
 
 def pack_step() -> Step:

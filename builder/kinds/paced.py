@@ -8,8 +8,7 @@ from typing import Any
 
 from builder.checkpoint import read_config
 from builder.config import BuildConfig
-from builder.plan import Step, Work, download_step
-from builder.tokenizer import place_tokenizer
+from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from engine.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys
 
@@ -39,18 +38,9 @@ class PacedPlan:
     def steps(self) -> Sequence[Step]:
         return [
             download_step(self._config, with_weights=False),
-            Step("tokenizer", _place_tokenizer),
+            Step("tokenizer", place_fast_tokenizer),
             Step(f"pace ({self._rate:g} tokens per second)", _write_pace),
         ]
-
-
-def _place_tokenizer(work: Work) -> None:
-    work.vocab_size = place_tokenizer(
-        work.model,
-        work.directory,
-        scratch=work.scratch,
-        trust_remote_code=work.config.trust_remote_code,
-    )
 
 
 def _write_pace(work: Work) -> None:

@@ -13,12 +13,11 @@ from builder.config import BuildConfig
 from builder.engine_environment import program_environment
 from builder.files import CACHE_VARIABLE, need_space, place
 from builder.model_identity import identity
-from builder.plan import Step, Work, download_step, obtain
+from builder.plan import Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.program import Needs, Program, clock, run_program
 from builder.sizes.building import ram_here_bytes
 from builder.sizes.model_shape import UnknownShape
 from builder.sizes.words import in_words
-from builder.tokenizer import place_tokenizer
 from builder.trtllm.cache_facts import normalised
 from builder.trtllm.commands import Command, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
@@ -57,8 +56,9 @@ class TensorrtLlmPlan:
             self.sizing = size(self.build, values)
         except UnknownShape as exc:
             return [*notes, f"sizes are not known: the model's config.json has no {exc}"]
-        check_fits(self.sizing, self.build, self.config.model_name, gpus_for(self.config))
-        return [*notes, *sizing_lines(self.sizing, gpus_for(self.config))]
+        gpus = gpus_for(self.config)
+        check_fits(self.sizing, self.build, self.config.model_name, gpus)
+        return [*notes, *sizing_lines(self.sizing, gpus)]
 
     @property
     def notes(self) -> list[str]:
@@ -243,12 +243,7 @@ class _Run:
         )
 
     def place_tokenizer(self, work: Work) -> None:
-        work.vocab_size = place_tokenizer(
-            work.model,
-            work.directory,
-            scratch=work.scratch,
-            trust_remote_code=work.config.trust_remote_code,
-        )
+        place_fast_tokenizer(work)
         if "generation_config.json" in work.model.files:
             place(work.model.files["generation_config.json"], work.directory / "generation_config.json")
 

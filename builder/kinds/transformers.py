@@ -10,9 +10,8 @@ from builder.config import BuildConfig
 from builder.converter import run_conversion
 from builder.files import place
 from builder.model_files import supporting_names, weight_names
-from builder.plan import Step, Work, download_step
+from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
-from builder.tokenizer import place_tokenizer
 from engine.manifest import EngineFacts
 from errors.build_config import InvalidBuildValue, ModelUnusable
 
@@ -107,13 +106,3 @@ def _place_safetensors(work: Work, names: Sequence[str]) -> None:
         place(model.files[name], work.directory / ("model.safetensors" if len(names) == 1 else name))
     if len(names) > 1:
         place(model.files[_INDEX], work.directory / _INDEX)
-
-
-def place_fast_tokenizer(work: Work) -> None:
-    """The tokenizer that every engine carries."""
-    work.vocab_size = place_tokenizer(
-        work.model,
-        work.directory,
-        scratch=work.scratch,
-        trust_remote_code=work.config.trust_remote_code,
-    )

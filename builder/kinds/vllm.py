@@ -9,9 +9,9 @@ from typing import Any
 from builder.checkpoint import ModelConfig, read_config, read_object
 from builder.config import BuildConfig, LoraAdapter
 from builder.files import place
-from builder.kinds.transformers import place_configuration, place_fast_tokenizer, place_weights
+from builder.kinds.transformers import place_configuration, place_weights
 from builder.model_files import Model
-from builder.plan import Step, Work, download_step
+from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
 from builder.vllm_arguments import engine_arguments, library_version
 from builder.weights import obtain_files
