@@ -63,9 +63,13 @@ def check_runs_here(manifest: Manifest, machine: Machine) -> None:
         _check_memory(manifest, machine.gpus)
 
 
+def needs_gpu(facts: EngineFacts) -> bool:
+    return facts.engine_kind in _NEEDS_GPU
+
+
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
     """The part that needs no more than an engine's facts: kind, architecture and number of GPUs."""
-    if facts.engine_kind not in _NEEDS_GPU:
+    if not needs_gpu(facts):
         return
     if not gpus:
         raise GpuRequired(engine_kind=facts.engine_kind)

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.directory import Engine, load
 from engine.gpu import visible_gpus
 from engine.manifest import Manifest
-from engine.preflight import Machine, check_runs_here, installed_version
+from engine.preflight import Machine, check_runs_here, installed_version, needs_gpu
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
@@ -106,7 +106,8 @@ class Service:
                 remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
             )
         version = None if has_own_library else installed_version(settings.engine_python)
-        check_runs_here(manifest, Machine(visible_gpus(), version))
+        gpus = visible_gpus() if needs_gpu(manifest) else ()
+        check_runs_here(manifest, Machine(gpus, version))
 
     def _check_world_size(self, built_for: int) -> None:
         if self._settings.world_size not in (None, built_for):
