@@ -38,7 +38,8 @@ from errors.build_config import (
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
-from tests.standins.engine_environment import has_driver, make_engine_environment, make_gpus
+from tests.standins.engine_environment import make_engine_environment
+from tests.standins.gpus import has_driver, make_gpus
 
 CONVERT: dict[str, Any] = {
     "executable": "python",

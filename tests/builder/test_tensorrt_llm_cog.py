@@ -31,7 +31,8 @@ from tests.builder.test_program import is_running, wait_for
 from tests.builder.test_tensorrt_llm import config
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import CogUnderTest
-from tests.standins.engine_environment import has_driver, make_engine_environment, make_gpus
+from tests.standins.engine_environment import make_engine_environment
+from tests.standins.gpus import has_driver, make_gpus
 
 pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from cli.openapi_schema import ROOT
-from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python, write_nvidia_smi
+from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
+from tests.standins.gpus import make_gpus
 
 EXAMPLE = ROOT / "builder" / "examples" / "paced" / "config.yaml"
 
@@ -192,7 +193,7 @@ def test_a_taken_port_is_named_with_its_variable(paced_tar: Path, free_ports: li
 
 def compiled_engine(folder: Path) -> tuple[Path, dict[str, str]]:
     """A compiled engine's tar, and a machine with two GPUs and the library, all stood in for."""
-    write_nvidia_smi(folder / "bin", count=2)
+    make_gpus(folder / "bin", sm=90, count=2, name="Stand-in", memory_mib=81559, free_mib=70_000)
     python = str(write_engine_python(folder))
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     return make_compiled_model(folder / "model").tar, {"PATH": path, "COG_TRITON_ENGINE_PYTHON": python}
@@ -205,11 +206,11 @@ def test_inspect_gpu_gives_the_runners_verdict(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "here        Stand-in, SM 90, 68.4 GiB of 79.6 GiB free; Stand-in" in result.stdout
     assert "verdict     this machine can run it" in result.stdout
-    write_nvidia_smi(tmp_path / "bin", count=1, sm="8.6")
+    make_gpus(tmp_path / "bin")
     result = cog_triton("inspect", "--gpu", str(tar), **environment)
     assert result.returncode == 2
     assert "cog-triton-runner-90 image" in one_coded_line(result, "E1322")
-    write_nvidia_smi(tmp_path / "bin", count=0)
+    make_gpus(tmp_path / "bin", count=0)
     result = cog_triton("inspect", "--gpu", str(tar), **environment)
     assert "no NVIDIA GPU" in result.stdout
     one_coded_line(result, "E1323")

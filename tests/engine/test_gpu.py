@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
 
 from engine.gpu import Gpu, detected_sm, visible_gpus
+from tests.standins.gpus import has_driver
 
-
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-without_driver = pytest.mark.skipif(_has_driver(), reason="this machine has an NVIDIA driver")
+without_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
 
 
 A40 = "GPU-1, 8.6, NVIDIA A40, 46068, 45000"

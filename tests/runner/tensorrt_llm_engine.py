@@ -1,7 +1,7 @@
 """A compiled engine's directory as TensorRT-LLM lays it out, its tar, and what serves it here.
 
-What stands in: ``tests/standins/tensorrt_llm`` for the library, for the GPUs an ``nvidia-smi`` that tells of
-some. Served by greedy choice, the stand-in repeats the prompt's tokens.
+What stands in: ``tests/standins/tensorrt_llm`` for the library, ``tests/standins/gpus.py`` for the
+GPUs. Served by greedy choice, the stand-in repeats the prompt's tokens.
 """
 
 from __future__ import annotations
@@ -96,12 +96,6 @@ def write_engine_python(folder: Path, *, standins: Path = STANDINS) -> Path:
         folder / "python",
         f'PYTHONPATH="$PYTHONPATH:{standins}" exec {shlex.quote(sys.executable)} "$@"',
     )
-
-
-def write_nvidia_smi(folder: Path, *, count: int = 2, sm: str = "9.0", free_mib: int = 70_000) -> Path:
-    """An ``nvidia-smi`` that tells of some GPUs."""
-    lines = "; ".join(f"echo GPU-{number}, {sm}, Stand-in, 81559, {free_mib}" for number in range(count))
-    return _write_script(folder / "nvidia-smi", lines or "exit 6")
 
 
 def _write_script(path: Path, body: str) -> Path:

@@ -26,8 +26,9 @@ from runner.triton_install import CPP_LIBRARY
 from tests.runner.misbehaving_server import served, stream
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import TritonUnderTest, free_ports, triton_pids, wait_until
-from tests.runner.tensorrt_llm_engine import make_compiled_model, write_nvidia_smi
+from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.runner.test_tensorrt_llm import pytestmark, server_config
+from tests.standins.gpus import make_gpus
 
 __all__ = ["pytestmark"]
 
@@ -132,7 +133,7 @@ def test_a_stream_that_tells_no_reason_ends_with_the_stream(
 def test_triton_comes_to_loading_the_backend_in_each_rank(
     backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
-    write_nvidia_smi(tmp_path / "bin", count=2)
+    make_gpus(tmp_path / "bin", sm=90, count=2, memory_mib=81559)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     model = make_compiled_model(tmp_path / "model", world_size=world_size)
     (port,) = free_ports(1)
@@ -145,7 +146,7 @@ def test_triton_comes_to_loading_the_backend_in_each_rank(
 def test_asked_for_by_hand_where_it_is_not_is_e1008(
     compiled: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_nvidia_smi(tmp_path / "bin")
+    make_gpus(tmp_path / "bin", sm=90, count=2, memory_mib=81559)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     config = server_config(tmp_path, triton_backend="tensorrtllm")
     with pytest.raises(MissingRequirement, match=r"E1008 .*libtriton_tensorrtllm\.so"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -27,8 +26,9 @@ from tests.runner.servers import (
     wait_until,
     worker_pids,
 )
-from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python, write_nvidia_smi
+from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
 from tests.runner.test_slot import GrpcStream, stream_of, tokens
+from tests.standins.gpus import has_driver, make_gpus
 
 PROMPT = [10, 11, 12]
 STREAM = f"{SLOT}/generate_stream"
@@ -36,15 +36,7 @@ GREEDY = {"runtime_top_k": 1}
 ARGUMENTS = {"max_queue_size": 6, "max_beam_width": 2, "stats_check_period_ms": 50}
 
 
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(_has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
 
 
 def server_config(folder: Path, **arguments: object) -> str:
@@ -57,7 +49,7 @@ def server_config(folder: Path, **arguments: object) -> str:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two GPUs and the engine environment, stood in for."""
     folder = tmp_path_factory.mktemp("machine")
-    write_nvidia_smi(folder, count=2)
+    make_gpus(folder, sm=90, count=2, memory_mib=81559)
     write_engine_python(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
