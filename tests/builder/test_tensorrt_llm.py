@@ -38,6 +38,7 @@ from errors.build_config import (
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.builder.trtllm.old_configs import QUICK_START
 from tests.standins.engine_environment import make_engine_environment
 from tests.standins.gpus import has_driver, make_gpus
 
@@ -113,28 +114,6 @@ def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, reposi
     assert manifest.build_config["build"] == config()["build"]
     assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
 
-
-QUICK_START = """
-model_id: sshleifer/tiny-gpt2
-example_name: gpt
-convert_to_ft:
-  script: hf_gpt_convert.py
-  output_dir: ./c-model/gpt2/1-gpu
-  args:
-    in-file: /src/models/sshleifer/tiny-gpt2
-    out-dir: ./c-model/gpt2
-    tensor-parallelism: 1
-    storage-type: float16
-build:
-  script: build.py
-  output_dir: ./engine_outputs/
-  args:
-    model_dir: ./c-model/gpt2/1-gpu
-    output_dir: ./engine_outputs/
-    use_gpt_attention_plugin:
-    remove_input_padding:
-"""
-"""cog-trt-llm's, from its time with TensorRT-LLM 0.7."""
 
 GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 8, "n_layer": 1, "n_head": 2,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +17,7 @@ from builder.trtllm.rules import check
 from builder.trtllm.spellings import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
 from builder.trtllm.summary import TrtllmBuild
 from errors.base import CodedError
-
-_spec = importlib.util.spec_from_file_location("old_configs", Path(__file__).with_name("old_configs.py"))
-assert _spec is not None and _spec.loader is not None  # noqa: PT018
-old = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(old)
+from tests.builder.trtllm import old_configs as old
 
 MODEL = "/src/models/a/b"
 VALUES: dict[str, Any] = {

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 import builder
 from builder.config_file import read_config
 from builder.planning import plan_lines
+from tests.builder.trtllm.model_configs import MODEL_CONFIGS
+from tests.builder.trtllm.old_configs import ALL
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-OLD: dict[str, str] = _load("old_configs").ALL
-MODEL_CONFIGS: dict[str, dict[str, Any]] = _load("model_configs").MODEL_CONFIGS
 _FOLDER = Path(builder.__path__[0]) / "examples"
 EXAMPLES = sorted([*_FOLDER.glob("gpt/*.yaml"), *_FOLDER.glob("llama/*.yaml")])
 
@@ -45,10 +32,10 @@ def test_each_example_is_planned(path: Path, tmp_path: Path) -> None:
     assert not any("not known" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", ALL)
 def test_each_config_of_old_is_planned(name: str, tmp_path: Path) -> None:
     path = tmp_path / "old.yaml"
-    path.write_text(OLD[name])
+    path.write_text(ALL[name])
     lines = planned(path, tmp_path)
     assert any("trtllm-build --checkpoint_dir" in line for line in lines)
     assert not any("not known" in line for line in lines)
