@@ -58,11 +58,16 @@ class SamplingInputs:
 class GenerationRequest:
     """A request whose inputs were checked one by one. Lengths are in tokens."""
 
-    prompt: str
+    prompt: str | Sequence[int]
+    """A text, or its token ids."""
     max_tokens: int
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
+    adds_special_tokens: bool = True
+    """To a text, as the tokenizer does; a chat template has put them in already."""
+    ignores_end: bool = False
+    """No token ends the text."""
 
 
 class Generation:
@@ -86,7 +91,7 @@ class Generation:
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
-        self._end_ids = frozenset(model.end_ids)
+        self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
         self._detokenizer = Detokenizer(model.tokenizer)
         self._stop = StopFilter(request.stop_sequences)
         self._started_s = time.perf_counter()
@@ -139,7 +144,7 @@ class Generation:
         """The slot's tensors. Raises E1002 if the prompt leaves no room."""
         model, request, sampling = self._model, self._request, self._request.sampling
         start_s = time.perf_counter()
-        input_ids = await model.encode(request.prompt)
+        input_ids = await self._input_ids()
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
         if len(input_ids) > model.max_input_length:
@@ -149,11 +154,12 @@ class Generation:
             "input_ids": input_ids,
             "input_lengths": len(input_ids),
             "request_output_len": min(request.max_tokens, room),
-            "end_id": model.end_ids[0],
             "pad_id": model.pad_id,
             "streaming": True,
             "exclude_input_in_output": True,
         }
+        if not request.ignores_end:
+            inputs["end_id"] = model.end_ids[0]
         # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
         chosen = {
             "min_length": min(request.min_tokens, room),
@@ -172,6 +178,12 @@ class Generation:
         if sampling.top_p > 0:
             inputs["runtime_top_p"] = sampling.top_p
         return inputs
+
+    async def _input_ids(self) -> list[int]:
+        prompt = self._request.prompt
+        if isinstance(prompt, str):
+            return await self._model.encode(prompt, adds_special_tokens=self._request.adds_special_tokens)
+        return list(prompt)
 
     def _take(self, events: list[Event]) -> str:
         """The text that a batch of events makes certain; notes the finish reason."""
