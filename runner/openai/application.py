@@ -28,6 +28,7 @@ from runner.openai.limits import Admission
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
+from runner.openai.token_texts import TokenTexts
 from runner.triton_client import TritonClient
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -44,6 +45,7 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
+        self._tokens = TokenTexts(served.model.tokenizer)
         self._generating = Generating(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
         )
@@ -63,13 +65,13 @@ class API:
     async def chat_completions(self, request: Request) -> Response:
         body = await read_body(request, ChatBody, self._max_body_bytes)
         model = self._served.find(body.model)
-        return self._generating.answer(body, [chat_order(body, self._served)], ChatShape(), model)
+        return self._generating.answer(body, [chat_order(body, self._served)], ChatShape(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
         body = await read_body(request, CompletionBody, self._max_body_bytes)
         model = self._served.find(body.model)
         orders = completion_orders(body, self._served)
-        return self._generating.answer(body, orders, CompletionShape(), model)
+        return self._generating.answer(body, orders, CompletionShape(self._tokens), model)
 
     async def models(self, request: Request) -> Response:
         return _json(Models([self._model(name) for name in self._served.names]))

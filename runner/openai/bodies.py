@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Meta
 
 MOST_TOP_LOG_PROBS = 20
-_MAX_INT32 = (1 << 31) - 1
+MAX_INT32 = (1 << 31) - 1
 
-Count = Annotated[int, Meta(ge=1, le=_MAX_INT32)]
+Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="Randomness: 0 is greedy.")]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
-TokenId = Annotated[int, Meta(ge=0, le=_MAX_INT32)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 # NOTE: msgspec tells no list of texts from one of lists; what a list mixes is refused later.
 Prompt = str | Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
@@ -43,7 +43,7 @@ class GenerationBody(Body, kw_only=True):
 
     model: Annotated[str, Meta(description="One of GET /v1/models.")] | None = None
     max_tokens: Annotated[Count, Meta(description="Most tokens to generate.")] | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=_MAX_INT32, description="No end before so many.")] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32, description="No end before so many.")] | None = None
     temperature: Temperature | None = None
     top_p: Annotated[Share, Meta(description="Sample from the likeliest with this share.")] | None = None
     top_k: Annotated[int, Meta(ge=-1, description="Sample from so many; 0 and -1: all.")] | None = None

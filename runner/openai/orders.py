@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,10 +12,10 @@ import msgspec
 from errors.openai_api import UnknownModel, UnsupportedField
 from errors.prompt import InvalidInput
 from runner.chat_messages import Message, with_system_prompt
-from runner.engines.capabilities import honoured_by
+from runner.engines.capabilities import Capability, honours
 from runner.generation import GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts
-from runner.openai.bodies import ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
+from runner.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.settings import Settings
 
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -122,6 +122,7 @@ def _request(
         stop_sequences=_stops(body, served.settings),
         sampling=_sampling(body),
         ignores_end=bool(body.ignore_eos),
+        num_top_log_probs=top_log_probs,
     )
 
 
@@ -134,6 +135,8 @@ def _sampling(body: GenerationBody) -> SamplingInputs:
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         repetition_penalty=_or(body.repetition_penalty, 1.0),
+        min_p=_or(body.min_p, 0.0),
+        logit_bias=_logit_bias(body.logit_bias or {}),
         seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
     )
 
@@ -144,15 +147,22 @@ def _or(value: N | None, default: N) -> N:
 
 def _check_honoured(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:
     """Raise E1602 for what this kind of engine can't do."""
-    asked = {
+    asked: dict[Capability, object] = {
         "min_p": body.min_p,
         "logit_bias": body.logit_bias,
-        "logprobs": None if top_log_probs is None else True,
-        "top_logprobs": top_log_probs,
+        "log_probs": top_log_probs is not None,
     }
-    for name, value in asked.items():
-        if value and name not in honoured_by(served.engine_kind):
+    for capability, value in asked.items():
+        if value and not honours(served.engine_kind, capability):
+            name = "logprobs" if capability == "log_probs" else capability
             raise UnsupportedField(name=name, engine_kind=served.engine_kind)
+
+
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
+    for token in given:
+        if not token.isdecimal() or int(token) > MAX_INT32:
+            raise InvalidInput(name="logit_bias", expected="an object whose keys are token ids", value=token)
+    return {int(token): bias for token, bias in given.items() if bias}
 
 
 def _stops(body: GenerationBody, settings: Settings) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from runner.engines.messages import TokenLogProb
 from runner.generation import Generation, GenerationRequest
 from runner.openai.answers import Usage
 from runner.openai.orders import Order
@@ -22,6 +23,8 @@ class Piece:
     index: int
     text: str
     finish_reason: str | None = None
+    log_probs: list[tuple[int, TokenLogProb]] = field(default_factory=list)
+    """Of the tokens that came, by their ids; empty where they were not asked for."""
 
 
 class Texts:
@@ -60,9 +63,9 @@ class Texts:
 async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[Piece, None]:
     async with aclosing(generation.text()) as texts:
         async for text in texts:
-            yield Piece(index, echo + text)
+            yield Piece(index, echo + text, None, generation.take_log_probs())
             echo = ""
-    yield Piece(index, echo, _FINISH_REASONS[str(generation.finish_reason)])
+    yield Piece(index, echo, _FINISH_REASONS[str(generation.finish_reason)], generation.take_log_probs())
 
 
 async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[list[Piece], None]:
