@@ -48,6 +48,8 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_LONGEST_MESSAGE = 1000
+"""In characters: a message quotes what was sent, which may be anything."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _FIELDS = {
@@ -73,7 +75,10 @@ def status_of(error: CodedError) -> int:
 def error_body(error: CodedError) -> bytes:
     """``{"error": {message, type, param, code}}``; ``code`` is ours."""
     kind = _TYPES.get(status_of(error), "server_error")
-    return msgspec.json.encode(ErrorAnswer(Error(error.sentence, kind, _field(error), error.code)))
+    sentence = error.sentence
+    if len(sentence) > _LONGEST_MESSAGE:
+        sentence = f"{sentence[:_LONGEST_MESSAGE]} ..."
+    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, _field(error), error.code)))
 
 
 def _field(error: CodedError) -> str | None:

@@ -62,7 +62,9 @@ def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(ser
     assert served.sink.token_log_probs[request][0].value == pytest.approx(expected, abs=1e-3)
 
 
-@pytest.mark.parametrize(("bias", "name"), [({10**6: 1.0}, "logit_bias_ids"), ({1: float("nan")}, "logit_bias_values")])
+@pytest.mark.parametrize(
+    ("bias", "name"), [({10**6: 1.0}, "logit_bias_ids"), ({1: float("nan")}, "logit_bias_values")]
+)
 def test_a_bias_outside_the_vocabulary_or_not_finite_is_refused(
     served: Served, bias: dict[int, float], name: str
 ) -> None:

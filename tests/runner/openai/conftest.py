@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from builder.build import OWN_FOLDER, build
 from cli.example_engine import EXAMPLES
 from engine.python import engine_python
 from engine.unpack import unpack
-from tests.runner.openai.apis import CHAT_TEMPLATE, API
+from tests.runner.openai.apis import API, CHAT_TEMPLATE
 from tests.runner.paced_engine import PacedModel, make_paced_model, make_tokenizer
 
 
