@@ -38,6 +38,10 @@ class StreamOptions(Body, kw_only=True):
     include_usage: Annotated[bool, Meta(description="End the stream with the usage.")] = False
 
 
+class ResponseFormat(Body, kw_only=True):
+    type: Literal["text"]
+
+
 class GenerationBody(Body, kw_only=True):
     """What completions and chat completions have in common."""
 
@@ -60,6 +64,7 @@ class GenerationBody(Body, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=128, description="How many texts.")] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
     user: Annotated[str, Meta(description="Taken, not used.")] | None = None
     metadata: Annotated[dict[str, str], Meta(description="Taken, not used.")] | None = None
 
