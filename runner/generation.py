@@ -15,6 +15,7 @@ from typing import Any, Literal
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
+from runner.engines.messages import Guide
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
 from runner.time_budget import TimeBudget, Untold
@@ -63,6 +64,8 @@ class GenerationRequest:
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
+    guide: Guide | None = None
+    """What the output must follow."""
 
 
 class Generation:
@@ -164,6 +167,10 @@ class Generation:
             "repetition_penalty": sampling.repetition_penalty,
         }
         inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+        if request.guide is not None:
+            inputs["guided_decoding_guide_type"] = request.guide.type
+            if request.guide.text:
+                inputs["guided_decoding_guide"] = request.guide.text
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
         inputs["random_seed"] = sampling.seed
