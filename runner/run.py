@@ -102,7 +102,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             default=None,
         ),
         json_schema: str | None = Input(
-            description="JSON schema, as text, that the output follows: it is JSON, unless max_tokens cut it. "
+            description="JSON schema, as text, that the output follows, unless max_tokens cuts it short. "
             '{"type": "object"} is any object.',
             min_length=1,
             default=None,

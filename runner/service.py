@@ -17,15 +17,17 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.child_process import Log
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
+from runner.openai_server import OpenAIServer
 from runner.settings import Settings
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_ports import TritonPorts
-from runner.triton_server import Log, TritonServer
+from runner.triton_server import TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -51,6 +53,7 @@ class Service:
         self.model: ModelFacts
         self.triton: TritonServer
         self.client: TritonClient
+        self.openai: OpenAIServer | None = None
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -61,6 +64,8 @@ class Service:
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
+            if self.openai is not None:
+                await self.openai.wait_ready()
         except BaseException:
             await self.close()
             raise
@@ -135,6 +140,7 @@ class Service:
             engine_cache_dir=settings.cache_dir / "engine_cache",
         )
         self._untold = Untold(is_slot_ours=not self._is_cpp)
+        await self._start_openai()
         ports = TritonPorts(
             settings.triton_host,
             settings.triton_http_port,
@@ -149,6 +155,16 @@ class Service:
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
+
+    async def _start_openai(self) -> None:
+        """Before Triton, which takes longer to start."""
+        if not self._settings.openai_port:
+            return
+        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
+        server = OpenAIServer(settings, is_slot_ours=not self._is_cpp, log=self._log)
+        await server.start()
+        self._exits.push_async_callback(server.stop)
+        self.openai = server
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""

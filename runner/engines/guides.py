@@ -37,6 +37,8 @@ ends the process."""
 _MAX_LEXER_STATES = 50_000
 """About 1 to 2 kB each."""
 _KEPT_GUIDES = 64
+_WHITESPACE = r"\n?[ ]{0,16}"
+"""Between the parts of JSON. Without a bound, small models write spaces until they are cut."""
 
 Compiled = Callable[["Follower | CodedError"], None]
 Mask = npt.NDArray[np.bool_]
@@ -201,7 +203,7 @@ def _schema_grammar(schema: str) -> str:
         "item_separator": ",",
         "key_separator": ":",
         "whitespace_flexible": True,
-        "whitespace_pattern": None,
+        "whitespace_pattern": _WHITESPACE,
         "coerce_one_of": False,
         "lenient": False,
     }

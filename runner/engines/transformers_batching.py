@@ -61,13 +61,12 @@ class RunningSequences(dict[str, Sequence]):
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
             _append(sequence, output.generated_tokens[-1])
-        self._sink.tokens(
-            [
-                (sequence.request.request_id, sequence.tokens[-1:])
-                for _, sequence in stepped
-                if sequence.error is None
-            ]
-        )
+        sound = [sequence for _, sequence in stepped if sequence.error is None]
+        wanting = [sequence for sequence in sound if sequence.log_probs]
+        if wanting:
+            # Each has that of the token which is delivered now.
+            self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
+        self._sink.tokens([(each.request.request_id, each.tokens[-1:]) for each in sound])
         unfinished = []
         for output, sequence in stepped:
             if output.is_finished():

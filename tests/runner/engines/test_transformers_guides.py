@@ -182,6 +182,14 @@ def test_output_follows_a_grammar(served: Served, tokenizer: Tokenizer) -> None:
     assert all(re.fullmatch(r"\d{1,2}( \+ \d{1,2}){0,3} = \d{1,2}", text) for text in whole)
 
 
+def test_whitespace_between_the_parts_of_json_is_bounded(served: Served, tokenizer: Tokenizer) -> None:
+    blank = tokenizer.encode(" ").ids[0]
+    likes_blanks = Sampling(temperature=0.0, logit_bias={blank: 100.0})
+    closed = {**PERSON, "properties": {"age": {"const": 1}}, "required": ["age"]}
+    text, reason = guided(served, tokenizer, schema(closed), likes_blanks)
+    assert (json.loads(text), reason) == ({"age": 1}, "end")
+
+
 def test_an_output_that_is_cut_says_so(served: Served, tokenizer: Tokenizer) -> None:
     text, reason = guided(served, tokenizer, schema(PERSON), max_tokens=5)
     assert reason == "length"
