@@ -14,6 +14,7 @@ from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from runner.engines.messages import Guide
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog
 from runner.prompt import format_chat, format_prompt
@@ -103,6 +104,15 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             min_length=1,
             default=None,
         ),
+        json_schema: str | None = Input(
+            description="JSON schema, as text, that the output follows, unless max_tokens cuts it short. "
+            '{"type": "object"} is any object.',
+            min_length=1,
+            default=None,
+        ),
+        regex: str | None = Input(
+            description="Regular expression that the whole output matches.", min_length=1, default=None
+        ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
@@ -145,6 +155,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                     repetition_penalty=repetition_penalty,
                     seed=secrets.randbelow(_SEEDS) if seed is None else int(seed) % _SEEDS,
                 ),
+                guide=_guide(json_schema, regex),
             )
         except CodedError as exc:
             raise _for_cog(exc) from None
@@ -214,6 +225,14 @@ def _min_tokens(min_tokens: int | None, min_new_tokens: int | None) -> int:
     if min_tokens is not None:
         raise InvalidArgumentMinTokens(min_tokens=min_tokens, min_new_tokens=min_new_tokens)
     return min_new_tokens
+
+
+def _guide(json_schema: str | None, regex: str | None) -> Guide | None:
+    if json_schema is not None and regex is not None:
+        raise InvalidInput(name="regex", expected="left out, because there is a json_schema", value=regex)
+    if json_schema is not None:
+        return Guide("json_schema", json_schema)
+    return None if regex is None else Guide("regex", regex)
 
 
 def _stop_sequences(text: str | None, settings: Settings) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from runner.generation import Generation, GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
 from runner.openai.bodies import GenerationBody
 from runner.openai.failures import error_body, failure
+from runner.openai.guides import body_field
 from runner.openai.limits import Admission, ClientGone, run_within
 from runner.openai.orders import Order
 from runner.openai.shapes import Shape
@@ -55,6 +56,7 @@ class _Answering(Response):
         self._wants_usage = body.stream_options is not None and body.stream_options.include_usage
         self._orders = orders
         self._shape = shape
+        self._guide_field = body_field(body)
         self._model = model
         self._id = shape.id_prefix + secrets.token_hex(12)
         self._created = int(time.time())
@@ -73,7 +75,7 @@ class _Answering(Response):
             if stream.has_started:
                 await stream.fail(exc)
                 return
-            response = failure(exc)
+            response = failure(exc, self._guide_field)
         if response is not None:
             await response(scope, receive, send)
 

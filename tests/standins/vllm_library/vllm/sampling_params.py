@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
+
+
+@dataclasses.dataclass
+class StructuredOutputsParams:
+    json: str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    _backend: str | None = dataclasses.field(default=None, init=False)
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
@@ -20,6 +30,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
     min_tokens: int = 0
     logprobs: int | None = None
     detokenize: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
     skip_clone: bool = False
     _bad_words_token_ids: list[list[int]] | None = None
 
