@@ -145,7 +145,11 @@ def test_models_are_told_by_their_names(api: API) -> None:
 
 def test_tokenize_and_detokenize_are_inverse(api: API) -> None:
     tokens = api.ask("/tokenize", prompt=QUESTION)
-    assert tokens == {"count": len(tokens["tokens"]), "max_model_len": 4096, "tokens": api.model.ids(QUESTION)}
+    assert tokens == {
+        "count": len(tokens["tokens"]),
+        "max_model_len": 4096,
+        "tokens": api.model.ids(QUESTION),
+    }
     assert api.ask("/detokenize", tokens=tokens["tokens"]) == {"prompt": QUESTION}
     assert api.ask("/tokenize", messages=ASKED)["tokens"] == api.model.ids(RENDERED)
 
