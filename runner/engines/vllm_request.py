@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-from vllm.v1.outputs import LogprobsLists
 
 from errors.triton_arguments import InvalidTensor
 from runner.engines import messages
 from runner.engines.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
 from runner.engines.transformers_sequence import Words, check
+
+if TYPE_CHECKING:
+    from vllm.v1.outputs import LogprobsLists
 
 # vLLM's own bounds. NOTE: what it finds out only in the GPU process (the last three) ends the whole engine
 # there, not the request (seen in 0.24.0's v1/worker/gpu/sample): so it must not get that far.

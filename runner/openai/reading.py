@@ -66,6 +66,9 @@ def _wrong_field(text: str, content: bytes, kind: type[Body]) -> CodedError:
         return UnknownField(name=f"{place}.{unknown[1]}".lstrip("."), remedy=remedy)
     if missing := _MISSING.match(text):
         return InvalidInput(name=f"{place}.{missing[1]}".lstrip("."), expected="given", value=None)
+    if place and text.startswith("Invalid "):
+        expected = "one of the values that this server knows"
+        return InvalidInput(name=place, expected=expected, value=_value_at(content, place))
     wrong = _WRONG.match(text)
     if not place:
         return InvalidBody(reason=_in_words(wrong[0]) if wrong else text)

@@ -23,6 +23,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
