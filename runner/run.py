@@ -12,6 +12,7 @@ from cog import BaseRunner, ConcatenateIterator, Input
 
 from errors.base import CodedError
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from runner.cog_control import WorkerControl
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog
 from runner.prompt import format_prompt
@@ -38,9 +39,11 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         try:
             self._settings = load_settings()
             self._service = Service(self._settings)
+            control = WorkerControl(self._service, asyncio.get_running_loop())
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
+        control.ready(self._settings.stop_grace_s)
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
 

@@ -61,8 +61,13 @@ class Service:
         self._untold: Untold
         self.engine: Engine
         self.model: ModelFacts
-        self.triton: TritonServer
+        self._triton: TritonServer | None = None
         self.client: TritonClient
+
+    @property
+    def triton(self) -> TritonServer:
+        assert self._triton is not None, "not open"
+        return self._triton
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -80,6 +85,11 @@ class Service:
 
     async def close(self) -> None:
         await self._exits.aclose()
+
+    def kill(self) -> None:
+        """End Triton and all it started now, from any thread; we are about to end, too."""
+        if self._triton is not None:
+            self._triton.kill_now()
 
     def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
         """``asks_slot``: also for what only the slot knows of the request's time budget."""
@@ -201,7 +211,7 @@ class Service:
         num_ranks = manifest.world_size if self._is_cpp else 1
         folder = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(folder, manifest.model_dump(mode="json"))
-        self.triton = TritonServer(
+        self._triton = TritonServer(
             install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks, self._failed
         )
         await self.triton.start()

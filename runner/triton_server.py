@@ -97,6 +97,13 @@ class TritonServer:
         """For who finds that it hangs: end it at once, as if it had died by itself, and start it again."""
         self._kill_reason = reason
 
+    def kill_now(self) -> None:
+        """End it and all it started at once, from any thread, for good: this process is about to end."""
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        self._remove_shared_memory()
+
     async def stop(self) -> None:
         """End Triton and all it started: SIGTERM, a grace period, SIGKILL."""
         if self._supervisor is not None:

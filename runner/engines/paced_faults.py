@@ -85,4 +85,4 @@ def suffer(fault: str, output_tokens: int, tokens: list[int], vocab_size: int) -
             time.sleep(3600)
     if fault == "fail":
         raise EngineFailed(engine_kind="paced", reason=f"asked for by {VARIABLE}")
-    return [] if fault == "stall" else [random.randrange(vocab_size) for _ in tokens]  # noqa: S311
+    return [] if fault == "stall" else [random.randrange(vocab_size) for _ in tokens]

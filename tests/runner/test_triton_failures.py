@@ -1,4 +1,4 @@
-"""What dies or hangs while it serves is told to those who wait, and comes back: the worker, Triton, a stub."""
+"""What dies or hangs while it serves is told to those who wait, and comes back: worker, Triton, stubs."""
 
 from __future__ import annotations
 
