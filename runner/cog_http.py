@@ -38,15 +38,24 @@ _OPTIONS = (
 def find_listeners(port: int) -> list[tuple[str, socket.socket]]:
     """What listens on ``port`` in this process: the number of the file, and a socket of our own to it."""
     found = []
-    for file in list(Path("/proc/self/fd").iterdir()):  # Before what we open is among them.
+    for number in _sockets():  # All first: what we open meanwhile has numbers, too.
         with suppress(OSError):  # Another thread may close it while we look.
-            if str(file.readlink()).startswith("socket:"):
-                candidate = socket.socket(fileno=os.dup(int(file.name)))
-                if _listens(candidate, port):
-                    found.append((file.name, candidate))
-                else:
-                    candidate.close()
+            candidate = socket.socket(fileno=os.dup(int(number)))
+            if _listens(candidate, port):
+                found.append((number, candidate))
+            else:
+                candidate.close()
     return found
+
+
+def _sockets() -> list[str]:
+    """The numbers of this process's files that are sockets."""
+    numbers = []
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(file.readlink()).startswith("socket:"):
+                numbers.append(file.name)
+    return numbers
 
 
 def _listens(candidate: socket.socket, port: int) -> bool:
