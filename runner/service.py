@@ -22,6 +22,7 @@ from runner.flight_recorder import FlightRecorder
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
+from runner.request_guard import RequestGuard
 from runner.settings import Settings
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
@@ -63,6 +64,7 @@ class Service:
         self.model: ModelFacts
         self._triton: TritonServer | None = None
         self.client: TritonClient
+        self.requests: RequestGuard
 
     @property
     def triton(self) -> TritonServer:
@@ -96,7 +98,7 @@ class Service:
         return Generation(
             request,
             self.model,
-            self.client,
+            self.requests,
             tells_reason=not self._is_cpp,
             budget=TimeBudget(self._untold),
             asks_slot=asks_slot,
@@ -112,18 +114,18 @@ class Service:
         """Take no new requests, let what runs end within the grace period, then end it with E2110."""
         self.is_stopping = True
         grace_s = self._settings.stop_grace_s
-        self.client.refuse("it was asked to")
-        self._log(f"stopping: {self.client.num_running} requests have {grace_s:g} s to end")
+        self.requests.refuse("it was asked to")
+        self._log(f"stopping: {self.requests.num_running} requests have {grace_s:g} s to end")
         if not await self._is_drained(grace_s):
-            self._log(f"stopping: {self.client.num_running} requests are ended")
-            self.client.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
+            self._log(f"stopping: {self.requests.num_running} requests are ended")
+            self.requests.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
             await self._is_drained(_END_ALL_S)
 
     async def _is_drained(self, timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
-        while self.client.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
+        while self.requests.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
-        return not self.client.num_running
+        return not self.requests.num_running
 
     def _failed(self, failure: Failure) -> bool:
         """Record a failure; False once there were too many."""
@@ -216,13 +218,9 @@ class Service:
         )
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
-        client = TritonClient(
-            ports.http_url,
-            settings.triton_timeout_s,
-            lambda: self.triton.down_reason,
-            self._recorder.request,
-        )
+        client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
+        self.requests = RequestGuard(client, self._recorder)
         heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
         self._exits.callback(heart.cancel)
 

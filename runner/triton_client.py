@@ -1,17 +1,14 @@
 """The runner's client of the engine slot: Triton's ``generate_stream`` over HTTP.
 
 Errors of the way become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events),
-E2105 (Triton gone), and whatever coded error the slot put into its answer. A request that Triton or the
-engine took down with it before its first token is sent once more, when they are back, and nobody notices.
+E2105 (Triton gone), and whatever coded error the slot put into its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -20,10 +17,7 @@ import msgspec
 from errors import find_in_text
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
-from errors.tensorrt_llm import RankEnded
 from errors.triton_system import (
-    EngineCrashed,
-    ServerStopping,
     TritonMalformedEvent,
     TritonMalformedJSON,
     TritonTimeout,
@@ -31,8 +25,6 @@ from errors.triton_system import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.process import NOT_READY
-from runner.flight_recorder import RequestShape
 from runner.triton_connection import Connection, ConnectionPool
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
@@ -40,9 +32,6 @@ _EVENT_PREFIX = b"data:"
 _EVENT_END = b"\n\n"
 _QUOTED_DATA_LENGTH = 200
 _PROBE_TIMEOUT_S = 2.0
-_RETRY_WAIT_S = 10.0
-"""How long a request without a token waits for Triton or the engine to be back, before it fails."""
-_RETRY_POLL_S = 0.05
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d+)\) exceeds maximum input length \((\d+)\)")
 """What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
 
@@ -66,16 +55,8 @@ class TritonClient:
     """Use as ``async with``; one per process. ``down_reason`` tells why Triton is known to be away."""
 
     def __init__(
-        self,
-        base_url: str,
-        timeout_s: float,
-        down_reason: Callable[[], str | None] = lambda: None,
-        remember: Callable[[Mapping[str, Any]], RequestShape] = lambda _: RequestShape({}),
+        self, base_url: str, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
     ) -> None:
-        """``remember``: each request, for the flight recorder."""
-        self._remember = remember
-        self._stopping: ServerStopping | None = None
-        self.num_running = 0
         self._timeout_s = timeout_s
         self._down_reason = down_reason
         self._decoder = msgspec.json.Decoder(Event)
@@ -89,67 +70,19 @@ class TritonClient:
     ) -> None:
         self._connections.close()
 
+    @property
+    def is_up(self) -> bool:
+        """False while Triton is known to be away."""
+        return self._down_reason() is None
+
     async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
 
         ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, by
         which Triton cancels the request. Raises a CodedError.
         """
-        if self._stopping is not None:
-            raise self._stopping
         if (reason := self._down_reason()) is not None:
             raise TritonUnavailable(reason=reason)
-        shape = self._remember(inputs)
-        self.num_running += 1
-        try:
-            async with aclosing(self._with_retry(inputs)) as batches:
-                async for events in batches:
-                    shape.output_tokens += sum(len(event.tokens) for event in events)
-                    yield events
-            shape.ended = "done"
-        except CodedError as exc:
-            shape.ended = exc.code
-            raise
-        finally:
-            self.num_running -= 1
-            shape.ended = shape.ended or "left"
-
-    def refuse(self, reason: str) -> None:
-        """Take no new requests from now on: E2110."""
-        self._stopping = ServerStopping(reason=reason)
-
-    def end_all(self, reason: str) -> None:
-        """End what runs with E2110, and take nothing new."""
-        self.refuse(reason)
-        self._connections.close()
-
-    async def _with_retry(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
-        has_begun = False
-        try:
-            async with aclosing(self._once(inputs)) as batches:
-                async for events in batches:
-                    has_begun = True
-                    yield events
-            return
-        except (TritonUnavailable, EngineCrashed, RankEnded) as exc:
-            if has_begun or self._stopping is not None or NOT_READY in exc.sentence:
-                raise
-            if not await self._is_back():
-                raise
-        async with aclosing(self._once(inputs)) as batches:
-            async for events in batches:
-                yield events
-
-    async def _is_back(self) -> bool:
-        """Wait until Triton and the engine answer again; False if they don't soon."""
-        deadline_s = time.monotonic() + _RETRY_WAIT_S
-        while time.monotonic() < deadline_s and self._stopping is None:
-            if self._down_reason() is None and await self.is_slot_answering():
-                return True
-            await asyncio.sleep(_RETRY_POLL_S)
-        return False
-
-    async def _once(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         try:
             connection = await self._connections.take()
             try:
@@ -171,9 +104,11 @@ class TritonClient:
         except asyncio.TimeoutError as exc:
             raise TritonTimeout(timeout_s=self._timeout_s) from exc
         except OSError as exc:
-            if self._stopping is not None:
-                raise self._stopping from exc
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
+
+    def end_all(self) -> None:
+        """Close all connections: who waits for an answer gets E2105."""
+        self._connections.close()
 
     async def is_answering(self) -> bool:
         """True if Triton and the slot say anything at all, be it that there is no engine."""

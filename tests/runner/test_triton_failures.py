@@ -188,7 +188,7 @@ def test_a_request_without_a_token_is_sent_again_and_nobody_notices(
 
     async def read_and_kill() -> str:
         reading = asyncio.ensure_future(read())
-        while not brittle.service.client.num_running:  # noqa: ASYNC110
+        while not brittle.service.requests.num_running:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         os.kill(triton_pid if victim == "triton" else worker, signal.SIGKILL)
