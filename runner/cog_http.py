@@ -19,20 +19,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from runner.client_sockets import set_options
 from runner.cog_control import VARIABLE
 from runner.doorkeeper import Doorkeeper
 
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
-_CLIENT_STALL_TIMEOUT_S = 60
-"""How long a client may leave what was sent to it unread."""
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _CLIENT_STALL_TIMEOUT_S),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *((socket.IPPROTO_TCP, option, value) for option, value in _KEEPALIVE),
-)
 
 
 def find_listeners(port: int) -> list[tuple[str, socket.socket]]:
@@ -64,12 +56,6 @@ def _listens(candidate: socket.socket, port: int) -> bool:
     if not candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return False
     return bool(candidate.getsockname()[1] == port)
-
-
-def set_options(listener: socket.socket) -> None:
-    """Of connections to come: send at once, and end with a client that is gone or reads nothing."""
-    for level, option, value in _OPTIONS:
-        listener.setsockopt(level, option, value)
 
 
 def _keep_door(port: int, control: socket.socket, workers_end: socket.socket, signals: int) -> None:

@@ -14,7 +14,6 @@ Signals reach us by Python's wakeup descriptor: coglet's own handler calls the o
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -24,8 +23,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from errors.triton_system import ServerStopping
 from runner.cog_control import HOPELESS_EXIT_CODE, say
+from runner.turn_away import turn_away
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 0.5
@@ -35,8 +34,6 @@ _COGLET_END_S = 5.0
 _WORKER_END_S = 20.0
 """Beyond the grace period, for the worker to end Triton."""
 _KILL_S = 3.0
-_TURN_AWAY_S = 1.0
-_RETRY_AFTER_S = 1
 _HOLDING_REQUEST = (
     b"POST /predictions HTTP/1.1\r\nHost: door\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
 )
@@ -128,30 +125,6 @@ class Doorkeeper:
     def _turn_away(self) -> None:
         with suppress(OSError):
             asyncio.run(turn_away(self._listener))
-
-
-async def turn_away(listener: socket.socket) -> None:
-    """Answer whoever comes with 503, that he may go elsewhere at once."""
-    listener.setblocking(False)
-    server = await asyncio.start_server(_answer_503, sock=listener)
-    await server.serve_forever()
-
-
-async def _answer_503(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    error = str(ServerStopping(reason="it was asked to"))
-    body = json.dumps({"status": "UNHEALTHY", "detail": error, "user_healthcheck_error": error}).encode()
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\nRetry-After: {_RETRY_AFTER_S}\r\n\r\n"
-    )
-    with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _TURN_AWAY_S)
-        writer.write(head.encode() + body)
-        await writer.drain()
-        writer.write_eof()
-        # NOTE: closed with something unread, the client's kernel may throw our answer away.
-        await asyncio.wait_for(reader.read(), _TURN_AWAY_S)
-    writer.close()
 
 
 def _hold_open(listener: socket.socket) -> socket.socket:

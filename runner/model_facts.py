@@ -15,6 +15,7 @@ from engine.tensorrt_llm_config import read_compiled_config
 from errors.engine_artifact import EngineUnreadable
 from errors.prompt import InvalidSetting
 from errors.triton_system import TritonTokenizerError
+from runner.chat_template import ChatTemplate, load_chat_template
 from runner.settings import Settings
 
 _DEFAULT_ID = 2
@@ -35,16 +36,18 @@ class ModelFacts:
     max_sequence_length: int
     """Prompt and output together."""
     max_input_length: int
+    chat: ChatTemplate
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, special tokens as the tokenizer adds them."""
         if len(text) < _LONG_TEXT_CHARACTERS:
-            return self._encode(text)
-        return await asyncio.to_thread(self._encode, text)
+            return self._encode(text, adds_special_tokens)
+        return await asyncio.to_thread(self._encode, text, adds_special_tokens)
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, adds_special_tokens: bool) -> list[int]:
         # "fast" leaves out the offsets of the tokens, which nobody asks for.
-        ids: list[int] = self.tokenizer.encode_batch_fast([text])[0].ids
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
 
@@ -61,6 +64,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         pad_id=settings.pad_id if settings.pad_id is not None else _pad_id(config, end_ids),
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
+        chat=load_chat_template(engine.path, settings.chat_template),
     )
 
 

@@ -17,18 +17,20 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.child_process import Log
 from runner.failures import Failure, FailureLimit
 from runner.flight_recorder import FlightRecorder
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
+from runner.openai_server import OpenAIServer
 from runner.request_guard import RequestGuard
 from runner.settings import Settings
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_ports import TritonPorts
-from runner.triton_server import Log, TritonServer
+from runner.triton_server import TritonServer
 
 _HEARTBEAT_S = 2.0
 _FEWEST_SILENCES = 3
@@ -65,6 +67,7 @@ class Service:
         self._triton: TritonServer | None = None
         self.client: TritonClient
         self.requests: RequestGuard
+        self.openai: OpenAIServer | None = None
 
     @property
     def triton(self) -> TritonServer:
@@ -80,6 +83,8 @@ class Service:
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
+            if self.openai is not None:
+                await self.openai.wait_ready()
         except BaseException:
             await self.close()
             raise
@@ -116,10 +121,13 @@ class Service:
         grace_s = self._settings.stop_grace_s
         self.requests.refuse("it was asked to")
         self._log(f"stopping: {self.requests.num_running} requests have {grace_s:g} s to end")
+        openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
         if not await self._is_drained(grace_s):
             self._log(f"stopping: {self.requests.num_running} requests are ended")
             self.requests.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
             await self._is_drained(_END_ALL_S)
+        if openai is not None:
+            await openai
 
     async def _is_drained(self, timeout_s: float) -> bool:
         deadline_s = time.monotonic() + timeout_s
@@ -204,6 +212,7 @@ class Service:
             engine_cache_dir=settings.cache_dir / "engine_cache",
         )
         self._untold = Untold(is_slot_ours=not self._is_cpp)
+        await self._start_openai()
         ports = TritonPorts(
             settings.triton_host,
             settings.triton_http_port,
@@ -223,6 +232,16 @@ class Service:
         self.requests = RequestGuard(client, self._recorder)
         heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
         self._exits.callback(heart.cancel)
+
+    async def _start_openai(self) -> None:
+        """Before Triton, which takes longer to start."""
+        if not self._settings.openai_port:
+            return
+        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
+        server = OpenAIServer(settings, is_slot_ours=not self._is_cpp, log=self._log)
+        await server.start()
+        self._exits.push_async_callback(server.stop)
+        self.openai = server
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from runner.engines.capabilities import honours
 from runner.engines.messages import Ready, Sampling, Submit, Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -73,8 +74,7 @@ _HONOURED: dict[str, frozenset[str]] = {
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
-_ENGINES_WITH_ADAPTERS = ("vllm",)
-_ENGINES_WITH_LOG_PROBS = ("vllm",)
+_MOST_TOP_LOG_PROBS = 20
 _GREEDY_TOP_K = 1
 _MAX_SEQUENCES = 256
 _SEEDS = 1 << 64
@@ -139,6 +139,10 @@ class Row:
             raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
         return float(value)
 
+    def array(self, name: str) -> list[Any]:
+        """Its values, as Python numbers; none where there is no such tensor."""
+        return self._tensors[name][self._index].reshape(-1).tolist() if name in self._tensors else []
+
     def text(self, name: str) -> str | None:
         """A text of UTF-8; None where there is none or it is empty."""
         if name not in self._tensors:
@@ -201,7 +205,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         request_id=0,
         input_ids=input_ids,
         max_tokens=max_tokens,
-        sampling=_sampling(row),
+        sampling=_sampling(row, ready.engine_kind),
         min_tokens=min(row.integer("min_length", "min_tokens", default=0, minimum=0), max_tokens),
         # NVIDIA's clients send another model's id if not told better: no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
@@ -212,6 +216,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         tensors=row.tensors(_ENGINE_TENSORS),
         lora_name=_lora_name(row, ready.engine_kind),
         wants_log_probs=_wants_log_probs(row, ready.engine_kind),
+        num_top_log_probs=_num_top_log_probs(row),
     )
     excludes = row.scalar("exclude_input_in_output")
     is_streaming = bool(row.scalar("streaming"))
@@ -262,7 +267,7 @@ def _check_ids(name: str, ids: npt.NDArray[Any], vocab_size: int) -> None:
         raise InvalidTensor(name=name, expected=f"within 0..{vocab_size - 1}", value=int(wrong[0]))
 
 
-def _sampling(row: Row) -> Sampling:
+def _sampling(row: Row, engine_kind: str) -> Sampling:
     top_k = row.integer("runtime_top_k", default=0, minimum=0)
     top_p = row.number("runtime_top_p", default=0.0)
     if top_p > 1:
@@ -280,6 +285,8 @@ def _sampling(row: Row) -> Sampling:
         frequency_penalty=row.number("frequency_penalty", default=0.0),
         length_penalty=row.number("len_penalty", default=1.0),
         seed=None if seed is None else int(seed),
+        min_p=_min_p(row, engine_kind),
+        logit_bias=_logit_bias(row, engine_kind),
         top_p_min=row.scalar("runtime_top_p_min"),
         top_p_decay=row.scalar("runtime_top_p_decay"),
         top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
@@ -291,14 +298,43 @@ def _sampling(row: Row) -> Sampling:
 
 def _wants_log_probs(row: Row, engine_kind: str) -> bool:
     wanted = bool(row.scalar("return_log_probs"))
-    if wanted and engine_kind not in _ENGINES_WITH_LOG_PROBS:
+    if wanted and not honours(engine_kind, "log_probs"):
         raise _unsupported("return_log_probs", wanted, engine_kind)
     return wanted
 
 
+def _num_top_log_probs(row: Row) -> int:
+    count = row.integer("num_top_log_probs", default=0, minimum=0)
+    if count > _MOST_TOP_LOG_PROBS:
+        raise InvalidTensor(name="num_top_log_probs", expected=f"at most {_MOST_TOP_LOG_PROBS}", value=count)
+    if count and not row.scalar("return_log_probs"):
+        raise InvalidTensor(name="num_top_log_probs", expected="sent with return_log_probs=true", value=count)
+    return count
+
+
+def _min_p(row: Row, engine_kind: str) -> float:
+    min_p = row.number("min_p", default=0.0, minimum=0.0)
+    if min_p > 1:
+        raise InvalidTensor(name="min_p", expected="at most 1", value=min_p)
+    if min_p and not honours(engine_kind, "min_p"):
+        raise _unsupported("min_p", min_p, engine_kind)
+    return min_p
+
+
+def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
+    """Of two tensors of one length: token ids, and what is added to their scores."""
+    ids, values = row.array("logit_bias_ids"), row.array("logit_bias_values")
+    if len(ids) != len(values):
+        expected = f"as many as logit_bias_ids ({len(ids)})"
+        raise InvalidTensor(name="logit_bias_values", expected=expected, value=len(values))
+    if ids and not honours(engine_kind, "logit_bias"):
+        raise _unsupported("logit_bias_ids", ids, engine_kind)
+    return dict(zip(ids, values, strict=True))
+
+
 def _lora_name(row: Row, engine_kind: str) -> str | None:
     name = row.text("lora_name")
-    if name is not None and engine_kind not in _ENGINES_WITH_ADAPTERS:
+    if name is not None and not honours(engine_kind, "lora_name"):
         raise _unsupported("lora_name", name, engine_kind)
     return name
 

@@ -7,10 +7,9 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +18,7 @@ from engine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
+from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.engines.process import ENGINE_LOST
 from runner.failures import Failure
 from runner.model_repository import SLOT
@@ -29,7 +29,6 @@ from runner.triton_stubs import describe_stub, stubs_of
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
-_END_POLL_S = 0.02
 _SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
@@ -40,14 +39,8 @@ _TOLD_ERROR_LINES = 3
 _TOLD_LINES = 15
 _ERROR_LINE = re.compile(r"E\d{4} |error:")
 
-Log = Callable[[str], None]
-"""Takes a line for the operator."""
-
 OnFailure = Callable[[Failure], bool]
 """Hears of each failure; whether to go on and start again."""
-
-_EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
-
 
 _WHOEVER = 0
 """The parent's process id of a rank: mpirun's, which nobody knows before."""
@@ -140,11 +133,11 @@ class TritonServer:
         the only model that they load, until rank 0 ends. So they never become ready.
         """
         if self._num_ranks == 1:
-            return [*_with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
-        command = [*_with_parent(os.getpid()), *mpirun()]
+            return [*with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
+        command = [*with_parent(os.getpid()), *mpirun()]
         for rank in range(self._num_ranks):
             command += [":"] if rank else []
-            command += ["-n", "1", *_with_parent(_WHOEVER)]
+            command += ["-n", "1", *with_parent(_WHOEVER)]
             command += self._triton_command(f"{self._shm_prefix}{rank}_")
             command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
         return command
@@ -176,7 +169,7 @@ class TritonServer:
             while not await self._is_ready(session):
                 if process.returncode is not None:
                     await self._drain_log()
-                    raise self._start_failed(f"it ended ({_exit_reason(process.returncode)})")
+                    raise self._start_failed(f"it ended ({exit_reason(process.returncode)})")
                 if time.monotonic() > deadline_s:
                     raise self._start_failed(f"not within {self._start_timeout_s:g} s")
                 await asyncio.sleep(_READY_POLL_S)
@@ -222,15 +215,15 @@ class TritonServer:
             await asyncio.sleep(_SUPERVISION_POLL_S)
         self.down_reason = reason
         if process.returncode is None:
-            _signal_group(process, signal.SIGKILL)
-            await _end_of(process)
+            signal_group(process, signal.SIGKILL)
+            await end_of(process)
         return reason
 
     def _why_unusable(
         self, process: asyncio.subprocess.Process, stubs: dict[int, str], stopped: StoppedWatch
     ) -> str | None:
         if process.returncode is not None:
-            return f"it ended ({_exit_reason(process.returncode)})"
+            return f"it ended ({exit_reason(process.returncode)})"
         for pid, name in stubs.items():
             number = exit_signal(pid)
             if has_ended(pid):
@@ -262,13 +255,13 @@ class TritonServer:
         process = self._process
         if process is None:
             return
-        _signal_group(process, signal.SIGTERM)
+        signal_group(process, signal.SIGTERM)
         try:
-            await asyncio.wait_for(_end_of(process), _STOP_GRACE_S)
+            await asyncio.wait_for(end_of(process), _STOP_GRACE_S)
         except asyncio.TimeoutError:
             self._log(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
-        _signal_group(process, signal.SIGKILL)
-        await _end_of(process)
+        signal_group(process, signal.SIGKILL)
+        await end_of(process)
         await self._drain_log()
         self._remove_shared_memory()
 
@@ -279,7 +272,7 @@ class TritonServer:
 
     async def _forward_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        async for line in _lines(process.stdout):
+        async for line in lines(process.stdout):
             self._log_tail.append(line)
             self._log(f"triton: {line}")
             if ENGINE_LOST in line:
@@ -295,46 +288,3 @@ class TritonServer:
             # A grandchild that holds the pipe must not hold us.
             await asyncio.wait([self._log_task], timeout=1.0)
             self._log_task.cancel()
-
-
-def _with_parent(parent_pid: int) -> list[str]:
-    """What to put before a command that must not outlive its parent."""
-    # -I: neither our working folder nor PYTHONPATH matter to this script.
-    return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of a log; one longer than the reader's limit comes in pieces."""
-    buffer = b""
-    while data := await stream.read(1 << 16):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-        if len(buffer) > 1 << 16:
-            yield buffer.decode(errors="replace")
-            buffer = b""
-    if buffer:
-        yield buffer.decode(errors="replace")
-
-
-def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signal Triton and its stubs; just started, it may not lead its group yet."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-
-async def _end_of(process: asyncio.subprocess.Process) -> int:
-    """Its exit code, once it has ended.
-
-    NOTE: asyncio's own ``wait`` waits for its pipes, too, which a stub that outlives Triton keeps open.
-    """
-    while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
-        await asyncio.sleep(_END_POLL_S)
-    return process.returncode
-
-
-def _exit_reason(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

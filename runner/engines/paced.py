@@ -19,7 +19,7 @@ from pathlib import Path
 from errors.prompt import InvalidSetting
 from errors.triton_system import EngineFailed, EngineStartFailed
 from runner.engines.adapter import Sink
-from runner.engines.messages import Ready, Statistics, Submit
+from runner.engines.messages import Ready, Statistics, Submit, TokenLogProb
 from runner.engines.paced_faults import Faults, read_faults, suffer
 
 _SHORTEST_STEP_S = 0.001
@@ -28,12 +28,16 @@ _UNPACED_STEP_TOKENS = 32
 
 
 class _Sequence:
-    __slots__ = ("cancelled", "due_s", "fault", "ids", "output_tokens", "request_id", "rest_tokens")
+    __slots__ = (
+        *("cancelled", "due_s", "fault", "ids", "num_top_log_probs", "output_tokens", "request_id"),
+        "rest_tokens",
+    )
 
     def __init__(self, request: Submit, due_s: float) -> None:
         self.request_id = request.request_id
         self.ids = itertools.cycle(request.input_ids)
         self.rest_tokens = request.max_tokens
+        self.num_top_log_probs = request.num_top_log_probs if request.wants_log_probs else None
         self.due_s = due_s
         self.cancelled = False
         self.fault: str | None = None
@@ -120,9 +124,11 @@ class PacedEngine:
         faulty = [sequence for sequence in due if sequence.fault]
         if faulty:
             due = [sequence for sequence in due if not sequence.fault]
-            due += [sequence for sequence in faulty if self._suffer(sequence)]
-        sound = [sequence for sequence in due if not sequence.fault]
-        self._sink.tokens([(sequence.request_id, sequence.take(self._step_tokens)) for sequence in sound])
+        new = [(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due]
+        if log_probs := _log_probs(due, new):
+            self._sink.log_probs(log_probs)
+        self._sink.tokens(new)
+        due += [sequence for sequence in faulty if self._suffer(sequence)]
         for sequence in due:
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
@@ -159,6 +165,17 @@ class PacedEngine:
 
     def _queue(self, sequence: _Sequence) -> None:
         heapq.heappush(self._due, (sequence.due_s, sequence.request_id, sequence))
+
+
+def _log_probs(
+    sequences: list[_Sequence], new: list[tuple[int, list[int]]]
+) -> list[tuple[int, list[TokenLogProb]]]:
+    """Every token is certain here: a probability of 1."""
+    return [
+        (request_id, [TokenLogProb(0.0, [(token, 0.0)][: sequence.num_top_log_probs]) for token in tokens])
+        for sequence, (request_id, tokens) in zip(sequences, new, strict=True)
+        if sequence.num_top_log_probs is not None
+    ]
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:

@@ -60,6 +60,10 @@ class RunningSequences(dict[str, Sequence]):
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
             sequence.append(output.generated_tokens[-1])
+        wanting = [sequence for _, sequence in stepped if sequence.log_probs]
+        if wanting:
+            # Each has that of the token which is delivered now.
+            self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
         self._sink.tokens([(sequence.request.request_id, sequence.tokens[-1:]) for _, sequence in stepped])
         unfinished = []
         for output, sequence in stepped:

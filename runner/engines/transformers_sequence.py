@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import FinishReason, Ready, Sampling, Submit
+from runner.engines.messages import FinishReason, Ready, Sampling, Submit, TokenLogProb
 
 _SEED_BITS = 64
 
@@ -55,6 +55,8 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)
+        self.log_probs: list[TokenLogProb] = []
+        """Of tokens chosen and not delivered yet, where the request wants them."""
 
     @property
     def num_generated(self) -> int:
@@ -97,6 +99,8 @@ def check(request: Submit, ready: Ready) -> None:
             if not word:
                 raise InvalidTensor(name=name, expected="words of at least one token", value=word)
             _check_ids(name, word, vocabulary, ready)
+    if request.sampling.logit_bias:
+        _check_ids("logit_bias_ids", list(request.sampling.logit_bias), vocabulary, ready)
     _check_lengths(request, ready)
     _check_sampling(request.sampling, ready.engine_kind)
 
@@ -135,9 +139,11 @@ def _check_sampling(sampling: Sampling, engine_kind: str) -> None:
         ("temperature", sampling.temperature, sampling.temperature >= 0, "a finite number of at least 0"),
         ("runtime_top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
         ("runtime_top_p", sampling.top_p, 0 <= sampling.top_p <= 1, "from 0 to 1"),
+        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "from 0 to 1"),
         ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
         ("presence_penalty", sampling.presence_penalty, True, "a finite number"),
         ("frequency_penalty", sampling.frequency_penalty, True, "a finite number"),
+        *(("logit_bias_values", bias, True, "finite numbers") for bias in sampling.logit_bias.values()),
     ):
         if not (is_valid and math.isfinite(value)):
             raise InvalidTensor(name=name, expected=expected, value=value)

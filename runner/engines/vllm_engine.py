@@ -13,9 +13,9 @@ from vllm.v1.metrics.stats import SchedulerStats
 from errors.base import CodedError
 from errors.vllm import VllmEngineDied, VllmRequestFailed
 from runner.engines.adapter import Sink
-from runner.engines.messages import FinishReason, Ready, Statistics, Submit
+from runner.engines.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm_client import Client
-from runner.engines.vllm_request import Adapters, Running, check_request, core_request
+from runner.engines.vllm_request import Adapters, Running, check_request, core_request, token_log_probs
 
 
 class VllmEngine:
@@ -78,7 +78,7 @@ class VllmEngine:
     def _take(self, outputs: EngineCoreOutputs) -> None:
         """Pass on one step: all its tokens in one call, then what ended."""
         new: list[tuple[int, list[int]]] = []
-        log_probs: list[tuple[int, list[float]]] = []
+        log_probs: list[tuple[int, list[TokenLogProb]]] = []
         ended: list[EngineCoreOutput] = []
         for output in outputs.outputs:
             request = self._running.get(output.request_id)
@@ -88,8 +88,7 @@ class VllmEngine:
             if tokens:
                 new.append((request.request_id, tokens))
                 if output.new_logprobs is not None:
-                    values = output.new_logprobs.logprobs[: len(tokens), 0].tolist()
-                    log_probs.append((request.request_id, values))
+                    log_probs.append((request.request_id, token_log_probs(output.new_logprobs, len(tokens))))
             if is_stopped:
                 self._abort(output.request_id, "stop")
             elif output.finish_reason is not None:

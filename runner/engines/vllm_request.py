@@ -9,10 +9,11 @@ from pathlib import Path
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.outputs import LogprobsLists
 
 from errors.triton_arguments import InvalidTensor
 from runner.engines import messages
-from runner.engines.messages import Ready, Sampling, Submit
+from runner.engines.messages import Ready, Sampling, Submit, TokenLogProb
 from runner.engines.transformers_sequence import Words, check
 
 # vLLM's own bounds. NOTE: what it finds out only in the GPU process (the last three) ends the whole engine
@@ -77,7 +78,8 @@ def _sampling_params(request: Submit) -> SamplingParams:
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
         # 0: of the chosen token alone.
-        logprobs=0 if request.wants_log_probs else None,
+        logprobs=request.num_top_log_probs if request.wants_log_probs else None,
+        logit_bias=sampling.logit_bias or None,
         detokenize=False,
         skip_clone=True,
     )
@@ -94,9 +96,19 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         # NOTE: 64 bits come, vLLM's GPU code keeps 63.
         "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
     }
+
+
+def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
+    """Of a step's first ``count`` tokens: in each row the chosen token comes first, then the likeliest."""
+    ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
+    return [
+        TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
+        for row_ids, row in zip(ids, values, strict=True)
+    ]
 
 
 def _stop_ids(request: Submit) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from runner.cog_http import find_listeners, set_options
+from runner.client_sockets import set_options
+from runner.cog_http import find_listeners
 from tests.runner.servers import HOST, free_ports
 
 

@@ -18,6 +18,7 @@ from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     DEADLINE_S,
     CogUnderTest,
+    free_ports,
     is_running,
     shared_memory,
     triton_pids,
@@ -118,6 +119,41 @@ def test_an_asynchronous_prediction_ends_whole_too_and_its_webhook_is_sent(
         terminate(server)
         assert exit_code(server) == 0
         assert "succeeded" in webhook.heard()
+
+
+def test_openai_streams_end_whole_and_who_comes_gets_503_too(start: Callable[..., CogUnderTest]) -> None:
+    (port,) = free_ports(1)
+    server = start(OPENAI_PORT=str(port), STOP_GRACE_PERIOD="3")
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    answers: dict[int, httpx.Response] = {}
+
+    def ask(max_tokens: int) -> None:
+        body = {"model": "paced", "prompt": QUESTION, "max_tokens": max_tokens}
+        answers[max_tokens] = httpx.post(url, json=body, timeout=DEADLINE_S)
+
+    threads = [threading.Thread(target=ask, args=(count,)) for count in (TOKENS_PER_SECOND, 3000)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: server.counters.running == len(threads))
+    terminate(server)
+
+    def refused() -> httpx.Response | None:
+        try:
+            response = httpx.post(url, json={}, timeout=5)
+        except httpx.TransportError:
+            return None
+        return response if response.status_code == 503 else None
+
+    answer = wait_until(refused)
+    assert answer.headers["connection"] == "close"
+    assert answer.json()["error"]["code"] == "E2110"
+    for thread in threads:
+        thread.join()
+    expected = server.model.expected_text(QUESTION, TOKENS_PER_SECOND)
+    assert answers[TOKENS_PER_SECOND].json()["choices"][0]["text"] == expected
+    assert answers[3000].status_code == 503
+    assert answers[3000].json()["error"]["code"] == "E2110"
+    assert exit_code(server) == 0
 
 
 def test_after_the_grace_period_what_runs_ends_with_a_code(start: Callable[..., CogUnderTest]) -> None:

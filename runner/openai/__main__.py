@@ -1,0 +1,91 @@
+"""The process that serves the OpenAI-compatible API: started by the runner, see ``runner.openai_server``."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import socket
+import sys
+
+import uvicorn
+
+from engine.directory import load
+from errors.base import CodedError
+from runner.generation import Generation, GenerationRequest
+from runner.model_facts import load_model_facts
+from runner.openai.application import API, make_application
+from runner.openai.orders import Served
+from runner.openai.start import Start
+from runner.request_guard import RequestGuard
+from runner.time_budget import TimeBudget, Untold
+from runner.triton_client import TritonClient
+from runner.triton_ports import local_url
+
+_KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
+_LAST_WORDS_S = 3
+"""Beyond the grace period, for what was ended to be told."""
+
+
+class Server(uvicorn.Server):
+    """Stops as all of the runner does: what runs may end within the grace period, then it gets E2110."""
+
+    def __init__(self, config: uvicorn.Config, requests: RequestGuard, grace_s: float) -> None:
+        super().__init__(config)
+        self._requests = requests
+        self._grace_s = grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._requests.refuse("it was asked to")
+        reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
+        await super().shutdown(sockets)
+        timer.cancel()
+
+
+async def serve(start: Start) -> None:
+    """Serve until SIGTERM. Raises a CodedError if the model can't be read."""
+    settings = start.settings
+    engine = load(settings.engine_dir)
+    model = load_model_facts(engine, settings)
+    model.chat.check()
+    names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
+    served = Served(model, settings, engine.manifest.engine_kind, names)
+    untold = Untold(is_slot_ours=start.is_slot_ours)
+    triton_url = local_url(settings.triton_host, settings.triton_http_port)
+    async with TritonClient(triton_url, settings.triton_timeout_s) as client:
+        requests = RequestGuard(client)
+
+        def generate(request: GenerationRequest) -> Generation:
+            return Generation(
+                request, model, requests, tells_reason=start.is_slot_ours, budget=TimeBudget(untold)
+            )
+
+        config = uvicorn.Config(
+            make_application(API(served, client, generate), served),
+            http="httptools",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _LAST_WORDS_S),
+        )
+        gc.collect()
+        gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
+        server = Server(config, requests, settings.stop_grace_s)
+        await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
+
+
+def main() -> int:
+    try:
+        asyncio.run(serve(Start.model_validate_json(sys.stdin.read())))
+    except CodedError as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
