@@ -57,7 +57,6 @@ def triton_environment(http: int, grpc: int, metrics: int) -> dict[str, str]:
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
         "OPENAI_PORT": "0",
-        "OPENAI_PORT": "0",
         # The paced engine needs no engine environment.
         "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }

@@ -63,11 +63,11 @@ class Asked:
     def __init__(self, server: CogUnderTest, max_tokens: int) -> None:
         self._server = server
         self._answer: dict[str, Any] = {}
-        before = server.counters.running
+        wait_until(lambda: server.counters.is_settled)
         body = {"input": {"prompt": QUESTION, "max_tokens": max_tokens}}
         self._thread = threading.Thread(target=self._ask, args=(body,))
         self._thread.start()
-        wait_until(lambda: server.counters.running > before)
+        wait_until(lambda: server.counters.running)
 
     def _ask(self, body: dict[str, Any]) -> None:
         self._answer = httpx.post(f"{self._server.url}/predictions", json=body, timeout=DEADLINE_S).json()
