@@ -55,7 +55,10 @@ class Doorkeeper:
 
     def keep(self, is_listening: Callable[[], bool]) -> None:
         """Until the process ends. ``is_listening``: whether coglet still does."""
-        while is_listening() and not self._heard_signal():
+        while not self._heard_signal():
+            if not is_listening():
+                self._heard_signal()  # coglet may have heeded the first before we heard of it.
+                break
             self._hear(_POLL_S)
             if self._is_worker_gone and self._is_ready:
                 time.sleep(2 * _LAST_WORDS_S)

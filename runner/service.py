@@ -37,6 +37,7 @@ _FEWEST_SILENCES = 3
 """Of Triton, before it counts as hanging: a pause of ours, not its, is one at most."""
 _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
+_DROP_S = 0.3
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
 
@@ -126,6 +127,8 @@ class Service:
             self._log(f"stopping: {self.requests.num_running} requests are ended")
             self.requests.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
             await self._is_drained(_END_ALL_S)
+            # NOTE: Triton may crash at its end while it still drops requests whose clients have gone.
+            await asyncio.sleep(_DROP_S)
         if openai is not None:
             await openai
 
