@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/flood.py --seconds 180
 
-Starts the runner on a paced engine with places for 64 at once in Cog and 64 in the OpenAI-compatible API,
+Starts the runner on a paced engine with as many places in Cog as in the OpenAI-compatible API,
 then asks for ten times that. Who is refused asks again a second later. Meanwhile some clients hold
 connections without a word, and some ask for long streams and read nothing. Prints refusals by status, the
 pace of accepted streams beside that of a calm time before, memory, and how long the server takes to serve
@@ -25,11 +25,12 @@ from typing import Any
 
 import aiohttp
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from bench.engines import paced_engine
 from bench.servers import HOST, free_ports, starting_stack
 from scripts.soak_resources import measure, settle
 
-_PLACES = 64
 _OVERLOAD = 10
 _TOKENS_PER_SECOND = 50
 _TOKENS = 100
@@ -166,16 +167,16 @@ async def _main(options: argparse.Namespace) -> int:
         extra = {
             "ENGINE_DIR": str(paced_engine(folder, _TOKENS_PER_SECOND)),
             "COG_WEIGHTS": "",
-            "COG_MAX_CONCURRENCY": str(_PLACES),
+            "COG_MAX_CONCURRENCY": str(options.places),
             "OPENAI_PORT": str(openai_port),
             "OPENAI_MODELS": _MODEL,
-            "OPENAI_MAX_REQUESTS": str(_PLACES),
+            "OPENAI_MAX_REQUESTS": str(options.places),
             "TRITON_METRICS_PORT": str(metrics_port),
         }
         with starting_stack(folder, extra) as server:
             server.wait_ready(_READY_TIMEOUT_S)
             flood = Flood(server.url, f"http://{HOST}:{openai_port}")
-            await flood.run(3, _CALM_STREAMS)
+            await flood.run(3, min(_CALM_STREAMS, options.places))
             is_right = _tell("calm", flood.tallies)
             before = measure(server.pid).memory_bytes.total()
             peak = [before]
@@ -184,7 +185,7 @@ async def _main(options: argparse.Namespace) -> int:
             cog_port = int(server.url.rpartition(":")[2])
             await silent.open(cog_port, "cog", options.idle // 2, options.deaf // 2)
             await silent.open(openai_port, "openai", options.idle // 2, options.deaf // 2)
-            await flood.run(options.seconds, _OVERLOAD * _PLACES)
+            await flood.run(options.seconds, _OVERLOAD * options.places)
             is_right &= _tell("flood", flood.tallies)
             silent.close()
             recovery_s = await _recovery_s(flood)
@@ -200,6 +201,7 @@ async def _main(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--places", type=int, default=64, help="of each API (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=180, help="of flood (default %(default)s)")
     parser.add_argument(
         "--idle", type=int, default=1960, help="clients that are silent (default %(default)s)"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.engines import paced_engine
 from bench.processes import role_of
