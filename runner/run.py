@@ -46,6 +46,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         control.ready(self._settings.stop_grace_s)
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
+        gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
 
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()

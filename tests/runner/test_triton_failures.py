@@ -14,6 +14,7 @@ import pytest
 
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from runner import service
 from runner.engines.paced_faults import FAULT_SEEDS, VARIABLE
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from tests.runner.paced_engine import PacedModel, make_paced_model
@@ -263,16 +264,28 @@ def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_req
         server.close()
 
 
-def test_a_triton_that_was_killed_for_silence_comes_back(brittle: TritonUnderTest) -> None:
-    running = Running(brittle)
-    brittle.run(kill(brittle, "it did not answer for 30 s"))
-    assert isinstance(running.error(), TritonUnavailable)
-    wait_until(lambda: is_healthy(brittle))
-    assert any("it did not answer for 30 s" in line for line in brittle.log)
+def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
+    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
+    monkeypatch.setattr(service, "_HEARTBEAT_S", 0.05)
+    server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
 
+    async def is_silent() -> bool:
+        return False
 
-async def kill(server: TritonUnderTest, reason: str) -> None:
-    server.service.triton.kill(reason)
+    try:
+        time.sleep(0.5)
+        assert server.service.triton.restarts == 0
+        running = Running(server)
+        monkeypatch.setattr(server.service.client, "is_answering", is_silent)
+        assert isinstance(running.error(), TritonUnavailable)
+        assert any("did not answer for 3 s" in line for line in server.log)
+        monkeypatch.undo()
+        wait_until(lambda: is_healthy(server))
+        assert answer(server) == model.expected_text(QUESTION, 12)
+    finally:
+        server.close()
 
 
 def test_too_many_failures_are_given_up(model: PacedModel, tmp_path: Path) -> None:
