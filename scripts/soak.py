@@ -40,6 +40,8 @@ _KINDS = (
 _REFUSED = (409, 429)
 _WARM_UP = 0.2
 _SETTLE_S = 10.0
+_IDLE_S = 12.0
+"""Tokio keeps a thread that has nothing to do for 10 s."""
 _READY_TIMEOUT_S = 300.0
 _MODEL = "paced"
 _WORDS = (
@@ -207,11 +209,11 @@ async def _main(options: argparse.Namespace) -> int:
             warm = int(options.requests * _WARM_UP)
             start_s = time.monotonic()
             await soak.run(range(warm), options.concurrency)
-            await asyncio.sleep(_SETTLE_S / 2)
+            await asyncio.sleep(_IDLE_S)
             before = measure(server.pid)
             await soak.run(range(warm, options.requests), options.concurrency)
             seconds = time.monotonic() - start_s
-            await asyncio.sleep(_SETTLE_S / 2)
+            await asyncio.sleep(_IDLE_S)
             after = measure(server.pid)
             is_kept = _report(before, after, soak.tally, seconds, metrics_port, not options.short)
         print("all promises kept" if is_kept else "BROKEN")
