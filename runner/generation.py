@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
-from runner.engines.messages import TokenLogProb
+from runner.engines.messages import Guide, TokenLogProb
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
 from runner.time_budget import TimeBudget, Untold
@@ -68,6 +68,8 @@ class GenerationRequest:
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
+    guide: Guide | None = None
+    """What the output must follow."""
     adds_special_tokens: bool = True
     """To a text, as the tokenizer does; a chat template has put them in already."""
     ignores_end: bool = False
@@ -189,6 +191,10 @@ class Generation:
             "min_p": sampling.min_p,
         }
         inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+        if request.guide is not None:
+            inputs["guided_decoding_guide_type"] = request.guide.type
+            if request.guide.text:
+                inputs["guided_decoding_guide"] = request.guide.text
         if sampling.logit_bias:
             inputs["logit_bias_ids"] = list(sampling.logit_bias)
             inputs["logit_bias_values"] = list(sampling.logit_bias.values())

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from runner.engines.capabilities import honours
-from runner.engines.messages import Ready, Sampling, Submit, Tensor
+from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Sampling, Submit, Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
@@ -74,6 +74,15 @@ _HONOURED: dict[str, frozenset[str]] = {
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
+_GUIDE_TYPES: dict[str, GuideType] = {name: name for name in GUIDE_TYPES}
+_GUIDE_REMEDIES = {
+    "tensorrt_llm": "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration",
+    "transformers": "its tokenizer.json is missing or not understood: the engine's log tells",
+    "vllm": "its tokenizer.json is missing or not understood: the engine's log tells",
+}
+"""Where an engine of this kind could follow guides, but this one can't."""
+_ENGINES_WITH_GUIDED_LENGTHS = ("transformers",)
+"""The others would be left without any token where the guide asks for the end and min_length forbids it."""
 _MOST_TOP_LOG_PROBS = 20
 _GREEDY_TOP_K = 1
 _MAX_SEQUENCES = 256
@@ -216,8 +225,11 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         tensors=row.tensors(_ENGINE_TENSORS),
         lora_name=_lora_name(row, ready.engine_kind),
         wants_log_probs=_wants_log_probs(row, ready.engine_kind),
+        guide=_guide(row, ready),
         num_top_log_probs=_num_top_log_probs(row),
     )
+    if submit.guide is not None:
+        _refuse_beside_guide(submit, ready.engine_kind)
     excludes = row.scalar("exclude_input_in_output")
     is_streaming = bool(row.scalar("streaming"))
     if is_streaming and submit.sampling.beam_width > 1:
@@ -337,6 +349,41 @@ def _lora_name(row: Row, engine_kind: str) -> str | None:
     if name is not None and not honours(engine_kind, "lora_name"):
         raise _unsupported("lora_name", name, engine_kind)
     return name
+
+
+def _guide(row: Row, ready: Ready) -> Guide | None:
+    name, text = row.text("guided_decoding_guide_type"), row.text("guided_decoding_guide")
+    if name is None:
+        if text is not None:
+            expected = f"one of {', '.join(GUIDE_TYPES)}, because there is a guided_decoding_guide"
+            raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
+        return None
+    if name not in _GUIDE_TYPES:
+        expected = f"one of {', '.join(GUIDE_TYPES)}"
+        raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
+    kind = ready.engine_kind
+    if name not in ready.guide_types:
+        remedy = _GUIDE_REMEDIES.get(kind, _NO_ENGINE_REMEDY)
+        raise UnsupportedArgument(
+            name="guided_decoding_guide_type", value=name, engine_kind=kind, remedy=remedy
+        )
+    if (text is None) != (name == "json"):
+        expected = "left out with guided_decoding_guide_type json" if text else f"given, with the {name}"
+        raise InvalidTensor(name="guided_decoding_guide", expected=expected, value=text)
+    return Guide(_GUIDE_TYPES[name], text or "")
+
+
+def _refuse_beside_guide(submit: Submit, engine_kind: str) -> None:
+    if submit.sampling.beam_width > 1:
+        remedy = "a beam search can't follow a guide: leave one of the two out"
+        raise UnsupportedArgument(
+            name="beam_width", value=submit.sampling.beam_width, engine_kind=engine_kind, remedy=remedy
+        )
+    if submit.min_tokens and engine_kind not in _ENGINES_WITH_GUIDED_LENGTHS:
+        remedy = "beside a guide, which says where the output may end, leave it out"
+        raise UnsupportedArgument(
+            name="min_length", value=submit.min_tokens, engine_kind=engine_kind, remedy=remedy
+        )
 
 
 def _positive(row: Row, name: str) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-Capability = Literal["log_probs", "min_p", "logit_bias", "lora_name"]
+Capability = Literal["log_probs", "min_p", "logit_bias", "lora_name", "guides"]
+"""``guides``: if its configuration, or what its engine.tar holds, allows it; see ``Ready.guide_types``."""
 
 _HONOURED: dict[str, frozenset[Capability]] = {
-    "vllm": frozenset({"log_probs", "min_p", "logit_bias", "lora_name"}),
-    "transformers": frozenset({"log_probs", "min_p", "logit_bias"}),
+    "vllm": frozenset({"log_probs", "min_p", "logit_bias", "lora_name", "guides"}),
+    "tensorrt_llm": frozenset({"guides"}),
+    "transformers": frozenset({"log_probs", "min_p", "logit_bias", "guides"}),
     # Its tokens are certain, so nothing can make them likelier, and the least likely has a probability of 1.
     "paced": frozenset({"log_probs", "min_p"}),
 }

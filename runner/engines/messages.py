@@ -56,6 +56,22 @@ class Tensor(msgspec.Struct, frozen=True):
     data: bytes
 
 
+GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
+"""NVIDIA's names. ``json``: any object or array; ``ebnf_grammar``: GBNF, as llama.cpp and XGrammar do."""
+GUIDE_TYPES: tuple[GuideType, ...] = ("json", "json_schema", "regex", "ebnf_grammar")
+
+ANY_JSON = '{"type": ["object", "array"]}'
+"""The schema of a guide of type ``json``."""
+
+
+class Guide(msgspec.Struct, frozen=True):
+    """What the whole output must follow."""
+
+    type: GuideType
+    text: str = ""
+    """The schema, regular expression or grammar; empty for ``json``."""
+
+
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Start generating. Ids are chosen by the slot and never used twice in a worker's life."""
 
@@ -79,6 +95,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """An adapter that the engine carries; None: the model alone."""
     wants_log_probs: bool = False
     """Send the logarithm of each output token's probability as well."""
+    guide: Guide | None = None
     num_top_log_probs: int = 0
     """With these: those of so many of the likeliest tokens at its place."""
 
@@ -96,6 +113,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     vocab_size: int
     max_sequence_length: int
     max_batch_size: int
+    guide_types: tuple[GuideType, ...] = ()
+    """The guides it can follow."""
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):

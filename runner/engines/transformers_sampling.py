@@ -21,6 +21,7 @@ import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
+from errors.base import CodedError
 from runner.engines.messages import Sampling, TokenLogProb
 from runner.engines.transformers_sequence import Sequence
 
@@ -78,6 +79,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         return any(
             not sequence.request.sampling.is_greedy
             or _has_penalties(sequence.request.sampling)
+            or sequence.follower is not None
             or sequence.request.sampling.logit_bias
             or sequence.request.wants_log_probs
             or sequence.forbidden()
@@ -95,7 +97,9 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             _bias(scores[row], sequence.request.sampling.logit_bias)
             if _has_penalties(sequence.request.sampling):
                 self._penalize(scores[row], sequence)
-        _forbid(scores, [sequence.forbidden() for sequence in self._rows])
+            if sequence.follower is not None:
+                _guide(scores[row], sequence)
+        _forbid(scores, [[] if sequence.follower else sequence.forbidden() for sequence in self._rows])
         rows = [row for row, sequence in enumerate(self._rows) if not sequence.request.sampling.is_greedy]
         if rows:
             tokens = draw(scores[rows], [self._rows[row] for row in rows])
@@ -148,6 +152,18 @@ class _Occurrences:
         torch.where(self._is_present, repeated, scores, out=scores)
         scores -= sampling.presence_penalty * (self._in_output > 0)
         scores -= sampling.frequency_penalty * self._in_output
+
+
+def _guide(scores: torch.Tensor, sequence: Sequence) -> None:
+    """``scores`` [vocabulary] of tokens that the sequence's guide does not allow become -inf."""
+    try:
+        allowed = sequence.guided(len(scores))
+    except CodedError as error:
+        sequence.error = (
+            error  # The request ends with it after this step; whatever token it draws is dropped.
+        )
+    else:
+        scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
 
 
 def _forbid(scores: torch.Tensor, tokens_per_row: list[list[int]]) -> None:

@@ -24,6 +24,9 @@ TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 # NOTE: msgspec tells no list of texts from one of lists; what a list mixes is refused later.
 Prompt = str | Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
 Object = dict[str, Any]
+Schema = Annotated[str | Object, Meta(description="A JSON schema that the output follows.")]
+Pattern = Annotated[str, Meta(min_length=1)]
+Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 Tools = Annotated[list[Object], Meta(description="Shown to the model by its chat template.")]
 Documents = Annotated[list[Object], Meta(description="For the chat template.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
@@ -36,6 +39,37 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 class StreamOptions(Body, kw_only=True):
     include_usage: Annotated[bool, Meta(description="End the stream with the usage.")] = False
+
+
+class PlainText(Body, tag_field="type", tag="text"):
+    """No format: whatever the model writes."""
+
+
+class AnyObject(Body, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class DescribedSchema(Body, kw_only=True):
+    name: str
+    description: str | None = None
+    schema: Object
+    strict: Annotated[bool, Meta(description="Taken: a schema is always followed.")] | None = None
+
+
+class SchemaFormat(Body, tag_field="type", tag="json_schema"):
+    """JSON that the schema allows."""
+
+    json_schema: DescribedSchema
+
+
+class StructuredOutputs(Body, kw_only=True):
+    """vLLM's: one of these."""
+
+    json: Schema | None = None
+    json_object: bool | None = None
+    regex: Pattern | None = None
+    choice: Choices | None = None
+    grammar: Pattern | None = None
 
 
 class GenerationBody(Body, kw_only=True):
@@ -57,6 +91,12 @@ class GenerationBody(Body, kw_only=True):
     seed: int | None = None
     stop: Annotated[Stop | Stops, Meta(description="Texts to end at.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Go on to max_tokens.")] | None = None
+    response_format: PlainText | AnyObject | SchemaFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Annotated[Pattern, Meta(description="Matches the whole output.")] | None = None
+    guided_choice: Annotated[Choices, Meta(description="The output is one of these.")] | None = None
+    guided_grammar: Annotated[Pattern, Meta(description="GBNF that the output follows.")] | None = None
     n: Annotated[int, Meta(ge=1, le=128, description="How many texts.")] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -17,6 +17,7 @@ from errors.openai_api import (
     UnknownModel,
 )
 from errors.tensorrt_llm import QueueFull, RankEnded
+from errors.triton_arguments import GuideFailed, InvalidGuide
 from errors.triton_system import (
     EngineCrashed,
     EngineStartFailed,
@@ -51,6 +52,10 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_LONGEST_MESSAGE = 1000
+"""In characters: a message quotes what was sent, which may be anything."""
+_GUIDE_TENSORS = "guided_decoding"
+"""What the names of the slot's two tensors for guides begin with."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _FIELDS = {
@@ -73,23 +78,30 @@ def status_of(error: CodedError) -> int:
     return _STATUSES.get(type(error)) or (400 if error.code.startswith("E1") else 500)
 
 
-def error_body(error: CodedError) -> bytes:
-    """``{"error": {message, type, param, code}}``; ``code`` is ours."""
+def error_body(error: CodedError, guide_field: str | None = None) -> bytes:
+    """``{"error": {message, type, param, code}}``; ``code`` is ours. ``guide_field``: see ``failure``."""
     kind = _TYPES.get(status_of(error), "server_error")
-    return msgspec.json.encode(ErrorAnswer(Error(error.sentence, kind, _field(error), error.code)))
+    sentence = error.sentence
+    if len(sentence) > _LONGEST_MESSAGE:
+        sentence = f"{sentence[:_LONGEST_MESSAGE]} ..."
+    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, _field(error, guide_field), error.code)))
 
 
-def _field(error: CodedError) -> str | None:
+def _field(error: CodedError, guide_field: str | None) -> str | None:
     """The field that the error is about: errors that are say it first."""
     if isinstance(error, UnknownModel):
         return "model"
+    is_of_guide = isinstance(error, InvalidGuide | GuideFailed)
+    if is_of_guide or error.sentence.startswith(_GUIDE_TENSORS):
+        return guide_field
     named = _NAMED_FIRST.match(error.sentence)
     return _FIELDS.get(named[1], named[1]) if named else None
 
 
-def failure(error: CodedError) -> Response:
+def failure(error: CodedError, guide_field: str | None = None) -> Response:
+    """``guide_field``: the field, if there is one, that says what the answer must follow."""
     status = status_of(error)
     headers = {"Retry-After": str(_RETRY_AFTER_S[status])} if status in _RETRY_AFTER_S else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(error_body(error), status, headers, media_type="application/json")
+    return Response(error_body(error, guide_field), status, headers, media_type="application/json")

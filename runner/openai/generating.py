@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from runner.generation import Generation, GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
 from runner.openai.bodies import GenerationBody
 from runner.openai.failures import error_body, failure
+from runner.openai.guides import body_field
 from runner.openai.limits import Admission, ClientGone, run_within
 from runner.openai.orders import Order
 from runner.openai.shapes import Shape
@@ -56,6 +56,7 @@ class _Answering(Response):
         self._wants_usage = body.stream_options is not None and body.stream_options.include_usage
         self._orders = orders
         self._shape = shape
+        self._guide_field = body_field(body)
         self._model = model
         self._id = shape.id_prefix + secrets.token_hex(12)
         self._created = int(time.time())
@@ -74,7 +75,7 @@ class _Answering(Response):
             if stream.has_started:
                 await stream.fail(exc)
                 return
-            response = failure(exc)
+            response = failure(exc, self._guide_field)
         if response is not None:
             await response(scope, receive, send)
 
@@ -107,8 +108,10 @@ class _Answering(Response):
             await stream.send([self._answer(self._shape.event_object, [], texts.usage())])
         await stream.end()
 
-    def _answer(self, kind: str, choices: list[Any], usage: Usage | msgspec.UnsetType | None) -> Answer:
-        return Answer(self._id, kind, self._created, self._model, choices, usage)
+    def _answer(
+        self, kind: str, choices: Sequence[Choice], usage: Usage | msgspec.UnsetType | None
+    ) -> Answer[Choice]:
+        return Answer(self._id, kind, self._created, self._model, list(choices), usage)
 
 
 class _EventStream:
@@ -119,7 +122,7 @@ class _EventStream:
         self._encode = msgspec.json.Encoder().encode
         self.has_started = False
 
-    async def send(self, answers: Sequence[Answer]) -> None:
+    async def send(self, answers: Sequence[Answer[Choice]]) -> None:
         await self._write(b"".join([b"data: %b\n\n" % self._encode(answer) for answer in answers]))
 
     async def end(self) -> None:

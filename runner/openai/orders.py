@@ -16,6 +16,7 @@ from runner.engines.capabilities import Capability, honours
 from runner.generation import GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts
 from runner.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
+from runner.openai.guides import guide_of
 from runner.settings import Settings
 
 _DEFAULT_COMPLETION_TOKENS = 16
@@ -123,6 +124,7 @@ def _request(
         sampling=_sampling(body),
         ignores_end=bool(body.ignore_eos),
         num_top_log_probs=top_log_probs,
+        guide=guide_of(body, served.engine_kind),
     )
 
 
