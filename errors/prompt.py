@@ -71,3 +71,11 @@ class MissingRequirement(CodedError):
     code = "E1008"
     summary = "Something this machine must provide is missing"
     template = "{what} was not found; {remedy}."
+
+
+class ClientStalled(CodedError):
+    code = "E1009"
+    summary = "The client stopped reading its stream"
+    template = (
+        "The client left {waiting_bytes} bytes of its stream unread for {timeout_s:g} s; read it as it comes."
+    )

@@ -71,3 +71,9 @@ class EngineFailed(CodedError):
     code = "E2109"
     summary = "The engine failed on this request alone"
     template = "The {engine_kind} engine failed on this request: {reason}"
+
+
+class ServerStopping(CodedError):
+    code = "E2110"
+    summary = "The server stops: it takes no new requests, and ends those that outlive the grace period"
+    template = "The server stops ({reason}); send the request again, to another server."

@@ -1,56 +1,99 @@
-"""Cog's HTTP server, whose streams wait for no acknowledgement: ``python -m runner.cog_http --host HOST``.
+"""Cog's HTTP server as we want it: ``python -m runner.cog_http --host HOST``.
 
-Takes the options of ``cog.server.http``, which it runs. coglet (seen with Cog 0.23.1) leaves Nagle's
-algorithm on: what a stream says after its first event waits until the client has acknowledged that one,
-which clients put off for 40 ms. A connection inherits ``TCP_NODELAY`` from the socket that listens.
-coglet does not hand that one out, so it is looked for among this process's files.
+Takes the options of ``cog.server.http``, which it runs. What coglet (seen with Cog 0.23.1) leaves to wish
+for is done to the socket on which it listens, and which it does not hand out, so that it is looked for among
+this process's files: a connection inherits its listener's options. They are ``TCP_NODELAY`` (coglet leaves
+Nagle's algorithm on: what a stream says after its first event waits until the client has acknowledged that
+one, which clients put off for 40 ms), and two by which Linux cuts clients that vanished or stopped reading.
+How it stops is told in ``doorkeeper``.
 """
 
 from __future__ import annotations
 
 import os
 import runpy
+import signal
 import socket
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from runner.client_sockets import set_options
+from runner.cog_control import VARIABLE
+from runner.doorkeeper import Doorkeeper
+
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
 
 
-def send_at_once(port: int) -> bool:
-    """Let connections to this process's ``port`` send what they have at once; whether it listens there."""
-    found = False
-    for file in Path("/proc/self/fd").iterdir():
+def find_listeners(port: int) -> list[tuple[str, socket.socket]]:
+    """What listens on ``port`` in this process: the number of the file, and a socket of our own to it."""
+    found = []
+    for number in _sockets():  # All first: what we open meanwhile has numbers, too.
         with suppress(OSError):  # Another thread may close it while we look.
-            if str(file.readlink()).startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(file.name))) as candidate:
-                    found |= _set_no_delay(candidate, port)
+            candidate = socket.socket(fileno=os.dup(int(number)))
+            if _listens(candidate, port):
+                found.append((number, candidate))
+            else:
+                candidate.close()
     return found
 
 
-def _set_no_delay(candidate: socket.socket, port: int) -> bool:
+def _sockets() -> list[str]:
+    """The numbers of this process's files that are sockets."""
+    numbers = []
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(file.readlink()).startswith("socket:"):
+                numbers.append(file.name)
+    return numbers
+
+
+def _listens(candidate: socket.socket, port: int) -> bool:
     if candidate.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     if not candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return False
-    if candidate.getsockname()[1] != port:
-        return False
-    candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return True
+    return bool(candidate.getsockname()[1] == port)
 
 
-def _await_listening(port: int) -> None:
+def _keep_door(port: int, control: socket.socket, workers_end: socket.socket, signals: int) -> None:
     deadline_s = time.monotonic() + _GIVE_UP_S
-    while not send_at_once(port) and time.monotonic() < deadline_s:
+    while not (found := find_listeners(port)):
+        if time.monotonic() > deadline_s:
+            return
         time.sleep(_POLL_S)
+    (number, listener), *_ = found
+    set_options(listener)
+    file = Path(f"/proc/self/fd/{number}")
+    place = file.readlink()
+
+    def is_listening() -> bool:
+        with suppress(OSError):
+            return file.readlink() == place
+        return False
+
+    control.recv(len("hello\n"), socket.MSG_PEEK)
+    workers_end.close()  # The worker has its own: now we hear if it ends.
+    Doorkeeper(listener, control, signals).keep(is_listening)
+
+
+def _start_door_keeping(port: int) -> None:
+    control, workers_end = socket.socketpair()
+    workers_end.set_inheritable(True)
+    os.environ[VARIABLE] = str(workers_end.fileno())
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # The doorkeeper hears it, and coglet.
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    arguments = (port, control, workers_end, signals)
+    threading.Thread(target=_keep_door, args=arguments, name="doorkeeper", daemon=True).start()
 
 
 if __name__ == "__main__":
     # A port that is no number is Cog's to refuse.
     with suppress(ValueError):
-        port = int(os.environ.get("PORT", "5000"))
-        threading.Thread(target=_await_listening, args=(port,), name="send-at-once", daemon=True).start()
+        _start_door_keeping(int(os.environ.get("PORT", "5000")))
     runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)

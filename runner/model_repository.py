@@ -91,6 +91,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "exclude_input_in_output": "true",
         "encoder_input_features_data_type": "TYPE_FP16",
         "engine_start_timeout_s": "1800",
+        "engine_hang_timeout_s": "300",
         **dict.fromkeys(_SLOT_PASS_THROUGH, ""),
     },
     "ensemble": {"max_tokens_data_type": "TYPE_UINT32"},
@@ -122,6 +123,7 @@ _CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
         re.compile("TYPE_FP16|TYPE_BF16|TYPE_FP32"),
         "TYPE_FP16 or TYPE_BF16",
     ),
+    "engine_hang_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds, 0 for never"),
     "engine_start_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds"),
 }
 _SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))

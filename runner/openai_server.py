@@ -22,10 +22,12 @@ from errors import find_in_text
 from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
+from runner.client_sockets import set_options
 from runner.model_repository import SOURCE_ROOT
 from runner.openai.start import Start
 from runner.settings import Settings
 from runner.triton_ports import check_port_free, local_url
+from runner.turn_away import turn_away
 
 _BACKLOG = 2048
 _READY_TIMEOUT_S = 60.0
@@ -48,6 +50,7 @@ class OpenAIServer:
         self._process: asyncio.subprocess.Process | None = None
         self._log_task: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._turning_away: asyncio.Task[None] | None = None
         self.restarts = 0
 
     @property
@@ -63,6 +66,7 @@ class OpenAIServer:
         check_openai_port_free(self._settings)
         address = self._settings.openai_host, self._settings.openai_port
         self._socket = socket.create_server(address, backlog=_BACKLOG)
+        set_options(self._socket)
         await self._launch()
 
     async def wait_ready(self) -> None:
@@ -70,14 +74,29 @@ class OpenAIServer:
         await self._await_ready()
         self._supervisor = asyncio.create_task(self._supervise(), name="openai-supervisor")
 
+    async def drain(self) -> None:
+        """Let the child end what runs, or end it after the grace period; who comes meanwhile gets 503."""
+        process = self._process
+        if process is None:
+            return
+        await self._end_supervision()
+        signal_group(process, signal.SIGTERM)
+        self._turning_away = asyncio.create_task(turn_away(self._socket.dup()), name="openai-turn-away")
+        await end_of(process)
+
     async def stop(self) -> None:
         """End the child: SIGTERM, a grace period, SIGKILL; and listen no longer."""
+        await self._end_supervision()
+        if self._turning_away is not None:
+            self._turning_away.cancel()
+        self._socket.close()
+        await self._end_process()
+
+    async def _end_supervision(self) -> None:
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        self._socket.close()
-        await self._end_process()
 
     async def _launch(self) -> None:
         self._log_tail.clear()

@@ -14,6 +14,7 @@ from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from runner.cog_control import WorkerControl
 from runner.engines.messages import Guide
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog
@@ -41,11 +42,14 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         try:
             self._settings = load_settings()
             self._service = Service(self._settings)
+            control = WorkerControl(self._service, asyncio.get_running_loop())
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
+        control.ready(self._settings.stop_grace_s)
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
+        gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
 
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()

@@ -18,10 +18,13 @@ from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.child_process import Log
+from runner.failures import Failure, FailureLimit
+from runner.flight_recorder import FlightRecorder
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.openai_server import OpenAIServer
+from runner.request_guard import RequestGuard
 from runner.settings import Settings
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
@@ -29,6 +32,12 @@ from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_ports import TritonPorts
 from runner.triton_server import TritonServer
 
+_HEARTBEAT_S = 2.0
+_FEWEST_SILENCES = 3
+"""Of Triton, before it counts as hanging: a pause of ours, not its, is one at most."""
+_DRAIN_POLL_S = 0.02
+_END_ALL_S = 2.0
+_DROP_S = 0.3
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
 
@@ -47,13 +56,24 @@ class Service:
         self._log = log
         self._progress = progress
         self._exits = AsyncExitStack()
+        self._failure_limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
+        self._recorder: FlightRecorder
+        self.hopeless = asyncio.Event()
+        """Set when failures were too many: who runs us has to end the process, with an error."""
         self._is_cpp = False
+        self.is_stopping = False
         self._untold: Untold
         self.engine: Engine
         self.model: ModelFacts
-        self.triton: TritonServer
+        self._triton: TritonServer | None = None
         self.client: TritonClient
+        self.requests: RequestGuard
         self.openai: OpenAIServer | None = None
+
+    @property
+    def triton(self) -> TritonServer:
+        assert self._triton is not None, "not open"
+        return self._triton
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -74,20 +94,75 @@ class Service:
     async def close(self) -> None:
         await self._exits.aclose()
 
+    def kill(self) -> None:
+        """End Triton and all it started now, from any thread; we are about to end, too."""
+        if self._triton is not None:
+            self._triton.kill_now()
+
     def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
         """``asks_slot``: also for what only the slot knows of the request's time budget."""
         return Generation(
             request,
             self.model,
-            self.client,
+            self.requests,
             tells_reason=not self._is_cpp,
             budget=TimeBudget(self._untold),
             asks_slot=asks_slot,
         )
 
     async def is_healthy(self) -> bool:
-        """True only while Triton and the engine behind the slot answer."""
+        """True only while Triton and the engine behind the slot answer, and new requests are taken."""
+        if self.is_stopping:
+            return False
         return self.triton.down_reason is None and await self.client.is_slot_answering()
+
+    async def drain(self) -> None:
+        """Take no new requests, let what runs end within the grace period, then end it with E2110."""
+        self.is_stopping = True
+        grace_s = self._settings.stop_grace_s
+        self.requests.refuse("it was asked to")
+        self._log(f"stopping: {self.requests.num_running} requests have {grace_s:g} s to end")
+        openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
+        if not await self._is_drained(grace_s):
+            self._log(f"stopping: {self.requests.num_running} requests are ended")
+            self.requests.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
+            await self._is_drained(_END_ALL_S)
+            # NOTE: Triton may crash at its end while it still drops requests whose clients have gone.
+            await asyncio.sleep(_DROP_S)
+        if openai is not None:
+            await openai
+
+    async def _is_drained(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while self.requests.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return not self.requests.num_running
+
+    def _failed(self, failure: Failure) -> bool:
+        """Record a failure; False once there were too many."""
+        try:
+            self._log(f"flight recorder: {self._recorder.record(failure)}")
+        except OSError as exc:
+            self._log(f"warning: the flight recorder could not write: {exc}")
+        if self._failure_limit.is_reached():
+            limit, window_s = self._settings.failure_limit, self._settings.failure_window_s
+            self._log(f"{limit} failures within {window_s:g} s (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
+            self.hopeless.set()
+        return not self.hopeless.is_set()
+
+    async def _watch_heart(self) -> None:
+        """Have Triton killed when it has not answered for too long while it should."""
+        timeout_s = self._settings.triton_hang_timeout_s
+        heard_s, silences = time.monotonic(), 0
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            if self.triton.down_reason is not None or await self.client.is_answering():
+                heard_s, silences = time.monotonic(), 0
+                continue
+            silences += 1
+            if time.monotonic() - heard_s > timeout_s and silences >= _FEWEST_SILENCES:
+                self.triton.kill(f"it did not answer for {timeout_s:g} s")
+                heard_s, silences = time.monotonic(), 0
 
     def _open_engine(self) -> Engine:
         settings = self._settings
@@ -148,13 +223,18 @@ class Service:
             settings.triton_metrics_port,
         )
         num_ranks = manifest.world_size if self._is_cpp else 1
-        self.triton = TritonServer(
-            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks
+        folder = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
+        self._recorder = FlightRecorder(folder, manifest.model_dump(mode="json"))
+        self._triton = TritonServer(
+            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks, self._failed
         )
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
+        self.requests = RequestGuard(client, self._recorder)
+        heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
+        self._exits.callback(heart.cancel)
 
     async def _start_openai(self) -> None:
         """Before Triton, which takes longer to start."""

@@ -41,6 +41,11 @@ class Settings(BaseModel):
     triton_backend_dir: Path | None = None
     triton_timeout_s: float = 120.0
     triton_start_timeout_s: float = 300.0
+    triton_hang_timeout_s: float = 30.0
+    stop_grace_s: float = 25.0
+    failure_limit: int = 5
+    failure_window_s: float = 600.0
+    flight_recorder_dir: Path | None = None
     triton_host: str = "0.0.0.0"  # noqa: S104 - the image's ports are published by its user
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
@@ -165,6 +170,31 @@ VARIABLES = (
         "triton_start_timeout_s",
         _at_least(float, 0.001),
         "seconds that Triton has to become ready, engine loading included",
+    ),
+    Variable(
+        "TRITON_HANG_TIMEOUT",
+        "triton_hang_timeout_s",
+        _at_least(float, 3),
+        "seconds without any answer until Triton counts as hanging and is started again",
+    ),
+    Variable(
+        "STOP_GRACE_PERIOD",
+        "stop_grace_s",
+        _at_least(float, 0),
+        "seconds that running requests have to end after SIGTERM; then they end with E2110",
+    ),
+    Variable(
+        "FAILURE_LIMIT",
+        "failure_limit",
+        _at_least(int, 1),
+        "failures of Triton or the engine within FAILURE_WINDOW after which the runner exits with code 70",
+    ),
+    Variable("FAILURE_WINDOW", "failure_window_s", _at_least(float, 1), "seconds; see FAILURE_LIMIT"),
+    Variable(
+        "FLIGHT_RECORDER_DIR",
+        "flight_recorder_dir",
+        Path,
+        "folder for what is recorded of each failure; else flight-recorder in COG_TRITON_CACHE",
     ),
     Variable("TRITON_HOST", "triton_host", str, "address that Triton listens on"),
     Variable("TRITON_HTTP_PORT", "triton_http_port", _port, "Triton's HTTP port"),

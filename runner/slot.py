@@ -186,11 +186,14 @@ class TritonPythonModel:
 
     def lost(self, error: CodedError) -> None:
         """See ``runner.engines.process.Listener``: all requests in flight end with the error."""
-        log.error("%s", error)
         self._metrics.statistics = Statistics(active=0, queued=0)
         with self._lock:
             request_ids = list(self._running)
         self._end([(request_id, error) for request_id in request_ids])
+
+    def is_waiting(self) -> bool:
+        """See ``runner.engines.process.Listener``."""
+        return bool(self._running)
 
     def _end(self, ends: list[tuple[int, End]]) -> None:
         self._relay.feed(self._ends(ends))
@@ -254,5 +257,6 @@ def _command(parameters: dict[str, str]) -> EngineCommand:
         engine_kind=parameters.pop("engine_kind"),
         engine_dir=Path(parameters.pop("gpt_model_path")),
         start_timeout_s=float(parameters.pop("engine_start_timeout_s")),
+        hang_timeout_s=float(parameters.pop("engine_hang_timeout_s")),
         options=parameters,
     )

@@ -85,6 +85,11 @@ class TritonClient:
     ) -> None:
         self._connections.close()
 
+    @property
+    def is_up(self) -> bool:
+        """False while Triton is known to be away."""
+        return self._down_reason() is None
+
     async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
 
@@ -116,8 +121,20 @@ class TritonClient:
         except OSError as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
+    def end_all(self) -> None:
+        """Close all connections: who waits for an answer gets E2105."""
+        self._connections.close()
+
+    async def is_answering(self) -> bool:
+        """True if Triton and the slot say anything at all, be it that there is no engine."""
+        return await self._probe() is not None
+
     async def is_slot_answering(self) -> bool:
         """True if Triton and the engine worker behind the slot answer now."""
+        return await self._probe() == 200
+
+    async def _probe(self) -> int | None:
+        """The status of an answer that the slot gives without the engine's help; None if none comes."""
         probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
         try:
             connection = await self._connections.take()
@@ -129,8 +146,8 @@ class TritonClient:
             finally:
                 self._connections.give_back(connection)
         except (OSError, asyncio.TimeoutError):
-            return False
-        return status == 200
+            return None
+        return status
 
     def _event(self, data: bytes) -> Event:
         try:

@@ -10,6 +10,8 @@ import asyncio
 import re
 from urllib.parse import urlsplit
 
+from errors.prompt import ClientStalled
+
 _HEAD_END = b"\r\n\r\n"
 _LINE_END = b"\r\n"
 _STATUS = re.compile(rb"http/1\.[01] (\d{3})")
@@ -17,6 +19,10 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
 _CHUNKED = b"\r\ntransfer-encoding: chunked"
 _CONNECT_TIMEOUT_S = 5.0
 _LONGEST_CHUNK_LINE = 32
+_MOST_UNREAD_BYTES = 1 << 18
+"""Of an answer. More than a reader that keeps up ever has; beyond it nothing more is taken from Triton."""
+_STALL_TIMEOUT_S = 60.0
+"""How long a reader may leave that much unread."""
 
 
 class Connection(asyncio.Protocol):
@@ -32,6 +38,9 @@ class Connection(asyncio.Protocol):
         """Of the body, what is still to come; None where only the chunks tell."""
         self._is_chunked = False
         self._timeout_s = 0.0
+        self._stall: asyncio.TimerHandle | None = None
+        """Runs while more than enough waits unread."""
+        self.is_stalled = False
         self.is_free = True
         self.is_closed = False
 
@@ -50,6 +59,10 @@ class Connection(asyncio.Protocol):
     async def read(self) -> bytes:
         """All of the body that has arrived, waiting for the first; nothing at its end. Raises as ``post``."""
         while not self.is_free:
+            if self.is_stalled:
+                raise ClientStalled(waiting_bytes=len(self._data), timeout_s=_STALL_TIMEOUT_S)
+            if self._stall is not None:
+                self._resume(self._stall)
             if data := self._take_chunks() if self._is_chunked else self._take_plain():
                 return data
             if not self.is_free:
@@ -113,6 +126,16 @@ class Connection(asyncio.Protocol):
         else:
             self._waiter.set_exception(error)
 
+    def _resume(self, stall: asyncio.TimerHandle) -> None:
+        stall.cancel()
+        self._stall = None
+        self._transport.resume_reading()
+
+    def _give_up(self) -> None:
+        """Nobody reads: by closing, Triton frees what the request holds."""
+        self.is_stalled = True
+        self._transport.abort()
+
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -121,10 +144,15 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
+        if len(self._data) > _MOST_UNREAD_BYTES and self._waiter is None and self._stall is None:
+            self._transport.pause_reading()
+            self._stall = self._loop.call_later(_STALL_TIMEOUT_S, self._give_up)
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
+        if self._stall is not None:
+            self._stall.cancel()
         self._wake(ConnectionError(str(error) if error else "the connection was closed"))
 
 

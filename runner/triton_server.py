@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -18,10 +19,13 @@ from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
+from runner.engines.process import ENGINE_LOST
+from runner.failures import Failure
 from runner.model_repository import SLOT
+from runner.process_states import StoppedWatch, exit_signal, has_ended
 from runner.triton_install import TritonInstall
 from runner.triton_ports import TritonPorts
-from runner.triton_stubs import has_ended, stubs_of
+from runner.triton_stubs import describe_stub, stubs_of
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
@@ -34,6 +38,9 @@ _LOG_LINES = 200
 _TOLD_ERROR_LINES = 3
 _TOLD_LINES = 15
 _ERROR_LINE = re.compile(r"E\d{4} |error:")
+
+OnFailure = Callable[[Failure], bool]
+"""Hears of each failure; whether to go on and start again."""
 
 _WHOEVER = 0
 """The parent's process id of a rank: mpirun's, which nobody knows before."""
@@ -50,8 +57,10 @@ class TritonServer:
         start_timeout_s: float,
         log: Log,
         num_ranks: int = 1,
+        on_failure: OnFailure = lambda _: True,
     ) -> None:
         """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each."""
+        self._on_failure = on_failure
         self._num_ranks = num_ranks
         self._install = install
         self._model_repository = model_repository
@@ -62,6 +71,7 @@ class TritonServer:
         self._process: asyncio.subprocess.Process | None = None
         self._log_task: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._kill_reason: str | None = None
         self.restarts = 0
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
@@ -75,6 +85,17 @@ class TritonServer:
         self._ports.check_free()
         await self._launch()
         self._supervisor = asyncio.create_task(self._supervise(), name="triton-supervisor")
+
+    def kill(self, reason: str) -> None:
+        """For who finds that it hangs: end it at once, as if it had died by itself, and start it again."""
+        self._kill_reason = reason
+
+    def kill_now(self) -> None:
+        """End it and all it started at once, from any thread, for good: this process is about to end."""
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        self._remove_shared_memory()
 
     async def stop(self) -> None:
         """End Triton and all it started: SIGTERM, a grace period, SIGKILL."""
@@ -175,36 +196,60 @@ class TritonServer:
         """Wait for Triton's end, tell, and start it again, as long as we are wanted."""
         while True:
             assert self._process is not None
-            code = await self._end_of_triton_or_stub(self._process)
-            self.down_reason = f"it ended ({exit_reason(code)})"
-            self._log(f"Triton ended ({exit_reason(code)}); it is started again")
+            reason = await self._end_of_triton_or_stub(self._process)
+            self.down_reason = reason
+            self._log(f"Triton can't go on: {reason}")
             await self._end_process()
-            await self._restart()
+            if not self._on_failure(Failure("triton", reason, tuple(self._log_tail))):
+                self.down_reason = f"{reason}, and it failed too often"
+                return
+            if not await self._restart():
+                return
 
-    async def _end_of_triton_or_stub(self, process: asyncio.subprocess.Process) -> int:
-        """Wait until Triton ends; without one of its stubs it is made to."""
-        stubs = stubs_of(process.pid)
-        while process.returncode is None and not any(map(has_ended, stubs)):  # noqa: ASYNC110
+    async def _end_of_triton_or_stub(self, process: asyncio.subprocess.Process) -> str:
+        """Wait until Triton or a stub of it ends or hangs; why. The rest of it is killed, at once."""
+        stubs = {pid: describe_stub(pid) for pid in stubs_of(process.pid)}
+        stopped = StoppedWatch()
+        self._kill_reason = None
+        while (reason := self._why_unusable(process, stubs, stopped)) is None:  # noqa: ASYNC110
             await asyncio.sleep(_SUPERVISION_POLL_S)
+        self.down_reason = reason
         if process.returncode is None:
-            self.down_reason = "a process of its Python models ended"
-            self._log(f"{self.down_reason}: Triton can't go on without it and is killed")
             signal_group(process, signal.SIGKILL)
-        return await end_of(process)
+            await end_of(process)
+        return reason
 
-    async def _restart(self) -> None:
+    def _why_unusable(
+        self, process: asyncio.subprocess.Process, stubs: dict[int, str], stopped: StoppedWatch
+    ) -> str | None:
+        if process.returncode is not None:
+            return f"it ended ({exit_reason(process.returncode)})"
+        for pid, name in stubs.items():
+            number = exit_signal(pid)
+            if has_ended(pid):
+                how = f"killed by {signal.Signals(number).name}" if number else "by itself"
+                return f"{name} ended ({how})"
+        if (pid_stopped := stopped.find([process.pid, *stubs])) is not None:
+            return f"{stubs.get(pid_stopped, 'its server')} was stopped (SIGSTOP) and did not go on"
+        return self._kill_reason
+
+    async def _restart(self) -> bool:
+        """Until Triton is ready; False if it failed too often."""
         backoff_s = _FIRST_BACKOFF_S
         while True:
             self.restarts += 1
             try:
                 await self._launch()
             except CodedError as exc:
+                if not self._on_failure(Failure("triton start", str(exc), tuple(self._log_tail))):
+                    self.down_reason = f"{exc.sentence}, and it failed too often"
+                    return False
                 self._log(f"{exc}; next try in {backoff_s:g} s")
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
             else:
                 self._log("Triton is ready again")
-                return
+                return True
 
     async def _end_process(self) -> None:
         process = self._process
@@ -230,6 +275,13 @@ class TritonServer:
         async for line in lines(process.stdout):
             self._log_tail.append(line)
             self._log(f"triton: {line}")
+            if ENGINE_LOST in line:
+                self._engine_lost(line.partition(ENGINE_LOST)[2])
+
+    def _engine_lost(self, reason: str) -> None:
+        """The slot tells of its worker; it starts another by itself, until that was too often."""
+        if not self._on_failure(Failure("engine", reason, tuple(self._log_tail))):
+            self.down_reason = f"{reason}, and it failed too often"
 
     async def _drain_log(self) -> None:
         if self._log_task is not None:

@@ -3,7 +3,7 @@
 It repeats the prompt's token ids as output, so that every stream's content is known in advance and
 a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
 ``{"tokens_per_second": 100.0}``; 0 means 32 tokens of each stream every millisecond, which is
-more than anything behind it can carry.
+more than anything behind it can carry. It can be told to fail: see ``paced_faults``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from errors.prompt import InvalidSetting
-from errors.triton_system import EngineStartFailed
+from errors.triton_system import EngineFailed, EngineStartFailed
 from runner.engines.adapter import Sink
 from runner.engines.messages import Ready, Statistics, Submit, TokenLogProb
+from runner.engines.paced_faults import Faults, read_faults, suffer
 
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
@@ -27,7 +28,10 @@ _UNPACED_STEP_TOKENS = 32
 
 
 class _Sequence:
-    __slots__ = ("cancelled", "due_s", "ids", "num_top_log_probs", "request_id", "rest_tokens")
+    __slots__ = (
+        *("cancelled", "due_s", "fault", "ids", "num_top_log_probs", "output_tokens", "request_id"),
+        "rest_tokens",
+    )
 
     def __init__(self, request: Submit, due_s: float) -> None:
         self.request_id = request.request_id
@@ -36,18 +40,25 @@ class _Sequence:
         self.num_top_log_probs = request.num_top_log_probs if request.wants_log_probs else None
         self.due_s = due_s
         self.cancelled = False
+        self.fault: str | None = None
+        self.output_tokens = 0
 
     def take(self, count: int) -> list[int]:
         """The next tokens, at most so many."""
         tokens = list(itertools.islice(self.ids, min(count, self.rest_tokens)))
         self.rest_tokens -= len(tokens)
+        self.output_tokens += len(tokens)
         return tokens
 
 
 class PacedEngine:
     """Emits ``tokens_per_second`` tokens a second for each request; see the module's text."""
 
-    def __init__(self, sink: Sink, ready: Ready, tokens_per_second: float) -> None:
+    def __init__(
+        self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults | None = None
+    ) -> None:
+        self._faults = faults or Faults()
+        self._request_count = 0
         self._sink = sink
         self._ready = ready
         self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
@@ -65,6 +76,8 @@ class PacedEngine:
 
     def submit(self, request: Submit) -> None:
         sequence = _Sequence(request, time.perf_counter() + self._interval_s)
+        self._request_count += 1
+        sequence.fault = self._faults.of(request, self._request_count)
         with self._wake:
             self._running[request.request_id] = sequence
             if self._interval_s:
@@ -108,10 +121,14 @@ class PacedEngine:
     def _step(self) -> None:
         """Emit the next tokens of every sequence that is due. Called with the lock held."""
         due = self._take_due() if self._interval_s else list(self._running.values())
+        faulty = [sequence for sequence in due if sequence.fault]
+        if faulty:
+            due = [sequence for sequence in due if not sequence.fault]
         new = [(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due]
         if log_probs := _log_probs(due, new):
             self._sink.log_probs(log_probs)
         self._sink.tokens(new)
+        due += [sequence for sequence in faulty if self._suffer(sequence)]
         for sequence in due:
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
@@ -119,6 +136,23 @@ class PacedEngine:
             elif self._interval_s:
                 sequence.due_s += self._interval_s
                 self._queue(sequence)
+
+    def _suffer(self, sequence: _Sequence) -> bool:
+        """The step of a sequence with a fault; False if that was its last."""
+        assert sequence.fault is not None
+        before = sequence.output_tokens
+        tokens = sequence.take(self._step_tokens)
+        try:
+            tokens = suffer(sequence.fault, before, tokens, self._ready.vocab_size)
+        except EngineFailed as exc:
+            del self._running[sequence.request_id]
+            self._sink.failed(sequence.request_id, exc)
+            return False
+        if tokens:
+            self._sink.tokens([(sequence.request_id, tokens)])
+        else:
+            sequence.rest_tokens += self._step_tokens  # It stalls: it never comes to its end.
+        return True
 
     def _take_due(self) -> list[_Sequence]:
         now_s = time.perf_counter()
@@ -157,7 +191,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
         )
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise EngineStartFailed(engine_kind="paced", reason=f"{type(exc).__name__}: {exc}") from exc
-    return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate))
+    faults = read_faults()
+    time.sleep(faults.slow_start_s)
+    return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate), faults)
 
 
 def _rate(value: object) -> float:

@@ -1,4 +1,9 @@
-"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies."""
+"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies or hangs.
+
+A process that was stopped is seen at once and with certainty. An engine that is silent may be busy with a
+long prompt, so it counts as hanging only after ``hang_timeout_s`` in which requests waited and none got a
+token: well after clients gave up.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +25,9 @@ import msgspec
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
-from runner.engines.messages import FromWorker, Ready, StartFailed, ToWorker
+from runner.engines.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.wire import FrameReader, frame
+from runner.process_states import StoppedWatch, descendants
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds our packages; put on the worker's PYTHONPATH."""
@@ -31,6 +38,14 @@ _STOP_GRACE_S = 5.0
 _LAST_WORDS_BYTES = 1 << 16
 _END_S = 2.0
 """A worker's socket closes just before its process ends."""
+
+_WATCH_POLL_S = 0.1
+_DESCENDANTS_POLL_S = 5.0
+
+ENGINE_LOST = "engine worker lost: "
+"""Begins the log line of a worker that ended or could not be started again: the runner reads it."""
+NOT_READY = "it is not ready yet"
+"""The reason given to a request that came while there is no worker."""
 
 log = logging.getLogger("cog_triton.slot")
 
@@ -44,6 +59,8 @@ class EngineCommand:
     engine_dir: Path
     options: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
+    hang_timeout_s: float = 300.0
+    """0: never."""
 
     def arguments(self, socket_fd: int, last_words_fd: int) -> list[str]:
         arguments = [self.python, "-m", "runner.engines.worker", "--socket-fd", str(socket_fd)]
@@ -72,6 +89,9 @@ class Listener(Protocol):
     def lost(self, error: CodedError) -> None:
         """The worker died; every request it had is lost. It is being started again."""
 
+    def is_waiting(self) -> bool:
+        """Whether any request waits for the worker. Called from any thread."""
+
 
 class EngineProcess:
     """One worker at a time, from ``start`` to ``stop``."""
@@ -86,6 +106,9 @@ class EngineProcess:
         self._last_words = os.memfd_create("last-words")
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._heard_s = 0.0
+        """When a request last got something, or none waited."""
+        self._hang_reason: str | None = None
         self.restarts = 0
 
     @property
@@ -101,6 +124,7 @@ class EngineProcess:
 
     def start(self) -> Ready:
         """Start the worker and wait until its engine is loaded. Raises EngineStartFailed."""
+        threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
         ready, reader = self._launch()
         self._supervisor = threading.Thread(
             target=self._supervise, args=(reader,), name="engine-reader", daemon=True
@@ -114,7 +138,7 @@ class EngineProcess:
         with self._lock:
             try:
                 if self._connection is None:
-                    raise BrokenPipeError("it is not ready yet")
+                    raise BrokenPipeError(NOT_READY)
                 self._connection.sendall(data)
             except OSError as exc:
                 raise EngineCrashed(engine_kind=self._command.engine_kind, reason=exc) from exc
@@ -136,6 +160,7 @@ class EngineProcess:
 
     def _launch(self) -> tuple[Ready, FrameReader[FromWorker]]:
         os.ftruncate(self._last_words, 0)
+        self._hang_reason = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             try:
@@ -186,6 +211,8 @@ class EngineProcess:
         """Hear the worker until it is gone; then start another, as long as nobody stops us."""
         while True:
             for messages in reader.batches():
+                if any(not isinstance(message, Statistics) for message in messages):
+                    self._heard_s = time.monotonic()
                 self._listener.received(messages)
             self._close_connection()
             assert self._process is not None
@@ -195,17 +222,19 @@ class EngineProcess:
                 return
             _ends_within(self._process, _END_S)
             _kill_group(self._process)
-            self._listener.lost(self._why_lost(self._process))
+            error = self._why_lost(self._process)
+            log.error("%s%s", ENGINE_LOST, error)
+            self._listener.lost(error)
             replacement = self._restart()
             if replacement is None:
                 return
             reader = replacement
 
     def _why_lost(self, process: subprocess.Popen[bytes]) -> CodedError:
-        """What the worker left as its last words, else how its process ended."""
-        reason = _exit_reason(process)
+        """That it hung, else what the worker left as its last words, else how its process ended."""
+        reason = self._hang_reason or _exit_reason(process)
         crash = EngineCrashed(engine_kind=self._command.engine_kind, reason=reason)
-        return find_in_text(self._read_last_words()) or crash
+        return crash if self._hang_reason else find_in_text(self._read_last_words()) or crash
 
     def _read_last_words(self) -> str:
         return os.pread(self._last_words, _LAST_WORDS_BYTES, 0).decode(errors="replace")
@@ -218,13 +247,44 @@ class EngineProcess:
             try:
                 _, reader = self._launch()
             except CodedError as exc:
-                log.error("%s; next try in %g s", exc, backoff_s)
+                log.error("%s%s; next try in %g s", ENGINE_LOST, exc, backoff_s)
             else:
                 log.warning("engine worker restarted in %.1f s", time.monotonic() - started_s)
                 return reader
             self._stopping.wait(backoff_s)
             backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
         return None
+
+    def _watch(self) -> None:
+        """End a worker that hangs; the supervisor then does the rest."""
+        stopped = StoppedWatch()
+        pids: list[int] = []
+        looked_s = 0.0
+        while not self._stopping.wait(_WATCH_POLL_S):
+            process, now_s = self._process, time.monotonic()
+            if process is None or process.poll() is not None:
+                looked_s = 0.0
+                continue
+            if not self.is_ready or not self._listener.is_waiting():
+                self._heard_s = now_s
+            if now_s - looked_s > _DESCENDANTS_POLL_S or process.pid not in pids:
+                pids, looked_s = [process.pid, *descendants(process.pid)], now_s
+            if (pid := stopped.find(pids)) is not None:
+                who = "it" if pid == process.pid else f"its process {pid}"
+                self._end_hanging(process, pids, f"{who} was stopped (SIGSTOP) and did not go on")
+            elif 0 < self._command.hang_timeout_s < now_s - self._heard_s:
+                silence = (
+                    f"it hangs: requests waited and heard nothing for {self._command.hang_timeout_s:g} s"
+                )
+                self._end_hanging(process, pids, silence)
+
+    def _end_hanging(self, process: subprocess.Popen[bytes], pids: list[int], reason: str) -> None:
+        self._hang_reason = reason
+        _kill_group(process)
+        for pid in pids[1:]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
     def _close_connection(self) -> None:
         connection = self._connection

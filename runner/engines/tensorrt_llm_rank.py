@@ -27,7 +27,7 @@ log = logging.getLogger("cog_triton.engine")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m runner.engines.tensorrt_llm_rank", description=__doc__)
-    parser.add_argument("--call", required=True, help="Unix socket of the launcher")
+    parser.add_argument("--call", required=True, help="abstract Unix socket of the launcher")
     parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     arguments = parser.parse_args()
@@ -37,7 +37,7 @@ def main() -> int:
     rank = int(os.environ[_RANK_VARIABLE])
     options = dict(option.split("=", 1) for option in arguments.option)
     call = socket.socket(socket.AF_UNIX)
-    call.connect(arguments.call)
+    call.connect(f"\0{arguments.call}")
     call.sendall(str(rank).encode())
     connection = _slot(call) if rank == 0 else None
     threading.Thread(target=_end_with_launcher, args=(call,), name="launcher", daemon=True).start()

@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import socket
+import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -46,7 +47,9 @@ class Ranks:
         self._options = options
         self._world_size = world_size
         self._log_tail: deque[str] = deque(maxlen=_LOG_LINES)
-        self._folder = tempfile.TemporaryDirectory(prefix="cog-triton-ranks-")
+        # NOTE: Linux's abstract names are no files, so that nothing is left however we end. Anyone on the
+        # machine may call there: who does is asked for its user.
+        self._place = f"cog-triton-ranks-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._calls: list[socket.socket] = []
         self._process: subprocess.Popen[bytes]
@@ -54,7 +57,7 @@ class Ranks:
 
     def start(self, connection: socket.socket) -> None:
         """Start the ranks and hand ``connection`` to rank 0. Raises E1008, or E2403 if they end before."""
-        self._listener.bind(self._place)
+        self._listener.bind(f"\0{self._place}")
         self._listener.listen(self._world_size)
         self._process = self._launch()
         self._log_thread = threading.Thread(target=self._forward_log, name="rank-log", daemon=True)
@@ -67,6 +70,9 @@ class Ranks:
                 if self._process.poll() is not None:
                     raise self._ended() from None
                 continue
+            if _user_of(call) != os.getuid():
+                call.close()
+                continue
             self._calls.append(call)
             rank = int(call.recv(16) or b"-1")
             if rank == 0:
@@ -77,12 +83,7 @@ class Ranks:
         code = self._process.wait()
         error = None if code == 0 else self._ended()
         self._listener.close()
-        self._folder.cleanup()
         return error
-
-    @property
-    def _place(self) -> str:
-        return f"{self._folder.name}/call"
 
     def _launch(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -123,3 +124,10 @@ class Ranks:
         return RankEnded(
             world_size=self._world_size, reason=why, log_tail=" | ".join(ours[-_TOLD_LINES:]) or "(none)"
         )
+
+
+def _user_of(call: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    size_bytes = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size_bytes))
+    return int(uid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import socket
 import sys
 
@@ -16,13 +17,31 @@ from runner.model_facts import load_model_facts
 from runner.openai.application import API, make_application
 from runner.openai.orders import Served
 from runner.openai.start import Start
+from runner.request_guard import RequestGuard
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_ports import local_url
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
-_STOP_GRACE_S = 2
+_LAST_WORDS_S = 3
+"""Beyond the grace period, for what was ended to be told."""
+
+
+class Server(uvicorn.Server):
+    """Stops as all of the runner does: what runs may end within the grace period, then it gets E2110."""
+
+    def __init__(self, config: uvicorn.Config, requests: RequestGuard, grace_s: float) -> None:
+        super().__init__(config)
+        self._requests = requests
+        self._grace_s = grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._requests.refuse("it was asked to")
+        reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
+        await super().shutdown(sockets)
+        timer.cancel()
 
 
 async def serve(start: Start) -> None:
@@ -36,10 +55,11 @@ async def serve(start: Start) -> None:
     untold = Untold(is_slot_ours=start.is_slot_ours)
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
     async with TritonClient(triton_url, settings.triton_timeout_s) as client:
+        requests = RequestGuard(client)
 
         def generate(request: GenerationRequest) -> Generation:
             return Generation(
-                request, model, client, tells_reason=start.is_slot_ours, budget=TimeBudget(untold)
+                request, model, requests, tells_reason=start.is_slot_ours, budget=TimeBudget(untold)
             )
 
         config = uvicorn.Config(
@@ -50,11 +70,13 @@ async def serve(start: Start) -> None:
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_STOP_GRACE_S,
+            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _LAST_WORDS_S),
         )
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
-        await uvicorn.Server(config).serve(sockets=[socket.socket(fileno=start.socket_fd)])
+        gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
+        server = Server(config, requests, settings.stop_grace_s)
+        await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
 
 
 def main() -> int:

@@ -16,11 +16,12 @@ from errors.openai_api import (
     UnknownEndpoint,
     UnknownModel,
 )
-from errors.tensorrt_llm import QueueFull
+from errors.tensorrt_llm import QueueFull, RankEnded
 from errors.triton_arguments import GuideFailed, InvalidGuide
 from errors.triton_system import (
     EngineCrashed,
     EngineStartFailed,
+    ServerStopping,
     TritonStartFailed,
     TritonTimeout,
     TritonUnavailable,
@@ -38,6 +39,8 @@ _STATUSES: dict[type[CodedError], int] = {
     TritonStartFailed: 503,
     EngineCrashed: 503,
     EngineStartFailed: 503,
+    RankEnded: 503,
+    ServerStopping: 503,
     TritonTimeout: 504,
     RequestTimedOut: 504,
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from runner.cog_http import send_at_once
+from runner.client_sockets import set_options
+from runner.cog_http import find_listeners
 from tests.runner.servers import HOST, free_ports
 
 
@@ -17,7 +18,9 @@ def _is_no_delay(server: socket.socket) -> bool:
 def test_connections_to_the_port_send_at_once() -> None:
     with socket.create_server((HOST, 0)) as server, socket.create_server((HOST, 0)) as other:
         assert not _is_no_delay(server)
-        assert send_at_once(server.getsockname()[1])
+        ((_, listener),) = find_listeners(server.getsockname()[1])
+        with listener:
+            set_options(listener)
         assert _is_no_delay(server)
         assert not _is_no_delay(other)
 
@@ -25,7 +28,7 @@ def test_connections_to_the_port_send_at_once() -> None:
 def test_a_port_that_nobody_listens_on_is_not_found_and_no_file_is_left_open() -> None:
     (port,) = free_ports(1)
     before = _open_files()
-    assert not send_at_once(port)
+    assert not find_listeners(port)
     assert _open_files() == before
 
 

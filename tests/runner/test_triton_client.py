@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncGenerator
 
 import pytest
 from aiohttp import web
 
 from errors.base import CodedError
-from errors.prompt import PromptTooLong
+from errors.prompt import ClientStalled, PromptTooLong
 from errors.triton_arguments import InvalidTensor
 from errors.triton_system import (
     EngineCrashed,
@@ -24,6 +25,7 @@ from errors.triton_system import (
     TritonUnavailable,
     TritonUnknownError,
 )
+from runner import triton_connection
 from runner.triton_client import Event, TritonClient
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,
@@ -315,3 +317,64 @@ def test_a_connection_is_used_again_unless_its_answer_was_left() -> None:
     asyncio.run(run())
     assert peers[0] == peers[1] == peers[2]
     assert len(peers) == 4
+
+
+async def _read_on(events: AsyncGenerator[list[Event], None]) -> None:
+    async for _ in events:
+        pass
+
+
+def test_what_nobody_reads_is_bounded_and_cut_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_connection, "_STALL_TIMEOUT_S", 0.3)
+    sent_bytes = 0
+    is_cut = asyncio.Event()
+
+    async def pour(request: web.Request) -> web.StreamResponse:
+        nonlocal sent_bytes
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(GOOD * 1000)
+                sent_bytes += len(GOOD) * 1000
+        except ConnectionError:
+            is_cut.set()
+        return response
+
+    async def run() -> None:
+        async with served(pour) as client:
+            events = client.generate({"input_ids": [1]})
+            await anext(events)
+            await asyncio.wait_for(is_cut.wait(), 30)
+            # What arrived before is still had.
+            rest = asyncio.ensure_future(_read_on(events))
+            with pytest.raises(ClientStalled, match="E1009"):
+                await rest
+
+    asyncio.run(run())
+    # What Linux keeps for two sockets of loopback, and what we do: without a bound it would be gigabytes.
+    assert sent_bytes < 64 << 20
+
+
+def test_a_reader_that_is_slow_but_reads_gets_all() -> None:
+    pieces = (GOOD * 5000,) * 3
+
+    async def run() -> int:
+        count = 0
+        async with served(stream(*pieces)) as client:
+            async for events in client.generate({"input_ids": [1]}):
+                await asyncio.sleep(0.02)
+                count += len(events)
+        return count
+
+    assert asyncio.run(run()) == 15_000
+
+
+def test_any_answer_is_a_sign_of_life() -> None:
+    async def run(handler: Handler) -> tuple[bool, bool]:
+        async with served(handler) as client:
+            return await client.is_answering(), await client.is_slot_answering()
+
+    assert asyncio.run(run(answer(200, b"{}"))) == (True, True)
+    assert asyncio.run(run(answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'))) == (True, False)
+    assert asyncio.run(run(stream(then=reset))) == (False, False)

@@ -27,6 +27,7 @@ class Listening:
         self._news = threading.Condition()
         self.messages: list[FromWorker] = []
         self.losses: list[CodedError] = []
+        self.waits = False
 
     def received(self, messages: list[FromWorker]) -> None:
         with self._news:
@@ -37,6 +38,9 @@ class Listening:
         with self._news:
             self.losses.append(error)
             self._news.notify_all()
+
+    def is_waiting(self) -> bool:
+        return self.waits
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         with self._news:

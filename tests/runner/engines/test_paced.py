@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from errors.prompt import InvalidSetting
 from errors.triton_system import EngineStartFailed
-from runner.engines.messages import FinishReason, Submit
+from runner.engines.messages import FinishReason, Sampling, Submit
 from runner.engines.paced import PacedEngine, load
+from runner.engines.paced_faults import FAULT_SEEDS, parse_faults
 from tests.runner.engines.listening import make_paced_directory
 
 
@@ -113,3 +115,26 @@ def test_what_its_directory_lacks_is_told(tmp_path: Path, sink: Collector) -> No
     (engine_dir / "config.json").write_text("not JSON")
     with pytest.raises(EngineStartFailed, match="JSONDecodeError"):
         load(engine_dir, sink, {})
+
+
+@pytest.mark.parametrize("text", ["request", "slow_start=soon", "sneeze_every=3", "crash_every=", "stall=3"])
+def test_a_fault_that_is_not_known_is_e1006(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="COG_TRITON_FAULTS"):
+        parse_faults(text)
+
+
+def test_faults_are_by_seed_only_where_they_are_switched_on() -> None:
+    request = Submit(1, [5], 3, Sampling(seed=next(iter(FAULT_SEEDS))))
+    assert parse_faults("").of(request, 1) is None
+    assert parse_faults("slow_start=1").of(request, 1) is None
+    assert parse_faults("requests").of(request, 1) == "stall"
+    assert parse_faults("requests").of(Submit(1, [5], 3), 1) is None
+
+
+def test_faults_come_every_so_many_requests() -> None:
+    faults = parse_faults("garbage_every=3, slow_start=0.5")
+    assert faults.slow_start_s == 0.5
+    assert [faults.of(Submit(1, [5], 3), number) for number in range(1, 7)] == [
+        *(None, None, "garbage"),
+        *(None, None, "garbage"),
+    ]

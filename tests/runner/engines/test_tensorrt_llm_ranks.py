@@ -101,6 +101,22 @@ def test_whoever_is_killed_all_end_the_request_fails_and_others_start(ranks: Two
 
 
 @pytest.mark.needs_mpirun
+@pytest.mark.parametrize("victim", ["rank 1", "launcher"])
+def test_whoever_is_stopped_all_end_the_request_fails_and_others_start(ranks: TwoRanks, victim: str) -> None:
+    ranks.process.start()
+    before = ranks.pids()
+    ranks.process.send(Submit(1, [5], 500, GREEDY))
+    ranks.listening.wait_for(lambda: ranks.listening.tokens(1))
+    os.kill(before[victim], signal.SIGSTOP)
+    ranks.listening.wait_for(lambda: ranks.listening.losses)
+    assert "stopped (SIGSTOP)" in str(ranks.listening.losses[0])
+    wait_until(lambda: not any(map(is_running, before.values())))
+    wait_until(lambda: ranks.process.is_ready)
+    ranks.process.send(Submit(2, [7], 3, GREEDY))
+    ranks.listening.wait_for_end(2)
+
+
+@pytest.mark.needs_mpirun
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_rank_that_does_not_load_is_told_with_its_reason(tmp_path: Path, broken: int) -> None:
     two = TwoRanks(tmp_path, broken_rank=broken)

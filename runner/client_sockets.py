@@ -1,0 +1,21 @@
+"""What Linux does for connections of clients: sends at once, and cuts who is gone or reads nothing."""
+
+from __future__ import annotations
+
+import socket
+
+_STALL_TIMEOUT_S = 60
+"""How long a client may leave what was sent to it unread."""
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _STALL_TIMEOUT_S),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, option, value) for option, value in _KEEPALIVE),
+)
+
+
+def set_options(listener: socket.socket) -> None:
+    """Of connections to come, which inherit them from the socket that listens."""
+    for level, option, value in _OPTIONS:
+        listener.setsockopt(level, option, value)

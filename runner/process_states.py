@@ -1,0 +1,82 @@
+"""What Linux tells of processes: state, parent, descendants, and who was stopped and does not go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_PROC = Path("/proc")
+_STOPPED = "T"
+"""By SIGSTOP or a terminal. A debugger's stop is another state, ``t``, and is none of our business."""
+_STOPPED_LIMIT_S = 0.5
+"""Some tools stop a process for a moment and let it go on."""
+_SIGNAL_BITS = 0x7F
+
+
+def state_and_parent(pid: int | str) -> tuple[str, int]:
+    """The state's letter and the parent's process id; ``("X", 0)`` for a process that is gone."""
+    fields = _fields(pid)
+    return (fields[0], int(fields[1])) if fields else ("X", 0)
+
+
+def has_ended(pid: int) -> bool:
+    """True once the process is gone or waits to be asked how it went."""
+    return state_and_parent(pid)[0] in "ZX"
+
+
+def exit_signal(pid: int) -> int | None:
+    """The signal that ended a process, 0 if none did; None unless it waits to be asked."""
+    fields = _fields(pid)
+    if not fields or fields[0] != "Z":
+        return None
+    return int(fields[-1]) & _SIGNAL_BITS
+
+
+def name_of(pid: int) -> str:
+    """The process's short name; blank once it has ended."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """All processes of the machine, by their parents."""
+    children: dict[int, list[int]] = {}
+    for path in _PROC.glob("[0-9]*"):
+        children.setdefault(state_and_parent(path.name)[1], []).append(int(path.name))
+    return children
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children, and so on."""
+    children = children_by_parent()
+    found, rest = [], [pid]
+    while rest:
+        rest = [child for parent in rest for child in children.get(parent, [])]
+        found += rest
+    return found
+
+
+class StoppedWatch:
+    """Finds processes that were stopped and do not go on: certain and cheap, unlike a guess from silence."""
+
+    def __init__(self, limit_s: float = _STOPPED_LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._since_s: dict[int, float] = {}
+
+    def find(self, pids: Iterable[int]) -> int | None:
+        """One of ``pids`` that all looks found stopped for longer than the limit."""
+        now_s = time.monotonic()
+        stopped = [pid for pid in pids if state_and_parent(pid)[0] == _STOPPED]
+        self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}
+        return next((pid for pid in stopped if now_s - self._since_s[pid] >= self._limit_s), None)
+
+
+def _fields(pid: int | str) -> list[str]:
+    """What ``stat`` says after the name, which is in parentheses; nothing of a process that is gone."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,95 @@
+"""What stands between a request and the way to the engine: it is counted, remembered, refused, sent again.
+
+A request that Triton or the engine took down with it before its first token is sent once more, when they are
+back, and nobody notices. One that had tokens ends with the error: a second answer could differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from errors.base import CodedError
+from errors.tensorrt_llm import RankEnded
+from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from runner.engines.process import NOT_READY
+from runner.flight_recorder import FlightRecorder
+from runner.triton_client import Event, TritonClient
+
+_RETRY_WAIT_S = 10.0
+"""How long a request without a token waits for Triton or the engine to be back, before it fails."""
+_RETRY_POLL_S = 0.05
+_GONE = (TritonUnavailable, EngineCrashed, RankEnded)
+
+
+class RequestGuard:
+    """A source of tokens in front of ``client``, whose requests ``recorder`` remembers."""
+
+    def __init__(self, client: TritonClient, recorder: FlightRecorder | None = None) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._stopping: ServerStopping | None = None
+        self.num_running = 0
+
+    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+        """As the client's, whose errors it raises, or E2110 while the server stops."""
+        if self._stopping is not None:
+            raise self._stopping
+        shape = self._recorder.request(inputs) if self._recorder else None
+        self.num_running += 1
+        ended = "left"
+        try:
+            async with aclosing(self._with_retry(inputs)) as batches:
+                async for events in batches:
+                    if shape is not None:
+                        shape.output_tokens += sum(len(event.tokens) for event in events)
+                    yield events
+            ended = "done"
+        except CodedError as exc:
+            error = self._told(exc)
+            ended = error.code
+            raise error from exc
+        finally:
+            self.num_running -= 1
+            if shape is not None:
+                shape.ended = ended
+
+    def _told(self, error: CodedError) -> CodedError:
+        """What a request ended with: that we stop, if that is why its connection went."""
+        return self._stopping if self._stopping is not None and isinstance(error, _GONE) else error
+
+    def refuse(self, reason: str) -> None:
+        """Take no new requests from now on: E2110."""
+        self._stopping = ServerStopping(reason=reason)
+
+    def end_all(self, reason: str) -> None:
+        """End what runs with E2110, and take nothing new."""
+        self.refuse(reason)
+        self._client.end_all()
+
+    async def _with_retry(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+        has_begun, was_up = False, self._client.is_up
+        try:
+            async with aclosing(self._client.generate(inputs)) as batches:
+                async for events in batches:
+                    has_begun = True
+                    yield events
+            return
+        except _GONE as exc:
+            if has_begun or not was_up or NOT_READY in exc.sentence or not await self._is_back():
+                raise
+        async with aclosing(self._client.generate(inputs)) as batches:
+            async for events in batches:
+                yield events
+
+    async def _is_back(self) -> bool:
+        """Wait until Triton and the engine answer again; False if they don't soon."""
+        deadline_s = time.monotonic() + _RETRY_WAIT_S
+        while time.monotonic() < deadline_s and self._stopping is None:
+            if self._client.is_up and await self._client.is_slot_answering():
+                return True
+            await asyncio.sleep(_RETRY_POLL_S)
+        return False
