@@ -7,10 +7,10 @@ whatever reason, closes the connection to Triton, which frees the engine's seque
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
@@ -18,7 +18,7 @@ from runner.detokenizer import Detokenizer
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
 from runner.time_budget import TimeBudget, Untold
-from runner.triton_client import Event, TritonClient
+from runner.triton_client import Event
 
 FinishReason = Literal["stop", "length", "end"]
 
@@ -65,6 +65,17 @@ class GenerationRequest:
     sampling: SamplingInputs
 
 
+class TokenSource(Protocol):
+    """Where tokens come from."""
+
+    def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+        """All events that have arrived, each time, until the last; ``inputs`` are the slot's tensors by name.
+
+        Leaving the iteration cancels the request. Raises a CodedError.
+        """
+        ...
+
+
 class Generation:
     """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
 
@@ -72,7 +83,7 @@ class Generation:
         self,
         request: GenerationRequest,
         model: ModelFacts,
-        client: TritonClient,
+        client: TokenSource,
         *,
         tells_reason: bool = True,
         budget: TimeBudget | None = None,

@@ -17,10 +17,11 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation, GenerationRequest, SamplingInputs, TokenSource
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
+from runner.slot_client import SlotClient
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
@@ -51,6 +52,8 @@ class Service:
         self.model: ModelFacts
         self.triton: TritonServer
         self.client: TritonClient
+        self._tokens: TokenSource
+        """The engine slot by its own socket, or by Triton where NVIDIA's backend fills it."""
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -74,7 +77,7 @@ class Service:
         return Generation(
             request,
             self.model,
-            self.client,
+            self._tokens,
             tells_reason=not self._is_cpp,
             budget=TimeBudget(self._untold),
             asks_slot=asks_slot,
@@ -122,6 +125,7 @@ class Service:
         runtime_dir = _runtime_dir(settings.triton_http_port)
         install = install_triton(runtime_dir, settings.triton_backend_dir)
         repository = runtime_dir / "model_repository"
+        slot_socket = runtime_dir / "slot"
         manifest = self.engine.manifest
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
@@ -133,6 +137,7 @@ class Service:
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
+            slot_socket=slot_socket,
         )
         self._untold = Untold(is_slot_ours=not self._is_cpp)
         ports = TritonPorts(
@@ -149,6 +154,10 @@ class Service:
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
+        self._tokens = self.client
+        if not self._is_cpp:
+            slot = SlotClient(slot_socket, settings.triton_timeout_s, lambda: self.triton.down_reason)
+            self._tokens = await self._exits.enter_async_context(slot)
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""

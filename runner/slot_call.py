@@ -1,10 +1,11 @@
-"""One Triton request in the slot: its rows, and the response sender that they share."""
+"""One request in the slot: its rows, and where their answers go."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,23 +28,50 @@ Place = tuple[int, int]
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
 _LEAST_RUNNER_SECONDS = 2
+_CANCELLED = "cancelled by the client"
 
 
-class Call:
-    """One Triton request: its response sender and the rows still running."""
+Outputs = dict[str, list[Any]]
+"""Output tensors by name, as nested lists."""
 
-    def __init__(
-        self, sender: Any, request_id: str, stream_ids: Any | None, rows: int, sequences: int | None = None
-    ) -> None:
-        """``sequences``: how many outputs all rows have together, if not one each."""
-        self.request_id = request_id
-        self._sender = sender
-        self._stream_ids = stream_ids
+_TYPES: Mapping[str, Any] = {
+    "output_ids": np.int32,
+    "sequence_length": np.int32,
+    "sequence_index": np.int32,
+    "batch_index": np.int32,
+    "stream_id": np.int64,
+    "finish_reason": object,
+    "arrival_time_ns": np.int64,
+    "last_token_time_ns": np.int64,
+    "output_log_probs": np.float32,
+    "cum_log_probs": np.float32,
+}
+
+
+class Call(ABC):
+    """One request: where its answers go, and the rows still running."""
+
+    request_id = ""
+    """As the caller named it; NVIDIA's ``stop`` input finds it by that."""
+
+    def __init__(self, rows: int = 1) -> None:
+        self._stream_ids: Any | None = None
         self._rows = rows
-        self._running = rows if sequences is None else sequences
-        self._has_sequences = self._running > rows
+        self._running = rows
+        self._has_sequences = False
         self._in_use = threading.Lock()
         """Held where the last response may go out, or must not."""
+
+    def expect(self, rows: int, sequences: int, stream_ids: Any | None = None) -> None:
+        """Before the first response: how many outputs all ``rows`` have together."""
+        self._rows = rows
+        self._running = sequences
+        self._has_sequences = sequences > rows
+        self._stream_ids = stream_ids
+
+    def refuse(self, error: CodedError) -> None:
+        """Answer with an error alone."""
+        self._send({}, str(error), is_last=True)
 
     def respond(
         self,
@@ -60,50 +88,68 @@ class Call:
         outputs by name.
         """
         error = _error(end)
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
-        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        outputs = [] if error else self._outputs(place, beams or [tokens], end)
-        outputs += [
-            pb_utils.Tensor(name, np.array([[time_ns]], np.int64)) for name, time_ns in times_ns.items()
-        ]
-        if log_probs is not None and not error:
-            outputs += log_probs.outputs()
-        response = pb_utils.InferenceResponse(outputs, error)
+        outputs: Outputs = {}
+        if error is None:
+            outputs = self._outputs(place, beams or [tokens], end)
+            outputs |= {name: [[time_ns]] for name, time_ns in times_ns.items()}
+            outputs |= log_probs.outputs() if log_probs is not None else {}
         if end is None:
-            self._sender.send(response)
+            self._send(outputs, None, is_last=False)
             return
         with self._in_use:
             self._running -= 1
-            flags = 0 if self._running else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            self._sender.send(response, flags=flags)
+            self._send(outputs, error, is_last=not self._running)
+
+    @abstractmethod
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits any more; False once all rows have ended."""
+
+    @abstractmethod
+    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+        """Send one response; an error has no outputs."""
+
+    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> Outputs:
+        batch_index, sequence_index = place
+        lengths = [len(each) for each in beams]
+        if len(beams) > 1:
+            beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
+        outputs: Outputs = {"output_ids": [beams], "sequence_length": [lengths]}
+        if self._has_sequences:
+            outputs["sequence_index"] = [[sequence_index]]
+        if self._rows > 1:
+            outputs["batch_index"] = [[batch_index]]
+        if self._stream_ids is not None:
+            outputs["stream_id"] = self._stream_ids[batch_index : batch_index + 1]
+        if end is not None or self._stream_ids is not None:
+            outputs["finish_reason"] = [[str(end or "").encode()]]
+        return outputs
+
+
+class TritonCall(Call):
+    """A request that came by Triton: its response sender."""
+
+    def __init__(self, sender: Any, request_id: str = "") -> None:
+        super().__init__()
+        self.request_id = request_id
+        self._sender = sender
 
     def is_cancelled(self) -> bool:
-        """Ask Triton whether the client is gone; False once all rows have ended.
+        """Ask Triton.
 
         NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
         """
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> list[Any]:
-        batch_index, sequence_index = place
-        lengths = [len(each) for each in beams]
-        if len(beams) > 1:
-            beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
-        outputs = [
-            pb_utils.Tensor("output_ids", np.array([beams], dtype=np.int32)),
-            pb_utils.Tensor("sequence_length", np.array([lengths], dtype=np.int32)),
-        ]
-        if self._has_sequences:
-            outputs.append(pb_utils.Tensor("sequence_index", np.array([[sequence_index]], dtype=np.int32)))
-        if self._rows > 1:
-            outputs.append(pb_utils.Tensor("batch_index", np.array([[batch_index]], dtype=np.int32)))
-        if self._stream_ids is not None:
-            outputs.append(pb_utils.Tensor("stream_id", self._stream_ids[batch_index : batch_index + 1]))
-        if end is not None or self._stream_ids is not None:
-            reason = str(end or "").encode()
-            outputs.append(pb_utils.Tensor("finish_reason", np.array([[reason]], dtype=object)))
-        return outputs
+    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
+        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
+        tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
+        response = pb_utils.InferenceResponse(tensors, None if error is None else _triton_error(error))
+        if is_last:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(response)
 
 
 @dataclass(frozen=True)
@@ -113,11 +159,8 @@ class LogProbs:
     values: list[float]
     total: float
 
-    def outputs(self) -> list[Any]:
-        return [
-            pb_utils.Tensor("output_log_probs", np.array([[self.values]], dtype=np.float32)),
-            pb_utils.Tensor("cum_log_probs", np.array([[self.total]], dtype=np.float32)),
-        ]
+    def outputs(self) -> Outputs:
+        return {"output_log_probs": [[self.values]], "cum_log_probs": [[self.total]]}
 
 
 class Generation:
@@ -168,7 +211,7 @@ class Generation:
                 self.call.respond(self.place, tokens, None, log_probs=self._take_log_probs(len(tokens)))
             return
         beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
-        times_ns = self._times_ns() if self.request.returns_times and not _error(end) else _NO_TIMES
+        times_ns = self._times_ns() if self.request.returns_times and _error(end) is None else _NO_TIMES
         log_probs = self._take_log_probs(len(self.log_probs))
         self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
         if end in _COMPLETED:
@@ -201,9 +244,13 @@ def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
         phases.observe("detokenize", each_s)
 
 
-def _error(end: End | None) -> Any | None:
+def _error(end: End | None) -> str | None:
     if isinstance(end, CodedError):
-        return pb_utils.TritonError(str(end))
-    if end == "cancelled":
-        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
-    return None
+        return str(end)
+    return _CANCELLED if end == "cancelled" else None
+
+
+def _triton_error(text: str) -> Any:
+    if text == _CANCELLED:
+        return pb_utils.TritonError(text, pb_utils.TritonError.CANCELLED)
+    return pb_utils.TritonError(text)
