@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
 from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
 from runner.relay import End, Stream
@@ -28,24 +25,11 @@ Place = tuple[int, int]
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
 _LEAST_RUNNER_SECONDS = 2
-_CANCELLED = "cancelled by the client"
+CANCELLED = "cancelled by the client"
 
 
 Outputs = dict[str, list[Any]]
 """Output tensors by name, as nested lists."""
-
-_TYPES: Mapping[str, Any] = {
-    "output_ids": np.int32,
-    "sequence_length": np.int32,
-    "sequence_index": np.int32,
-    "batch_index": np.int32,
-    "stream_id": np.int64,
-    "finish_reason": object,
-    "arrival_time_ns": np.int64,
-    "last_token_time_ns": np.int64,
-    "output_log_probs": np.float32,
-    "cum_log_probs": np.float32,
-}
 
 
 class Call(ABC):
@@ -123,33 +107,6 @@ class Call(ABC):
         if end is not None or self._stream_ids is not None:
             outputs["finish_reason"] = [[str(end or "").encode()]]
         return outputs
-
-
-class TritonCall(Call):
-    """A request that came by Triton: its response sender."""
-
-    def __init__(self, sender: Any, request_id: str = "") -> None:
-        super().__init__()
-        self.request_id = request_id
-        self._sender = sender
-
-    def is_cancelled(self) -> bool:
-        """Ask Triton.
-
-        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
-        """
-        with self._in_use:
-            return self._running > 0 and bool(self._sender.is_cancelled())
-
-    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
-        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
-        response = pb_utils.InferenceResponse(tensors, None if error is None else _triton_error(error))
-        if is_last:
-            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        else:
-            self._sender.send(response)
 
 
 @dataclass(frozen=True)
@@ -247,10 +204,4 @@ def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
 def _error(end: End | None) -> str | None:
     if isinstance(end, CodedError):
         return str(end)
-    return _CANCELLED if end == "cancelled" else None
-
-
-def _triton_error(text: str) -> Any:
-    if text == _CANCELLED:
-        return pb_utils.TritonError(text, pb_utils.TritonError.CANCELLED)
-    return pb_utils.TritonError(text)
+    return CANCELLED if end == "cancelled" else None

@@ -53,8 +53,11 @@ class SlotSocket:
 
     def close(self) -> None:
         """Takes no more; who is connected sees the end."""
-        # NOTE: shutdown wakes who is blocked in accept; close does not.
-        self._listener.shutdown(socket.SHUT_RDWR)
+        try:
+            # NOTE: shutdown wakes who is blocked in accept; close does not.
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # It is closed.
         self._listener.close()
         for asker in tuple(self._askers):
             asker.close()
@@ -100,7 +103,7 @@ class Asker:
                     call = SocketCall(self, message.request_id)
                     self._calls[message.request_id] = call
                     start(partial(_tensors, message.tensors), call)
-                elif (left := self._calls.get(message.request_id)) is not None:
+                elif (left := self._calls.pop(message.request_id, None)) is not None:
                     leave(left)
             self.flush()  # Of refusals, which no round of the relay has.
         for call in tuple(self._calls.values()):

@@ -142,7 +142,9 @@ class TritonServer:
             f"--grpc-port={self._ports.grpc}",
             f"--metrics-port={self._ports.metrics}",
             "--disable-auto-complete-config",
-            "--http-thread-count=16",
+            # NOTE: a thread's responses wait in a socket that holds a few hundred, and those above are lost: the
+            # more threads, the more room (docs/performance.md). They cost next to nothing.
+            "--http-thread-count=64",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
         ]
 
