@@ -30,6 +30,8 @@ from runner.triton_server import Log, TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
+_LONGEST_SOCKET_PATH_BYTES = 107
+"""Linux's ``sun_path`` without its final zero."""
 
 
 def log_to_stderr(line: str) -> None:
@@ -125,7 +127,7 @@ class Service:
         runtime_dir = _runtime_dir(settings.triton_http_port)
         install = install_triton(runtime_dir, settings.triton_backend_dir)
         repository = runtime_dir / "model_repository"
-        slot_socket = runtime_dir / "slot"
+        slot_socket = _socket_path(runtime_dir)
         manifest = self.engine.manifest
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
@@ -191,4 +193,12 @@ def _runtime_dir(http_port: int) -> Path:
         )
     path = parent / str(http_port)
     path.mkdir(exist_ok=True)
+    return path
+
+
+def _socket_path(runtime_dir: Path) -> Path:
+    """Where the slot listens for us."""
+    path = runtime_dir / "slot"
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
+        raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
     return path
