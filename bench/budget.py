@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.engines import paced_engine
+from bench.long_prompts import BURST, PROMPT_TOKENS, measure_gaps
 from bench.measure import Measurement, batches, cog_target, measure, pooled, slot_target, workload
 from bench.servers import Stack, whole_stack
 from bench.table import table
@@ -55,7 +56,7 @@ class Row:
 
 
 def measure_budget(effort: Effort, report: Report) -> Iterator[Row]:
-    """The rows, as they are measured. About 3 minutes in full, 1 short, on 2 processors."""
+    """The rows, as they are measured. About 4 minutes in full, 1 short, on 2 processors."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
         folder = Path(name)
         for pace, rows in ((_PACE, _paced_rows), (0.0, _peak_rows), (_FAST_PACE, _long_rows)):
@@ -102,6 +103,18 @@ def _paced_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     in_turn = Plan("rps", _FEW_STREAMS / request_s, effort.seconds)
     yield _first_token_row("begun together", stack, together, effort)
     yield _first_token_row("begun one after another", stack, in_turn, Effort(1, effort.seconds))
+    yield _gaps_row(stack, effort)
+
+
+def _gaps_row(stack: Stack, effort: Effort) -> Row:
+    gaps = measure_gaps(stack, effort.seconds / 2)
+    return Row(
+        f"p99 gap of 24 streams while {BURST} prompts of {PROMPT_TOKENS:,} tokens begin each second / alone",
+        gaps.beside_s / gaps.alone_s if gaps.alone_s else 0.0,
+        2.0,
+        not_served=gaps.not_served,
+        decimals=2,
+    )
 
 
 def _first_token_row(how: str, stack: Stack, plan: Plan, effort: Effort) -> Row:

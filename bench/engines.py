@@ -9,7 +9,7 @@ import yaml
 from builder.build import OWN_FOLDER, build
 from engine.unpack import unpack
 
-MAX_SEQUENCE_TOKENS = 16384
+MAX_SEQUENCE_TOKENS = 40960
 _MAX_BATCH_SIZE = 1024
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,13 @@ from runner.settings import Settings
 _DEFAULT_ID = 2
 """The original's END_ID and PAD_ID, where the engine tells nothing better."""
 
+# NOTE: else one text is handed to a pool of threads and waited for: two switches, and nothing in parallel.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 _LONG_TEXT_CHARACTERS = 4096
 """Tokenizing less takes well under a millisecond; more goes to a thread, off the event loop."""
+_long_texts = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="tokenize")
+"""Not all processors at once: streams go on meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class ModelFacts:
         """Token ids of a prompt, special tokens as the tokenizer adds them."""
         if len(text) < _LONG_TEXT_CHARACTERS:
             return self._encode(text, adds_special_tokens)
-        return await asyncio.to_thread(self._encode, text, adds_special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_long_texts, self._encode, text, adds_special_tokens)
 
     def _encode(self, text: str, adds_special_tokens: bool) -> list[int]:
         # "fast" leaves out the offsets of the tokens, which nobody asks for.

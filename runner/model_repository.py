@@ -141,13 +141,14 @@ def render(
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None = None,
     engine_cache_dir: Path | None = None,
+    slot_socket: Path | None = None,
 ) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
     ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
     ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
     ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
-    Returns whether it does.
+    Returns whether it does. ``slot_socket`` is where the slot listens for our runner, if it is ours.
     """
     if target.exists():
         shutil.rmtree(target)
@@ -162,6 +163,8 @@ def render(
         # NOTE: without a backend for it, NVIDIA's drops what it is asked for; so Triton refuses it instead.
         if is_cpp and not values[SLOT]["guided_decoding_backend"]:
             template = _GUIDED.sub("", template)
+        if model == SLOT and not is_cpp and slot_socket is not None:
+            template += f'parameters {{ key: "socket_path" value: {{ string_value: "{slot_socket}" }} }}\n'
         (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
         if model != "ensemble" and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))

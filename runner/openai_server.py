@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 import aiohttp
 
@@ -40,10 +41,10 @@ _TOLD_LINES = 15
 class OpenAIServer:
     """From ``start`` to ``stop``; in between, ``wait_ready``."""
 
-    def __init__(self, settings: Settings, *, is_slot_ours: bool, log: Log) -> None:
-        """``settings``: of the engine's folder, wherever it came from."""
+    def __init__(self, settings: Settings, slot_socket: Path | None, *, log: Log) -> None:
+        """``settings``: of the engine's folder, wherever it came from. ``slot_socket``: None behind C++."""
         self._settings = settings
-        self._is_slot_ours = is_slot_ours
+        self._slot_socket = slot_socket
         self._log = log
         self._log_tail: deque[str] = deque(maxlen=_TOLD_LINES)
         self._socket: socket.socket
@@ -110,9 +111,7 @@ class OpenAIServer:
             pass_fds=[self._socket.fileno()],
         )
         self._log_task = asyncio.create_task(self._forward_log(process), name="openai-log")
-        start = Start(
-            settings=self._settings, socket_fd=self._socket.fileno(), is_slot_ours=self._is_slot_ours
-        )
+        start = Start(settings=self._settings, socket_fd=self._socket.fileno(), slot_socket=self._slot_socket)
         assert process.stdin is not None
         process.stdin.write(start.model_dump_json().encode())
         process.stdin.close()

@@ -47,7 +47,9 @@ class Stream:
 class Relay:
     """Feeds streams from any thread; responds from its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, after_round: Callable[[], None] = lambda: None) -> None:
+        """``after_round`` is called when each stream of a round had its turn."""
+        self._after_round = after_round
         self._ready: deque[Stream] = deque()
         self._wake = threading.Condition()
         self._closed = False
@@ -78,6 +80,7 @@ class Relay:
             start_s = time.thread_time()
             for _ in range(len(self._ready)):
                 self._respond(*self._take())
+            self._after_round()
             round_s = time.thread_time() - start_s
             time.sleep(min(_REST * round_s, _LONGEST_REST_S))
 

@@ -10,13 +10,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from errors.base import CodedError
 from errors.tensorrt_llm import RankEnded
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
 from runner.engines.process import NOT_READY
 from runner.flight_recorder import FlightRecorder
+from runner.generation import TokenSource
 from runner.triton_client import Event, TritonClient
 
 _RETRY_WAIT_S = 10.0
@@ -25,10 +26,19 @@ _RETRY_POLL_S = 0.05
 _GONE = (TritonUnavailable, EngineCrashed, RankEnded)
 
 
-class RequestGuard:
-    """A source of tokens in front of ``client``, whose requests ``recorder`` remembers."""
+class Way(TokenSource, Protocol):
+    """To the slot: by its socket, or by Triton."""
 
-    def __init__(self, client: TritonClient, recorder: FlightRecorder | None = None) -> None:
+    def end_all(self) -> None:
+        """Who waits for an answer gets E2105."""
+        ...
+
+
+class RequestGuard:
+    """A source of tokens in front of ``way``. ``client`` tells how Triton is, ``recorder`` keeps shapes."""
+
+    def __init__(self, way: Way, client: TritonClient, recorder: FlightRecorder | None = None) -> None:
+        self._way = way
         self._client = client
         self._recorder = recorder
         self._stopping: ServerStopping | None = None
@@ -68,12 +78,12 @@ class RequestGuard:
     def end_all(self, reason: str) -> None:
         """End what runs with E2110, and take nothing new."""
         self.refuse(reason)
-        self._client.end_all()
+        self._way.end_all()
 
     async def _with_retry(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
         has_begun, was_up = False, self._client.is_up
         try:
-            async with aclosing(self._client.generate(inputs)) as batches:
+            async with aclosing(self._way.generate(inputs)) as batches:
                 async for events in batches:
                     has_begun = True
                     yield events
@@ -81,7 +91,7 @@ class RequestGuard:
         except _GONE as exc:
             if has_begun or not was_up or NOT_READY in exc.sentence or not await self._is_back():
                 raise
-        async with aclosing(self._client.generate(inputs)) as batches:
+        async with aclosing(self._way.generate(inputs)) as batches:
             async for events in batches:
                 yield events
 

@@ -26,6 +26,7 @@ from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.openai_server import OpenAIServer
 from runner.request_guard import RequestGuard
 from runner.settings import Settings
+from runner.slot_client import SlotClient
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
@@ -40,6 +41,8 @@ _END_ALL_S = 2.0
 _DROP_S = 0.3
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
+_LONGEST_SOCKET_PATH_BYTES = 107
+"""Linux's ``sun_path`` without its final zero."""
 
 
 def log_to_stderr(line: str) -> None:
@@ -202,6 +205,7 @@ class Service:
         runtime_dir = _runtime_dir(settings.triton_http_port)
         install = install_triton(runtime_dir, settings.triton_backend_dir)
         repository = runtime_dir / "model_repository"
+        slot_socket: Path | None = _socket_path(runtime_dir)
         manifest = self.engine.manifest
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
@@ -213,9 +217,11 @@ class Service:
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
+            slot_socket=slot_socket,
         )
+        slot_socket = None if self._is_cpp else slot_socket
         self._untold = Untold(is_slot_ours=not self._is_cpp)
-        await self._start_openai()
+        await self._start_openai(slot_socket)
         ports = TritonPorts(
             settings.triton_host,
             settings.triton_http_port,
@@ -232,16 +238,20 @@ class Service:
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
-        self.requests = RequestGuard(client, self._recorder)
+        way: TritonClient | SlotClient = client
+        if slot_socket is not None:
+            slot = SlotClient(slot_socket, settings.triton_timeout_s, lambda: self.triton.down_reason)
+            way = await self._exits.enter_async_context(slot)
+        self.requests = RequestGuard(way, client, self._recorder)
         heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
         self._exits.callback(heart.cancel)
 
-    async def _start_openai(self) -> None:
+    async def _start_openai(self, slot_socket: Path | None) -> None:
         """Before Triton, which takes longer to start."""
         if not self._settings.openai_port:
             return
         settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
-        server = OpenAIServer(settings, is_slot_ours=not self._is_cpp, log=self._log)
+        server = OpenAIServer(settings, slot_socket, log=self._log)
         await server.start()
         self._exits.push_async_callback(server.stop)
         self.openai = server
@@ -278,4 +288,12 @@ def _runtime_dir(http_port: int) -> Path:
         )
     path = parent / str(http_port)
     path.mkdir(exist_ok=True)
+    return path
+
+
+def _socket_path(runtime_dir: Path) -> Path:
+    """Where the slot listens for us."""
+    path = runtime_dir / "slot"
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
+        raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
     return path

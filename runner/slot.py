@@ -12,6 +12,8 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_metrics import SlotMetrics
 from runner.slot_request import Tensors, batch_size, parse_row
+from runner.slot_socket import SlotSocket
+from runner.slot_triton_call import TritonCall
 
 _CANCEL_POLL_S = 0.05
 _CANCEL_DUTY = 20
@@ -62,7 +66,9 @@ class TritonPythonModel:
         self._lock = threading.Lock()
         self._has_work = threading.Event()
         self._closed = False
-        self._relay = Relay()
+        self._socket: SlotSocket | None = None
+        socket_path = parameters.pop("socket_path", "")
+        self._relay = Relay(self._after_round)
         self._metrics = SlotMetrics(pb_utils)
         queue_policy = model_config.get("dynamic_batching", {}).get("default_queue_policy", {})
         if parameters["engine_kind"] == "tensorrt_llm":
@@ -77,32 +83,38 @@ class TritonPythonModel:
             self._ready: Ready = self._engine.start()
         except CodedError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
+        if socket_path:
+            self._socket = SlotSocket(Path(socket_path), self._begin, self._left)
         log.info("engine ready: %s", self._ready)
         threading.Thread(target=self._watch, name="slot-watch", daemon=True).start()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            sender = request.get_response_sender()
-            try:
-                self._accept(request, sender)
-            except CodedError as exc:
-                _refuse(sender, exc)
-            except Exception as exc:
-                log.exception("request could not be read")
-                _refuse(sender, InvalidTensor(name="request", expected="of the model's tensors", value=exc))
+            call = TritonCall(request.get_response_sender(), request.request_id())
+            self._begin(partial(_tensors, request), call)
 
     def finalize(self) -> None:
         self._closed = True
         self._has_work.set()
         self._engine.stop()
         self._relay.close()
+        if self._socket is not None:
+            self._socket.close()
 
-    # From Triton to the worker
+    # From Triton, or our own socket, to the worker
 
-    def _accept(self, request: Any, sender: Any) -> None:
-        tensors: Tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    def _begin(self, read: Callable[[], Tensors], call: Call) -> None:
+        try:
+            self._accept(read(), call)
+        except CodedError as exc:
+            call.refuse(exc)
+        except Exception as exc:
+            log.exception("request could not be read")
+            call.refuse(InvalidTensor(name="request", expected="of the model's tensors", value=exc))
+
+    def _accept(self, tensors: Tensors, call: Call) -> None:
         if "stop" in tensors and bool(tensors["stop"].reshape(-1)[0]):
-            self._stop(request.request_id(), sender)
+            self._stop(call)
             return
         rows = batch_size(tensors)
         parsed = [
@@ -112,7 +124,8 @@ class TritonPythonModel:
         if "runner_seconds" in tensors:
             observe_runner(self._metrics.phases, tensors["runner_seconds"].reshape(-1).tolist())
         outputs = [(index, number) for index, row in enumerate(parsed) for number in range(row.num_submits)]
-        call = Call(sender, request.request_id(), tensors.get("stream_id"), rows, len(outputs))
+        stream_ids = tensors["stream_id"].tolist() if "stream_id" in tensors else None
+        call.expect(rows, len(outputs), stream_ids)
         for index, number in outputs:
             asked = parsed[index].sequence(number)
             self._submit(Generation(next(self._ids), asked, call, (index, number), self._metrics.phases))
@@ -128,20 +141,26 @@ class TritonPythonModel:
         except CodedError as exc:
             self._end([(generation.request_id, exc)])
 
-    def _stop(self, request_id: str, sender: Any) -> None:
+    def _stop(self, call: Call) -> None:
         """NVIDIA's ``stop`` input: cancel the requests in flight of this id, answer with an empty response.
 
         Without a request in flight it asks nothing of the engine: the runner's health probe.
         """
-        if not request_id:
+        if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         with self._lock:
-            targets = [each for each in self._running.values() if each.call.request_id == request_id]
+            targets = [each for each in self._running.values() if each.call.request_id == call.request_id]
         if not self._engine.is_ready:
             self._engine.send(Cancel(0))  # Raises E2107 with the reason.
         for generation in targets:
             self._cancel(generation)
-        Call(sender, request_id, None, 1).respond((0, 0), [], "stop")
+        call.respond((0, 0), [], "stop")
+
+    def _left(self, call: Call) -> None:
+        with self._lock:
+            targets = [each for each in self._running.values() if each.call is call]
+        for generation in targets:
+            self._cancel(generation)
 
     def _cancel(self, generation: Generation) -> None:
         if generation.is_cancelled:
@@ -183,6 +202,10 @@ class TritonPythonModel:
                     log.error("unexpected message from the engine worker: %r", message)
         if feeds:
             self._relay.feed(feeds)
+
+    def _after_round(self) -> None:
+        if self._socket is not None:
+            self._socket.flush()
 
     def lost(self, error: CodedError) -> None:
         """See ``runner.engines.process.Listener``: all requests in flight end with the error."""
@@ -236,9 +259,8 @@ class TritonPythonModel:
         return time.perf_counter() - start_s
 
 
-def _refuse(sender: Any, error: CodedError) -> None:
-    response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+def _tensors(request: Any) -> Tensors:
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
 def _coded(text: str, engine_kind: str) -> CodedError:

@@ -1,16 +1,14 @@
-"""One Triton request in the slot: its rows, and the response sender that they share."""
+"""One request in the slot: its rows, and where their answers go."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import triton_python_backend_utils as pb_utils
 
 from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
@@ -30,23 +28,37 @@ Place = tuple[int, int]
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
 _LEAST_RUNNER_SECONDS = 2
+CANCELLED = "cancelled by the client"
 
 
-class Call:
-    """One Triton request: its response sender and the rows still running."""
+Outputs = dict[str, list[Any]]
+"""Output tensors by name, as nested lists."""
 
-    def __init__(
-        self, sender: Any, request_id: str, stream_ids: Any | None, rows: int, sequences: int | None = None
-    ) -> None:
-        """``sequences``: how many outputs all rows have together, if not one each."""
-        self.request_id = request_id
-        self._sender = sender
-        self._stream_ids = stream_ids
+
+class Call(ABC):
+    """One request: where its answers go, and the rows still running."""
+
+    request_id = ""
+    """As the caller named it; NVIDIA's ``stop`` input finds it by that."""
+
+    def __init__(self, rows: int = 1) -> None:
+        self._stream_ids: Any | None = None
         self._rows = rows
-        self._running = rows if sequences is None else sequences
-        self._has_sequences = self._running > rows
+        self._running = rows
+        self._has_sequences = False
         self._in_use = threading.Lock()
         """Held where the last response may go out, or must not."""
+
+    def expect(self, rows: int, sequences: int, stream_ids: Any | None = None) -> None:
+        """Before the first response: how many outputs all ``rows`` have together."""
+        self._rows = rows
+        self._running = sequences
+        self._has_sequences = sequences > rows
+        self._stream_ids = stream_ids
+
+    def refuse(self, error: CodedError) -> None:
+        """Answer with an error alone."""
+        self._send({}, str(error), is_last=True)
 
     def respond(
         self,
@@ -63,49 +75,40 @@ class Call:
         outputs by name.
         """
         error = _error(end)
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
-        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
-        outputs = [] if error else self._outputs(place, beams or [tokens], end)
-        outputs += [
-            pb_utils.Tensor(name, np.array([[time_ns]], np.int64)) for name, time_ns in times_ns.items()
-        ]
-        if log_probs is not None and not error:
-            outputs += log_probs.outputs()
-        response = pb_utils.InferenceResponse(outputs, error)
+        outputs: Outputs = {}
+        if error is None:
+            outputs = self._outputs(place, beams or [tokens], end)
+            outputs |= {name: [[time_ns]] for name, time_ns in times_ns.items()}
+            outputs |= log_probs.outputs() if log_probs is not None else {}
         if end is None:
-            self._sender.send(response)
+            self._send(outputs, None, is_last=False)
             return
         with self._in_use:
             self._running -= 1
-            flags = 0 if self._running else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            self._sender.send(response, flags=flags)
+            self._send(outputs, error, is_last=not self._running)
 
+    @abstractmethod
     def is_cancelled(self) -> bool:
-        """Ask Triton whether the client is gone; False once all rows have ended.
+        """Whether nobody waits any more; False once all rows have ended."""
 
-        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
-        """
-        with self._in_use:
-            return self._running > 0 and bool(self._sender.is_cancelled())
+    @abstractmethod
+    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+        """Send one response; an error has no outputs."""
 
-    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> list[Any]:
+    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> Outputs:
         batch_index, sequence_index = place
         lengths = [len(each) for each in beams]
         if len(beams) > 1:
             beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
-        outputs = [
-            pb_utils.Tensor("output_ids", np.array([beams], dtype=np.int32)),
-            pb_utils.Tensor("sequence_length", np.array([lengths], dtype=np.int32)),
-        ]
+        outputs: Outputs = {"output_ids": [beams], "sequence_length": [lengths]}
         if self._has_sequences:
-            outputs.append(pb_utils.Tensor("sequence_index", np.array([[sequence_index]], dtype=np.int32)))
+            outputs["sequence_index"] = [[sequence_index]]
         if self._rows > 1:
-            outputs.append(pb_utils.Tensor("batch_index", np.array([[batch_index]], dtype=np.int32)))
+            outputs["batch_index"] = [[batch_index]]
         if self._stream_ids is not None:
-            outputs.append(pb_utils.Tensor("stream_id", self._stream_ids[batch_index : batch_index + 1]))
+            outputs["stream_id"] = self._stream_ids[batch_index : batch_index + 1]
         if end is not None or self._stream_ids is not None:
-            reason = str(end or "").encode()
-            outputs.append(pb_utils.Tensor("finish_reason", np.array([[reason]], dtype=object)))
+            outputs["finish_reason"] = [[str(end or "").encode()]]
         return outputs
 
 
@@ -117,23 +120,18 @@ class LogProbs:
     total: float
     num_top: int
 
-    def outputs(self) -> list[Any]:
+    def outputs(self) -> Outputs:
         values = [max(each.value, _LEAST_LOG_PROB) for each in self.values]
-        outputs = [
-            pb_utils.Tensor("output_log_probs", np.array([[values]], dtype=np.float32)),
-            pb_utils.Tensor("cum_log_probs", np.array([[self.total]], dtype=np.float32)),
-        ]
-        return outputs + self._top_outputs() if self.num_top else outputs
+        outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total]]}
+        return outputs | self._top_outputs() if self.num_top else outputs
 
-    def _top_outputs(self) -> list[Any]:
+    def _top_outputs(self) -> Outputs:
         """[1, tokens, num_top] each; where an engine has fewer, -1 fills up."""
-        shape = (1, len(self.values), self.num_top)
-        ids, values = np.full(shape, _NO_TOKEN, np.int32), np.full(shape, _LEAST_LOG_PROB, np.float32)
-        for place, each in enumerate(self.values):
-            for rank, (token, value) in enumerate(each.top[: self.num_top]):
-                ids[0, place, rank] = token
-                values[0, place, rank] = max(value, _LEAST_LOG_PROB)
-        return [pb_utils.Tensor("top_log_prob_ids", ids), pb_utils.Tensor("top_log_probs", values)]
+        filler = [(_NO_TOKEN, _LEAST_LOG_PROB)] * self.num_top
+        rows = [[*each.top, *filler][: self.num_top] for each in self.values]
+        ids = [[token for token, _ in row] for row in rows]
+        values = [[max(value, _LEAST_LOG_PROB) for _, value in row] for row in rows]
+        return {"top_log_prob_ids": [ids], "top_log_probs": [values]}
 
 
 class Generation:
@@ -184,7 +182,7 @@ class Generation:
                 self.call.respond(self.place, tokens, None, log_probs=self._take_log_probs(len(tokens)))
             return
         beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
-        times_ns = self._times_ns() if self.request.returns_times and not _error(end) else _NO_TIMES
+        times_ns = self._times_ns() if self.request.returns_times and _error(end) is None else _NO_TIMES
         log_probs = self._take_log_probs(len(self.log_probs))
         self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
         if end in _COMPLETED:
@@ -217,9 +215,7 @@ def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
         phases.observe("detokenize", each_s)
 
 
-def _error(end: End | None) -> Any | None:
+def _error(end: End | None) -> str | None:
     if isinstance(end, CodedError):
-        return pb_utils.TritonError(str(end))
-    if end == "cancelled":
-        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
-    return None
+        return str(end)
+    return CANCELLED if end == "cancelled" else None

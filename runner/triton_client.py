@@ -106,7 +106,7 @@ class TritonClient:
                     f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s
                 )
                 if status != 200:
-                    raise _failure((await _read_all(connection)).decode(errors="replace"))
+                    raise failure((await _read_all(connection)).decode(errors="replace"))
                 rest = b""
                 while data := await connection.read():
                     *whole, rest = (rest + data).split(_EVENT_END)
@@ -157,7 +157,7 @@ class TritonClient:
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise TritonMalformedJSON(data=_quote(data)) from exc
         if event.error is not None:
-            raise _failure(event.error)
+            raise failure(event.error)
         if event.output_ids is None:
             raise TritonMalformedEvent(event=_quote(data))
         return event
@@ -175,7 +175,7 @@ async def _read_all(connection: Connection) -> bytes:
     return b"".join(parts)
 
 
-def _failure(text: str) -> CodedError:
+def failure(text: str) -> CodedError:
     """Ours, if the slot said so; otherwise by what is known of Triton's texts."""
     try:
         # An error before a stream's first event is JSON, or that as an event, by where Triton found it.

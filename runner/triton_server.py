@@ -155,7 +155,9 @@ class TritonServer:
             f"--grpc-port={self._ports.grpc}",
             f"--metrics-port={self._ports.metrics}",
             "--disable-auto-complete-config",
-            "--http-thread-count=16",
+            # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
+            # more threads, the more room (docs/performance.md); they cost next to nothing.
+            "--http-thread-count=64",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Schema = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
             yield from ((f"{key}/{_escaped(name)}", part) for name, part in parts.items() if _is_schema(part))
 
 
-def _is_schema(part: Any) -> bool:
+def _is_schema(part: Any) -> TypeGuard[Schema]:
     return isinstance(part, dict)
 
 

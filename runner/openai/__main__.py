@@ -7,6 +7,7 @@ import gc
 import math
 import socket
 import sys
+from contextlib import AsyncExitStack
 
 import uvicorn
 
@@ -18,6 +19,7 @@ from runner.openai.application import API, make_application
 from runner.openai.orders import Served
 from runner.openai.start import Start
 from runner.request_guard import RequestGuard
+from runner.slot_client import SlotClient
 from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_ports import local_url
@@ -54,8 +56,12 @@ async def serve(start: Start) -> None:
     served = Served(model, settings, engine.manifest.engine_kind, names)
     untold = Untold(is_slot_ours=start.is_slot_ours)
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
-    async with TritonClient(triton_url, settings.triton_timeout_s) as client:
-        requests = RequestGuard(client)
+    async with AsyncExitStack() as exits:
+        client = await exits.enter_async_context(TritonClient(triton_url, settings.triton_timeout_s))
+        way: TritonClient | SlotClient = client
+        if start.slot_socket is not None:
+            way = await exits.enter_async_context(SlotClient(start.slot_socket, settings.triton_timeout_s))
+        requests = RequestGuard(way, client)
 
         def generate(request: GenerationRequest) -> Generation:
             return Generation(

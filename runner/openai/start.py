@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict
 
 from runner.settings import Settings
@@ -14,5 +16,9 @@ class Start(BaseModel):
 
     settings: Settings
     socket_fd: int
-    is_slot_ours: bool
-    """False: NVIDIA's C++ backend fills the slot."""
+    slot_socket: Path | None
+    """Where the slot listens for us; None: NVIDIA's C++ backend fills it."""
+
+    @property
+    def is_slot_ours(self) -> bool:
+        return self.slot_socket is not None

@@ -14,7 +14,7 @@ from engine.pack import pack
 from engine.unpack import unpack
 from errors.engine_artifact import GpuRequired
 from errors.prompt import InvalidSetting
-from runner.service import Service
+from runner.service import Service, _socket_path
 from runner.settings import load_settings
 
 
@@ -53,3 +53,8 @@ def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) 
     tar = engine_tar(tmp_path, EngineFacts(engine_kind="paced", world_size=2))
     with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 2"):
         open_service(tmp_path, COG_WEIGHTS=str(tar), WORLD_SIZE="4")
+
+
+def test_a_folder_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="TMPDIR"):
+        _socket_path(tmp_path / ("x" * 100))

@@ -1,0 +1,188 @@
+"""The runner's way to the slot's own socket: requests out, answers in, many at once over one connection.
+
+Faster than ``runner.triton_client`` and as strict: a stream ends with its last answer or with a coded error:
+E2101 (silence), E2105 (the connection is gone), or what the slot says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from array import array
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from errors.base import CodedError
+from errors.triton_system import TritonTimeout, TritonUnavailable
+from runner.engines.wire import frame
+from runner.slot_messages import Ask, Leave
+from runner.triton_client import Event, failure
+
+_LENGTH = struct.Struct("<I")
+_WATCHES_PER_TIMEOUT = 10
+
+
+class _Stream:
+    """What has arrived of one request and is not taken yet."""
+
+    __slots__ = ("error", "events", "heard_s", "is_ended", "waiter")
+
+    def __init__(self, now_s: float) -> None:
+        self.events: list[Event] = []
+        self.error: CodedError | None = None
+        self.is_ended = False
+        self.heard_s = now_s
+        self.waiter: asyncio.Future[None] | None = None
+
+    def hear(self, event: Event, now_s: float) -> None:
+        self.heard_s = now_s
+        if event.error is not None:
+            self.fail(failure(event.error))
+            return
+        self.events.append(event)
+        self.is_ended = event.finish_reason is not None
+        self._wake()
+
+    def fail(self, error: CodedError) -> None:
+        self.error = error
+        self.is_ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def take(self) -> list[Event]:
+        """All that has arrived, waiting for the first. Raises what the stream failed with, after the rest."""
+        while not self.events:
+            if self.error is not None:
+                raise self.error
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        events, self.events = self.events, []
+        return events
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with its streams."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._data = bytearray()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(list[tuple[int, Event]])
+        self._ids = itertools.count(1)
+        self._streams: dict[int, _Stream] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self.is_closed = False
+
+    def open(self, tensors: Mapping[str, Any]) -> tuple[int, _Stream]:
+        request_id = next(self._ids)
+        stream = self._streams[request_id] = _Stream(self._loop.time())
+        packed = {**tensors, "input_ids": array("i", tensors["input_ids"]).tobytes()}
+        self._transport.write(frame(self._encoder, Ask(request_id, packed)))
+        return request_id, stream
+
+    def leave(self, request_id: int) -> None:
+        """Nobody takes from the stream any more; the slot is told if it has not ended."""
+        stream = self._streams.pop(request_id)
+        if not stream.is_ended and not self.is_closed:
+            self._transport.write(frame(self._encoder, Leave(request_id)))
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._end_silent()
+
+    def data_received(self, data: bytes) -> None:
+        buffer, start, now_s = self._data, 0, self._loop.time()
+        buffer += data
+        while len(buffer) - start >= _LENGTH.size:
+            end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
+            if end > len(buffer):
+                break
+            for request_id, event in self._decoder.decode(buffer[start + _LENGTH.size : end]):
+                if (stream := self._streams.get(request_id)) is not None:
+                    stream.hear(event, now_s)
+            start = end
+        del buffer[:start]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        reason = str(error) if error else "the connection was closed"
+        for stream in self._streams.values():
+            if not stream.is_ended:
+                stream.fail(TritonUnavailable(reason=reason))
+
+    def _end_silent(self) -> None:
+        """Fail the streams of which nothing was heard for too long, from time to time."""
+        oldest_s = self._loop.time() - self._timeout_s
+        for stream in self._streams.values():
+            if not stream.is_ended and stream.heard_s < oldest_s:
+                stream.fail(TritonTimeout(timeout_s=self._timeout_s))
+        self._watch = self._loop.call_later(self._timeout_s / _WATCHES_PER_TIMEOUT, self._end_silent)
+
+
+class SlotClient:
+    """One per process. ``down_reason`` tells why Triton is known to be away."""
+
+    def __init__(
+        self, path: Path, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+        self._down_reason = down_reason
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> SlotClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end_all()
+
+    def end_all(self) -> None:
+        """As ``TritonClient.end_all``."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+        """As ``TritonClient.generate``."""
+        if (reason := self._down_reason()) is not None:
+            raise TritonUnavailable(reason=reason)
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            connection = await self._connect()
+        request_id, stream = connection.open(inputs)
+        try:
+            while not stream.is_ended or stream.events or stream.error:
+                yield await stream.take()
+        finally:
+            connection.leave(request_id)
+
+    async def _connect(self) -> _Connection:
+        async with self._connecting:
+            connection = self._connection
+            if connection is None or connection.is_closed:
+                loop = asyncio.get_running_loop()
+                try:
+                    _, connection = await loop.create_unix_connection(
+                        lambda: _Connection(self._timeout_s), str(self._path)
+                    )
+                except OSError as exc:
+                    raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
+                self._connection = connection
+            return connection
