@@ -218,7 +218,6 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     [
         {"beam_width": 2},
         {"num_return_sequences": 3},
-        {"return_log_probs": True},
         {"return_context_logits": True},
         {"return_generation_logits": True},
         {"return_kv_cache_reuse_stats": True},
