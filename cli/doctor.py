@@ -19,6 +19,7 @@ from engine.gpu import detected_sm
 from engine.preflight import RUNNER_IMAGE_SMS
 from errors.base import CodedError
 from errors.prompt import MissingRequirement
+from runner.openai_server import check_openai_port_free
 from runner.settings import Settings, load_settings
 from runner.triton_install import TritonInstall, install_triton
 from runner.triton_ports import TritonPorts, check_port_free
@@ -141,9 +142,12 @@ def _libpython(settings: Settings) -> str:
 def _ports(settings: Settings) -> str:
     port = int(os.environ.get("PORT") or 5000)
     check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
-    ports = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
-    TritonPorts(settings.triton_host, *ports).check_free()
-    return f"{', '.join(map(str, (port, *ports)))} are free"
+    triton = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
+    TritonPorts(settings.triton_host, *triton).check_free()
+    if settings.openai_port:
+        check_openai_port_free(settings)
+    ports = filter(None, (port, *triton, settings.openai_port))
+    return f"{', '.join(map(str, ports))} are free"
 
 
 def _gpu(settings: Settings) -> str:

@@ -14,7 +14,7 @@ class InvalidBody(CodedError):
 class UnknownField(CodedError):
     code = "E1601"
     summary = "A field of a request is unknown, or nothing that this server could honour"
-    template = "The field {name} is not one that this server can honour; leave it out{hint}."
+    template = "The field {name} is not one that this server can honour; {remedy}."
 
 
 class UnsupportedField(CodedError):

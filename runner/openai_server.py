@@ -27,7 +27,6 @@ from runner.openai.start import Start
 from runner.settings import Settings
 from runner.triton_ports import check_port_free, local_url
 
-_PURPOSE, _VARIABLE = "the OpenAI-compatible API", "OPENAI_PORT"
 _BACKLOG = 2048
 _READY_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 5.0
@@ -61,9 +60,9 @@ class OpenAIServer:
 
     async def start(self) -> None:
         """Listen, and start the child, which takes a while to answer. Raises E1007, E1006."""
-        host, port = self._settings.openai_host, self._settings.openai_port
-        check_port_free(host, port, _PURPOSE, _VARIABLE)
-        self._socket = socket.create_server((host, port), backlog=_BACKLOG)
+        check_openai_port_free(self._settings)
+        address = self._settings.openai_host, self._settings.openai_port
+        self._socket = socket.create_server(address, backlog=_BACKLOG)
         await self._launch()
 
     async def wait_ready(self) -> None:
@@ -171,3 +170,8 @@ class OpenAIServer:
         if self._log_task is not None:
             await asyncio.wait([self._log_task], timeout=1.0)
             self._log_task.cancel()
+
+
+def check_openai_port_free(settings: Settings) -> None:
+    """Raise E1007 or E1006."""
+    check_port_free(settings.openai_host, settings.openai_port, "the OpenAI-compatible API", "OPENAI_PORT")

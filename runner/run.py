@@ -11,12 +11,13 @@ import cog
 from cog import BaseRunner, ConcatenateIterator, Input
 
 from errors.base import CodedError
+from errors.chat import PromptOrMessages
 from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
 from runner.engines.messages import Guide
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog
-from runner.prompt import format_prompt
+from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
 
@@ -53,7 +54,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     @cog.concurrent(max=64)  # type: ignore[untyped-decorator]
     async def run(
         self,
-        prompt: str = Input(description="Prompt to send to the model."),
+        prompt: str | None = Input(
+            description="Prompt to send to the model. Either this or messages.", default=None
+        ),
         system_prompt: str | None = Input(
             description="System prompt, put into the prompt template. Default: the server's SYSTEM_PROMPT.",
             default=None,
@@ -117,16 +120,27 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         min_new_tokens: int | None = Input(
             description="Older name of min_tokens.", ge=-1, default=None, deprecated=True
         ),
+        messages: str | None = Input(
+            description="Chat instead of a prompt, for the model's chat template, as JSON: "
+            '[{"role": "user", "content": "..."}, ...].',
+            default=None,
+        ),
     ) -> ConcatenateIterator[str]:
         settings = self._settings
         try:
-            text = format_prompt(
-                prompt_template or settings.prompt_template,
-                prompt=prompt,
-                system_prompt=settings.system_prompt if system_prompt is None else system_prompt,
-            )
+            if system_prompt is None:
+                system_prompt = settings.system_prompt
+            if messages:
+                _check_alone(prompt, prompt_template)
+                text = format_chat(self._service.model.chat, messages, system_prompt=system_prompt)
+            elif prompt is None:
+                raise PromptOrMessages(given="as there is neither")
+            else:
+                template = prompt_template or settings.prompt_template
+                text = format_prompt(template, prompt=prompt, system_prompt=system_prompt)
             request = GenerationRequest(
                 prompt=text,
+                adds_special_tokens=not messages,
                 # NOTE: to JSON's schemas 2.0 is an integer, and Cog hands it over as a float.
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
@@ -185,6 +199,16 @@ def _logged(request: GenerationRequest) -> Iterator[str]:
     if request.sampling.is_greedy:
         yield "Note: greedy decoding ignores the random seed"
     yield f"Formatted prompt: {request.prompt}"
+
+
+def _check_alone(prompt: str | None, prompt_template: str | None) -> None:
+    """Raise for what can't stand beside messages."""
+    if prompt:
+        raise PromptOrMessages(given="not both")
+    if prompt_template:
+        raise InvalidInput(
+            name="prompt_template", expected="left out where there are messages", value=prompt_template
+        )
 
 
 def _max_tokens(max_tokens: int, max_new_tokens: int | None) -> int:

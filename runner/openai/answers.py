@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import msgspec
 
 
@@ -67,16 +69,17 @@ class CompletionChoice(msgspec.Struct):
 
 
 Choice = ChatChoice | ChatChunkChoice | CompletionChoice
+C = TypeVar("C", bound=Choice)
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
+class Answer(msgspec.Struct, Generic[C], omit_defaults=True):
     """A whole answer, or one event of a stream. ``usage`` is left out where a stream has none."""
 
     id: str
     object: str
     created: int
     model: str
-    choices: list[ChatChoice] | list[ChatChunkChoice] | list[CompletionChoice]
+    choices: list[C]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 

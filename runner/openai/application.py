@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,10 +22,12 @@ from errors.openai_api import InternalError, UnknownEndpoint
 from runner.generation import Generation, GenerationRequest
 from runner.openai.answers import Model, Models, State, Text, Tokens
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.openai.document import make_document
 from runner.openai.failures import failure
 from runner.openai.generating import Generating
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
+from runner.openai.metrics import CONTENT_TYPE, metrics_text
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
@@ -45,6 +48,7 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
+        self._document = msgspec.json.encode(make_document())
         self._tokens = TokenTexts(served.model.tokenizer)
         self._generating = Generating(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
@@ -60,6 +64,8 @@ class API:
             _route("POST", "/detokenize", self.detokenize),
             _route("GET", "/health", self.health),
             _route("GET", "/ready", self.ready),
+            _route("GET", "/metrics", self.metrics),
+            _route("GET", "/openapi.json", self.document),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -107,6 +113,13 @@ class API:
         """Triton and the engine answer as well."""
         is_ready = await self._client.is_slot_answering()
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus: what Triton and the slot have counted."""
+        return Response(await asyncio.to_thread(metrics_text, self._served.settings), media_type=CONTENT_TYPE)
+
+    async def document(self, request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)

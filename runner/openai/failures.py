@@ -49,6 +49,8 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_LONGEST_MESSAGE = 1000
+"""In characters: a message quotes what was sent, which may be anything."""
 _GUIDE_TENSORS = "guided_decoding"
 """What the names of the slot's two tensors for guides begin with."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
@@ -76,9 +78,10 @@ def status_of(error: CodedError) -> int:
 def error_body(error: CodedError, guide_field: str | None = None) -> bytes:
     """``{"error": {message, type, param, code}}``; ``code`` is ours. ``guide_field``: see ``failure``."""
     kind = _TYPES.get(status_of(error), "server_error")
-    return msgspec.json.encode(
-        ErrorAnswer(Error(error.sentence, kind, _field(error, guide_field), error.code))
-    )
+    sentence = error.sentence
+    if len(sentence) > _LONGEST_MESSAGE:
+        sentence = f"{sentence[:_LONGEST_MESSAGE]} ..."
+    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, _field(error, guide_field), error.code)))
 
 
 def _field(error: CodedError, guide_field: str | None) -> str | None:

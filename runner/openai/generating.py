@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -109,8 +108,10 @@ class _Answering(Response):
             await stream.send([self._answer(self._shape.event_object, [], texts.usage())])
         await stream.end()
 
-    def _answer(self, kind: str, choices: list[Any], usage: Usage | msgspec.UnsetType | None) -> Answer:
-        return Answer(self._id, kind, self._created, self._model, choices, usage)
+    def _answer(
+        self, kind: str, choices: Sequence[Choice], usage: Usage | msgspec.UnsetType | None
+    ) -> Answer[Choice]:
+        return Answer(self._id, kind, self._created, self._model, list(choices), usage)
 
 
 class _EventStream:
@@ -121,7 +122,7 @@ class _EventStream:
         self._encode = msgspec.json.Encoder().encode
         self.has_started = False
 
-    async def send(self, answers: Sequence[Answer]) -> None:
+    async def send(self, answers: Sequence[Answer[Choice]]) -> None:
         await self._write(b"".join([b"data: %b\n\n" % self._encode(answer) for answer in answers]))
 
     async def end(self) -> None:

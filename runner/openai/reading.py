@@ -21,7 +21,17 @@ _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _WRONG = re.compile(r"Expected (.*?)(?:, got .*?)?(?: - at `\$(.*)`)?$")
 _AT = re.compile(r" - at `\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
-_WORDS = {"`": "", "array": "list", "| null": "", "str": "text", "int": "whole number", "float": "number"}
+_WORDS = {
+    "`": "",
+    "array": "a list",
+    "object": "an object",
+    " | null": "",
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    " | ": " or ",
+}
 
 
 async def read_body(request: Request, kind: type[B], max_bytes: int) -> B:
@@ -52,23 +62,24 @@ def _wrong_field(text: str, content: bytes, kind: type[Body]) -> CodedError:
     place = found[1].lstrip(".") if (found := _AT.search(text)) else ""
     if unknown := _UNKNOWN.match(text):
         near = [] if place else difflib.get_close_matches(unknown[1], kind.__struct_fields__, n=1)
-        hint = f", or did you mean {near[0]}?" if near else ""
-        return UnknownField(name=f"{place}.{unknown[1]}".lstrip("."), hint=hint)
+        remedy = f"leave it out, or send {near[0]} if that is meant" if near else "leave it out"
+        return UnknownField(name=f"{place}.{unknown[1]}".lstrip("."), remedy=remedy)
     if missing := _MISSING.match(text):
         return InvalidInput(name=f"{place}.{missing[1]}".lstrip("."), expected="given", value=None)
     if place and text.startswith("Invalid "):
         expected = "one of the values that this server knows"
         return InvalidInput(name=place, expected=expected, value=_value_at(content, place))
     wrong = _WRONG.match(text)
-    if wrong is None or not place:
-        return InvalidBody(reason=text)
-    return InvalidInput(name=place, expected=_in_words(wrong[1]), value=_value_at(content, place))
+    if not place:
+        return InvalidBody(reason=_in_words(wrong[0]) if wrong else text)
+    expected = _in_words(wrong[1]) if wrong else "one of those that GET /openapi.json lists"
+    return InvalidInput(name=place, expected=expected, value=_value_at(content, place))
 
 
 def _in_words(expected: str) -> str:
     for word, ours in _WORDS.items():
         expected = expected.replace(word, ours)
-    return " ".join(expected.split()).replace(" | ", " or ")
+    return expected
 
 
 def _value_at(content: bytes, place: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from cli.main import main
 
-PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,7 @@ def ports(free_ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, port in zip(PORTS, free_ports, strict=False):
         monkeypatch.setenv(name, str(port))
     monkeypatch.setenv("TRITON_HOST", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_HOST", "127.0.0.1")
 
 
 def verdicts(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

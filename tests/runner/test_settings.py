@@ -33,6 +33,16 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("TRITON_HTTP_PORT", "18000", "triton_http_port", 18000),
     ("TRITON_GRPC_PORT", "18001", "triton_grpc_port", 18001),
     ("TRITON_METRICS_PORT", "65535", "triton_metrics_port", 65535),
+    ("CHAT_TEMPLATE", __file__, "chat_template", Path(__file__)),
+    ("OPENAI_HOST", "127.0.0.1", "openai_host", "127.0.0.1"),
+    ("OPENAI_PORT", "9001", "openai_port", 9001),
+    ("OPENAI_PORT", "0", "openai_port", 0),
+    ("OPENAI_MODELS", "a, b/c,", "openai_models", ("a", "b/c")),
+    ("OPENAI_API_KEYS", "one,two", "openai_api_keys", ("one", "two")),
+    ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
+    ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
+    ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
+    ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 
 BAD = [
@@ -56,6 +66,12 @@ BAD = [
     ("TRITON_HTTP_PORT", "http"),
     ("TRITON_GRPC_PORT", "0"),
     ("TRITON_METRICS_PORT", "65536"),
+    ("CHAT_TEMPLATE", "/nowhere/template.jinja"),
+    ("OPENAI_PORT", "-1"),
+    ("OPENAI_PORT", "65536"),
+    ("OPENAI_MAX_REQUESTS", "0"),
+    ("OPENAI_MAX_BODY_BYTES", "8M"),
+    ("OPENAI_TIMEOUT", "0"),
 ]
 
 

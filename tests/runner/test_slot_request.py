@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import Ready
+from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot_request import SlotRequest, batch_size, parse_row
 
 READY = Ready(engine_kind="paced", vocab_size=50_000, max_sequence_length=100, max_batch_size=8)
 
 FLOATS = {"temperature", "runtime_top_p", "len_penalty", "repetition_penalty", "presence_penalty"}
-FLOATS |= {"frequency_penalty", "runtime_top_p_min", "beam_search_diversity_rate"}
+FLOATS |= {"frequency_penalty", "runtime_top_p_min", "beam_search_diversity_rate", "min_p"}
 SEEDS = {"random_seed", "seed"}
 
 
@@ -189,6 +190,11 @@ def test_tensors_of_different_batch_sizes_are_refused() -> None:
         ({"frequency_penalty": -np.inf}, "frequency_penalty"),
         ({"len_penalty": np.inf}, "len_penalty"),
         ({"min_length": -1}, "min_length"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_p": -0.5}, "min_p"),
+        ({"num_top_log_probs": 21, "return_log_probs": True}, "num_top_log_probs"),
+        ({"num_top_log_probs": 2}, "num_top_log_probs"),
+        ({"logit_bias_ids": np.array([[1, 2]], np.int32)}, "logit_bias_values"),
         ({"temperature": np.array([[1.0, 2.0]], np.float32)}, "temperature"),
         ({"stop_words_list": np.array([[1, 2]], np.int32)}, "stop_words_list"),
         ({"stop_words_list": np.array([[[1, 2, 3]]], np.int32)}, "stop_words_list"),
@@ -218,6 +224,7 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     [
         {"beam_width": 2},
         {"num_return_sequences": 3},
+        {"logit_bias_ids": np.array([[1]], np.int32), "logit_bias_values": np.array([[0.5]], np.float32)},
         {"return_context_logits": True},
         {"return_generation_logits": True},
         {"return_kv_cache_reuse_stats": True},
@@ -236,6 +243,20 @@ def test_what_no_engine_here_honours_is_e1104_and_not_dropped(given: dict[str, A
     assert raised.value.facts["name"] == next(iter(given))
 
 
+def test_log_probabilities_min_p_and_biases_are_told_to_an_engine_that_honours_them() -> None:
+    given = tensors(
+        return_log_probs=True,
+        num_top_log_probs=3,
+        min_p=0.25,
+        logit_bias_ids=np.array([[7, 9]], np.int32),
+        logit_bias_values=np.array([[1.5, -100]], np.float32),
+    )
+    ready = msgspec.structs.replace(READY, engine_kind="transformers")
+    submit = parse_row(given, 0, ready, includes_input=False).submit
+    assert (submit.wants_log_probs, submit.num_top_log_probs) == (True, 3)
+    assert (submit.sampling.min_p, submit.sampling.logit_bias) == (0.25, {7: 1.5, 9: -100.0})
+
+
 def test_what_asks_for_nothing_special_is_taken() -> None:
     request = parse(beam_width=1, num_return_sequences=1, return_log_probs=False, early_stopping=False)
     assert request.submit == parse().submit
@@ -246,3 +267,54 @@ def test_every_refusal_is_the_callers_to_fix() -> None:
         with pytest.raises(CodedError) as raised:
             parse(**given)
         assert raised.value.code.startswith("E1")
+
+
+GUIDING = Ready("transformers", 1000, 100, 8, GUIDE_TYPES)
+
+
+def guided(ready: Ready, guide_type: str | None, guide: str | None, **more: Any) -> Submit:
+    texts = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
+    tensors = {name: np.array([[text.encode()]], object) for name, text in texts.items() if text is not None}
+    rest = {"input_ids": np.array([[1]], np.int32), "request_output_len": np.array([[9]], np.int32)}
+    return parse_row({**rest, **tensors, **more}, 0, ready, includes_input=False).submit
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide"),
+    [("json", None), ("json_schema", "{}"), ("regex", "é+"), ("ebnf_grammar", "root ::=")],
+)
+def test_a_guide_is_taken_as_it_is(guide_type: GuideType, guide: str | None) -> None:
+    assert guided(GUIDING, guide_type, guide).guide == Guide(guide_type, guide or "")
+    assert guided(GUIDING, None, None).guide is None
+    assert guided(GUIDING, "", "").guide is None
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide", "message"),
+    [
+        ("yaml", "a", "guided_decoding_guide_type must be one of json, json_schema, regex, ebnf_grammar"),
+        (None, "a", "guided_decoding_guide_type must be one of"),
+        ("regex", None, "guided_decoding_guide must be given"),
+        ("json", "{}", "guided_decoding_guide must be left out"),
+    ],
+)
+def test_half_a_guide_is_e1103(guide_type: str | None, guide: str | None, message: str) -> None:
+    with pytest.raises(InvalidTensor, match=message):
+        guided(GUIDING, guide_type, guide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("paced", "leave it out"), ("tensorrt_llm", "set guided_decoding_backend"), ("vllm", "tokenizer.json")],
+)
+def test_an_engine_that_follows_no_guides_refuses_with_what_helps(kind: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedArgument, match=remedy):
+        guided(Ready(kind, 1000, 100, 8), "regex", "a")
+
+
+def test_what_does_not_go_with_a_guide_is_refused() -> None:
+    least, width = {"min_length": np.array([[3]], np.int32)}, {"beam_width": np.array([[2]], np.int32)}
+    assert guided(GUIDING, "regex", "a+", **least).min_tokens == 3
+    for kind, tensors in (("vllm", least), ("tensorrt_llm", least), ("tensorrt_llm", width)):
+        with pytest.raises(UnsupportedArgument, match="guide"):
+            guided(Ready(kind, 1000, 100, 8, GUIDE_TYPES), "regex", "a+", **tensors)

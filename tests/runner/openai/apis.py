@@ -60,7 +60,7 @@ class API:
     def streaming(self, path: str, **body: Any) -> Iterator[Iterator[str]]:
         """The data of a stream's events while they come; leaving closes the connection."""
         with (
-            httpx.Client(base_url=self.url, timeout=DEADLINE_S) as client,
+            httpx.Client(base_url=self.url, timeout=DEADLINE_S, headers=self.client.headers) as client,
             client.stream("POST", path, json={"stream": True, **body}) as response,
         ):
             assert response.status_code == 200, response.read()

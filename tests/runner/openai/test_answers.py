@@ -165,3 +165,19 @@ def test_tools_are_shown_to_the_model_unless_none_is_chosen(api: API) -> None:
 def test_health_and_readiness(api: API) -> None:
     assert api.client.get("/health").json() == {"status": "ok"}
     assert api.client.get("/ready").json() == {"status": "ready"}
+
+
+def test_metrics_count_what_the_slot_did(api: API) -> None:
+    api.ask(TEXT, prompt="Earth", max_tokens=1)
+    text = api.client.get("/metrics").text
+    assert 'cog_triton_slot_ended_requests_total{reason="length"}' in text
+
+
+def test_every_endpoint_is_described_and_every_field_of_a_chat(api: API) -> None:
+    document = api.client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method in operations:
+            answer = api.client.request(method, path.replace("{name}", "small"))
+            assert answer.status_code in ((200,) if method == "get" else (400,)), path
+    fields = document["components"]["schemas"]["ChatBody"]["properties"]
+    assert {"messages", "temperature", "stream_options", "chat_template_kwargs"} <= set(fields)

@@ -11,8 +11,9 @@ import httpx
 import jsonschema
 import pytest
 
+from engine.python import engine_python
 from tests.runner.openai.apis import API
-from tests.runner.servers import ENSEMBLE, SLOT
+from tests.runner.servers import ENSEMBLE, SLOT, CogUnderTest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "Earth"}]
@@ -185,3 +186,26 @@ def test_the_paced_engine_refuses_the_tensors(api: API) -> None:
         "E1104 UnsupportedArgument: guided_decoding_guide_type='json' can't be honoured by the paced"
         in response.text
     )
+
+
+def test_cogs_predictions_take_a_schema_or_an_expression(
+    tiny: API, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cog = CogUnderTest(tiny.model, tmp_path_factory.mktemp("cog"), COG_TRITON_ENGINE_PYTHON=engine_python({}))
+    try:
+        given = {"prompt": "Earth", "max_tokens": 150, "seed": 5}
+        ended = []
+        for seed in range(5):
+            answer = cog.predict(**{**given, "seed": seed, "json_schema": json.dumps(SCHEMA)})
+            if answer["metrics"]["finish_reason"] == "end":
+                ended.append("".join(answer["output"]))
+        assert ended
+        assert all(map(is_city, ended))
+        assert "".join(cog.predict(**given, regex="ab{3}c")["output"]) == "abbbc"
+        wrong = cog.predict(**given, regex="a(")
+        assert wrong["status"] == "failed"
+        assert "E1105 InvalidGuide: The regex can't guide the output: at character 2" in wrong["error"]
+        both = cog.predict(**given, regex="a", json_schema="{}")
+        assert "E1005" in both["error"]
+    finally:
+        cog.close()
