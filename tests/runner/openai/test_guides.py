@@ -44,6 +44,15 @@ def is_city(text: str) -> bool:
     return True
 
 
+def is_whole(text: str) -> bool:
+    """Whether it is JSON, and then a city; else the length cut it."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return is_city(text)
+
+
 def answers(tiny: API, **body: Any) -> list[tuple[str, str]]:
     """Texts of several seeds, with their reasons."""
     fields = {"prompt": "Earth", "max_tokens": 120, "n": 8, "seed": 1, **body}
@@ -68,7 +77,7 @@ def test_a_schema_is_followed(tiny: API, guide: dict[str, Any]) -> None:
 def test_a_chats_answer_follows_its_schema_whole_and_streamed(tiny: API) -> None:
     body = {"messages": ASKED, "max_tokens": 120, "response_format": FORMAT, "seed": 3, "n": 4}
     messages = [each["message"]["content"] for each in tiny.ask(CHAT, **body)["choices"]]
-    assert any(each.endswith("}") and is_city(each) for each in messages)
+    assert any(map(is_whole, messages))
     streamed = [""] * 4
     for event in tiny.events(CHAT, **body):
         for choice in event["choices"]:
@@ -150,7 +159,7 @@ def test_tritons_models_take_nvidias_tensors(tiny: API) -> None:
         triton.post(f"{ENSEMBLE}/generate", {**body, "random_seed": seed}).json()["text_output"]
         for seed in range(6)
     ]
-    assert any(text.endswith("}") and is_city(text) for text in texts)
+    assert any(map(is_whole, texts))
     assert all(text.lstrip().startswith("{") for text in texts)
     ids = tiny.ask("/tokenize", prompt="Earth")["tokens"]
     regex = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "xq[0-9]z"}
