@@ -12,12 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
+from runner.meter import Meter, RequestMeter
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
-from runner.time_budget import TimeBudget, Untold
+from runner.time_budget import TimeBudget
 from runner.triton_client import Event, TritonClient
 
 FinishReason = Literal["stop", "length", "end"]
@@ -32,6 +34,7 @@ _DEFAULTS = {
     "repetition_penalty": 1.0,
 }
 """Of the slot's tensors, by its contract."""
+_unread_meter = Meter("none")
 _MAX_INT32 = (1 << 31) - 1
 """Triton takes what is above it for something else: it drops the upper bits."""
 
@@ -74,15 +77,16 @@ class Generation:
         model: ModelFacts,
         client: TritonClient,
         *,
-        tells_reason: bool = True,
-        budget: TimeBudget | None = None,
+        is_slot_ours: bool = True,
         asks_slot: bool = False,
+        meter: RequestMeter | None = None,
     ) -> None:
-        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``tells_reason`` False: what
-        fills the slot is not ours, and its last response has no finish reason."""
-        self._tells_reason = tells_reason
+        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
+        fills the slot is NVIDIA's, and its last response has no finish reason."""
+        self._tells_reason = is_slot_ours
         self._request = request
-        self.budget = budget or TimeBudget(Untold())
+        self.budget = TimeBudget(is_slot_ours=is_slot_ours)
+        self._meter = meter or RequestMeter(_unread_meter)
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
@@ -111,9 +115,11 @@ class Generation:
 
     async def text(self) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
-        inputs = await self._inputs()
-        inputs |= self.budget.sent(asks_slot=self._asks_slot)
+        self._meter.began()
         try:
+            inputs = await self._inputs()
+            inputs |= self.budget.sent(asks_slot=self._asks_slot)
+            self._meter.sent(self.budget.tokenize_s)
             async with aclosing(self._client.generate(inputs)) as batches:
                 async for events in batches:
                     text = self._take(events)
@@ -129,8 +135,19 @@ class Generation:
             self._ended_s = time.perf_counter()
             if rest := self._finish():
                 yield rest
+        except CodedError as exc:
+            self._meter.failed(exc.code)
+            raise
+        except Exception:
+            self._meter.failed()
+            raise
         finally:
-            self.budget.closed()
+            self._meter.ended(
+                is_finished=self._is_over(),
+                input_tokens=self.input_token_count,
+                output_tokens=self.output_token_count,
+                detokenize_s=self.budget.detokenize_s,
+            )
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
@@ -183,8 +200,10 @@ class Generation:
             reason = event.finish_reason or reason
         if reason is not None:
             self.budget.slot_told(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
-        if tokens and self._first_token_s is None:
-            self._first_token_s = arrived_s
+        if tokens:
+            self._meter.received(len(tokens), arrived_s)
+            if self._first_token_s is None:
+                self._first_token_s = arrived_s
         tokens, is_at_end = self._cut_at_end(tokens)
         if is_at_end:
             self.finish_reason = "end"

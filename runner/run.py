@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+import time
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 
 import cog
 from cog import BaseRunner, ConcatenateIterator, Input
@@ -107,7 +109,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             description="Older name of min_tokens.", ge=-1, default=None, deprecated=True
         ),
     ) -> ConcatenateIterator[str]:
-        settings = self._settings
+        settings, arrived_s = self._settings, time.perf_counter()
         try:
             text = format_prompt(
                 prompt_template or settings.prompt_template,
@@ -132,13 +134,16 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 ),
             )
         except CodedError as exc:
+            self._mailbox.post(partial(self._service.meter.refused, exc.code))
             raise _for_cog(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
-        return LiveOutput(self._stream(request, logs_performance), self._mailbox).chunks()
+        return LiveOutput(self._stream(request, logs_performance, arrived_s), self._mailbox).chunks()
 
-    async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
+    async def _stream(
+        self, request: GenerationRequest, logs_performance: bool, arrived_s: float
+    ) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request, asks_slot=logs_performance)
+        generation = self._service.generate(request, asks_slot=logs_performance, arrived_s=arrived_s)
         try:
             async for text in generation.text():
                 yield text

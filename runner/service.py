@@ -18,13 +18,14 @@ from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.meter import Meter, RequestMeter
+from runner.metrics import TRITON_RESTARTS
+from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
-from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
-from runner.triton_ports import TritonPorts
 from runner.triton_server import Log, TritonServer
 
 _TEST_PROMPT = "hi"
@@ -46,11 +47,11 @@ class Service:
         self._progress = progress
         self._exits = AsyncExitStack()
         self._is_cpp = False
-        self._untold: Untold
         self.engine: Engine
         self.model: ModelFacts
         self.triton: TritonServer
         self.client: TritonClient
+        self.meter = Meter("cog")
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -61,6 +62,7 @@ class Service:
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
+            self._open_meter()
         except BaseException:
             await self.close()
             raise
@@ -69,15 +71,18 @@ class Service:
     async def close(self) -> None:
         await self._exits.aclose()
 
-    def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
-        """``asks_slot``: also for what only the slot knows of the request's time budget."""
+    def generate(
+        self, request: GenerationRequest, *, asks_slot: bool = False, arrived_s: float | None = None
+    ) -> Generation:
+        """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
+        the request came, by ``perf_counter``; else now."""
         return Generation(
             request,
             self.model,
             self.client,
-            tells_reason=not self._is_cpp,
-            budget=TimeBudget(self._untold),
+            is_slot_ours=not self._is_cpp,
             asks_slot=asks_slot,
+            meter=RequestMeter(self.meter, arrived_s),
         )
 
     async def is_healthy(self) -> bool:
@@ -119,9 +124,9 @@ class Service:
 
     async def _start_triton(self) -> None:
         settings = self._settings
-        runtime_dir = _runtime_dir(settings.triton_http_port)
-        install = install_triton(runtime_dir, settings.triton_backend_dir)
-        repository = runtime_dir / "model_repository"
+        folder = make_runtime_dir(settings.triton_http_port)
+        install = install_triton(folder, settings.triton_backend_dir)
+        repository = folder / "model_repository"
         manifest = self.engine.manifest
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
@@ -134,21 +139,23 @@ class Service:
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
         )
-        self._untold = Untold(is_slot_ours=not self._is_cpp)
-        ports = TritonPorts(
-            settings.triton_host,
-            settings.triton_http_port,
-            settings.triton_grpc_port,
-            settings.triton_metrics_port,
-        )
+        ports = settings.triton_ports
         num_ranks = manifest.world_size if self._is_cpp else 1
         self.triton = TritonServer(
             install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks
         )
+        self.triton.on_restart = lambda: self.meter.add(TRITON_RESTARTS)
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
+
+    def _open_meter(self) -> None:
+        """From now on what is counted can be read: our own test is nobody's request."""
+        folder = metrics_dir(self._settings.triton_http_port)
+        clear_folder(folder)
+        self.meter = Meter("cog", folder)
+        self._exits.callback(self.meter.close)
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""
@@ -172,14 +179,23 @@ class Service:
             self._log(f"warning: {warning}")
 
 
-def _runtime_dir(http_port: int) -> Path:
-    """A folder for what is made at start, one per port and user: used again, so nothing piles up."""
-    parent = Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}"
+def runtime_dir(http_port: int) -> Path:
+    """The folder for what is made at start, one per port and user: used again, so nothing piles up."""
+    return Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}" / str(http_port)
+
+
+def metrics_dir(http_port: int) -> Path:
+    """Where the processes of the runner whose Triton has that port count; see ``runner.meter``."""
+    return runtime_dir(http_port) / "metrics"
+
+
+def make_runtime_dir(http_port: int) -> Path:
+    path = runtime_dir(http_port)
+    parent = path.parent
     parent.mkdir(mode=0o700, exist_ok=True)
     if parent.stat().st_uid != os.getuid():
         raise InvalidSetting(
             name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
         )
-    path = parent / str(http_port)
     path.mkdir(exist_ok=True)
     return path

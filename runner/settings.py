@@ -18,6 +18,7 @@ from errors.base import CodedError
 from errors.prompt import InvalidSetting
 from runner.prompt import format_prompt
 from runner.server_config import ServerArguments, read_server_config, server_arguments
+from runner.triton_ports import TritonPorts
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
 
@@ -47,6 +48,12 @@ class Settings(BaseModel):
     triton_metrics_port: int = 8002
     engine_python: str
     server: ServerArguments = {}
+
+    @property
+    def triton_ports(self) -> TritonPorts:
+        return TritonPorts(
+            self.triton_host, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
+        )
 
 
 @dataclass(frozen=True)

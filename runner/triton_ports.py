@@ -33,8 +33,15 @@ class TritonPorts:
 
     @property
     def http_url(self) -> str:
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
-        return f"http://{host}:{self.http}"
+        return f"http://{self._reachable_host}:{self.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self._reachable_host}:{self.metrics}/metrics"
+
+    @property
+    def _reachable_host(self) -> str:
+        return "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
 
 
 def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:

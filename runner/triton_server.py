@@ -71,6 +71,7 @@ class TritonServer:
         self._log_task: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self.restarts = 0
+        self.on_restart: Callable[[], None] = lambda: None
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
 
@@ -204,6 +205,7 @@ class TritonServer:
         backoff_s = _FIRST_BACKOFF_S
         while True:
             self.restarts += 1
+            self.on_restart()
             try:
                 await self._launch()
             except CodedError as exc:
