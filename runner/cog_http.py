@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from runner.tracing import prepare_cog
+
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
 
@@ -49,6 +51,7 @@ def _await_listening(port: int) -> None:
 
 
 if __name__ == "__main__":
+    prepare_cog(os.environ)
     # A port that is no number is Cog's to refuse.
     with suppress(ValueError):
         port = int(os.environ.get("PORT", "5000"))

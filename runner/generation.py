@@ -17,9 +17,11 @@ from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
 from runner.meter import Meter, RequestMeter
+from runner.metrics import UNEXPECTED
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
 from runner.time_budget import TimeBudget
+from runner.tracing import RequestTrace
 from runner.triton_client import Event, TritonClient
 
 FinishReason = Literal["stop", "length", "end"]
@@ -80,12 +82,16 @@ class Generation:
         is_slot_ours: bool = True,
         asks_slot: bool = False,
         meter: RequestMeter | None = None,
+        trace: RequestTrace | None = None,
+        request_id: str = "",
     ) -> None:
         """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
-        fills the slot is NVIDIA's, and its last response has no finish reason."""
+        fills the slot is NVIDIA's, and its last response has no reason. Triton is told ``request_id``."""
         self._tells_reason = is_slot_ours
         self._request = request
         self.budget = TimeBudget(is_slot_ours=is_slot_ours)
+        self.request_id = request_id
+        self._trace = trace
         self._meter = meter or RequestMeter(_unread_meter)
         self._asks_slot = asks_slot
         self._model = model
@@ -120,7 +126,8 @@ class Generation:
             inputs = await self._inputs()
             inputs |= self.budget.sent(asks_slot=self._asks_slot)
             self._meter.sent(self.budget.tokenize_s)
-            async with aclosing(self._client.generate(inputs)) as batches:
+            headers = self._trace.headers() if self._trace else ""
+            async with aclosing(self._client.generate(inputs, headers)) as batches:
                 async for events in batches:
                     text = self._take(events)
                     if text:
@@ -135,19 +142,26 @@ class Generation:
             self._ended_s = time.perf_counter()
             if rest := self._finish():
                 yield rest
-        except CodedError as exc:
-            self._meter.failed(exc.code)
-            raise
-        except Exception:
-            self._meter.failed()
+        except Exception as exc:
+            self._fail(exc)
             raise
         finally:
-            self._meter.ended(
-                is_finished=self._is_over(),
-                input_tokens=self.input_token_count,
-                output_tokens=self.output_token_count,
-                detokenize_s=self.budget.detokenize_s,
-            )
+            self._end()
+
+    def _fail(self, error: Exception) -> None:
+        self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
+        if self._trace is not None:
+            self._trace.failed(error)
+
+    def _end(self) -> None:
+        self._meter.ended(
+            is_finished=self._is_over(),
+            input_tokens=self.input_token_count,
+            output_tokens=self.output_token_count,
+            detokenize_s=self.budget.detokenize_s,
+        )
+        if self._trace is not None:
+            self._trace.ended(self)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
@@ -171,6 +185,8 @@ class Generation:
             "streaming": True,
             "exclude_input_in_output": True,
         }
+        if self.request_id:
+            inputs["id"] = self.request_id
         # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
         chosen = {
             "min_length": min(request.min_tokens, room),

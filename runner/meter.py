@@ -112,7 +112,7 @@ class RequestMeter:
             self._meter.first_token.observe(now_s - self._arrived_s)
         self._last_s = now_s
 
-    def failed(self, code: str = UNEXPECTED) -> None:
+    def failed(self, code: str) -> None:
         self._error_code = code
 
     def ended(self, *, is_finished: bool, input_tokens: int, output_tokens: int, detokenize_s: float) -> None:

@@ -24,6 +24,7 @@ from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.settings import Settings
+from runner.tracing import Tracing, open_tracing, triton_arguments
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_server import Log, TritonServer
@@ -52,6 +53,7 @@ class Service:
         self.triton: TritonServer
         self.client: TritonClient
         self.meter = Meter("cog")
+        self._tracing: Tracing | None = None
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -63,6 +65,7 @@ class Service:
             await self._start_triton()
             await self._test()
             self._open_meter()
+            self._tracing = open_tracing(self._settings, self._model_name())
         except BaseException:
             await self.close()
             raise
@@ -76,12 +79,14 @@ class Service:
     ) -> Generation:
         """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
         the request came, by ``perf_counter``; else now."""
+        trace = self._tracing.begin(request) if self._tracing else None
         return Generation(
             request,
             self.model,
             self.client,
             is_slot_ours=not self._is_cpp,
-            asks_slot=asks_slot,
+            asks_slot=asks_slot or (trace is not None and trace.is_recording),
+            trace=trace,
             meter=RequestMeter(self.meter, arrived_s),
         )
 
@@ -144,6 +149,7 @@ class Service:
         self.triton = TritonServer(
             install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks
         )
+        self.triton.more_arguments = triton_arguments(settings)
         self.triton.on_restart = lambda: self.meter.add(TRITON_RESTARTS)
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
@@ -170,6 +176,9 @@ class Service:
         async for _ in generation.text():
             pass
         self._log(f"test prediction: {generation.output_token_count} tokens")
+
+    def _model_name(self) -> str:
+        return self.engine.manifest.model_id or self.engine.manifest.engine_kind
 
     def _tell_engine(self) -> None:
         manifest = self.engine.manifest

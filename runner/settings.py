@@ -6,6 +6,7 @@ A value that does not fit is E1006, naming the variable. The environment wins ov
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,20 @@ class Settings(BaseModel):
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
+    otlp_endpoint: str | None = None
+    otlp_traces_endpoint: str | None = None
+    otlp_protocol: str = "http/protobuf"
+    is_telemetry_disabled: bool = False
+    service_name: str = "cog-triton"
     engine_python: str
     server: ServerArguments = {}
+
+    @property
+    def otlp_traces_url(self) -> str | None:
+        """Where traces go, by OpenTelemetry's rules; None: nowhere."""
+        if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
+            return None
+        return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
 
     @property
     def triton_ports(self) -> TritonPorts:
@@ -97,6 +110,18 @@ def _directory(text: str) -> Path:
     if not Path(text).is_dir():
         raise ValueError("a folder that exists")
     return Path(text)
+
+
+def _http_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s,]+\S*", text):
+        raise ValueError("an http or https URL")
+    return text
+
+
+def _otlp_protocol(text: str) -> str:
+    if text != "http/protobuf":
+        raise ValueError("http/protobuf, the only one that the runner speaks, or unset")
+    return text
 
 
 def _program(text: str) -> str:
@@ -149,6 +174,23 @@ VARIABLES = (
     Variable("TRITON_HTTP_PORT", "triton_http_port", _port, "Triton's HTTP port"),
     Variable("TRITON_GRPC_PORT", "triton_grpc_port", _port, "Triton's gRPC port"),
     Variable("TRITON_METRICS_PORT", "triton_metrics_port", _port, "Triton's Prometheus port"),
+    Variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "otlp_endpoint",
+        _http_url,
+        "URL of an OpenTelemetry collector for traces, by OTLP over HTTP; else none are made",
+    ),
+    Variable(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "otlp_traces_endpoint",
+        _http_url,
+        "the same, with its path, for traces alone",
+    ),
+    Variable("OTEL_EXPORTER_OTLP_PROTOCOL", "otlp_protocol", _otlp_protocol, "how traces are sent"),
+    Variable("OTEL_SDK_DISABLED", "is_telemetry_disabled", _boolean, "no traces, whatever else is set"),
+    Variable(
+        "OTEL_SERVICE_NAME", "service_name", str, "service.name of the traces; Triton's has -triton after it"
+    ),
 )
 """Every environment variable of the runner, once; the README's table is made of them."""
 

@@ -49,12 +49,18 @@ class TimeBudget:
             self._last_token_s = last_token_ns / 1e9
             self._ended_s = now_s
 
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase."""
+    def edges(self) -> list[tuple[str, float, float]]:
+        """Phases that follow each other, those that are known: name, start and end by ``perf_counter``."""
+        sent_s = self._sent_s
         edges = (
-            ("queue", self._sent_s, self._arrival_s),
+            ("tokenize", None if sent_s is None else sent_s - self.tokenize_s, sent_s),
+            ("queue", sent_s, self._arrival_s),
             ("engine", self._arrival_s, self._last_token_s),
             ("relay", self._last_token_s, self._ended_s),
         )
-        known = {name: end - start for name, start, end in edges if start is not None and end is not None}
-        return {"tokenize": self.tokenize_s, **known, "detokenize": self.detokenize_s}
+        return [(name, start, end) for name, start, end in edges if start is not None and end is not None]
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase."""
+        known = {name: end - start for name, start, end in self.edges()}
+        return {**known, "tokenize": self.tokenize_s, "detokenize": self.detokenize_s}

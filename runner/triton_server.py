@@ -71,6 +71,8 @@ class TritonServer:
         self._log_task: asyncio.Task[None] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self.restarts = 0
+        self.more_arguments: list[str] = []
+        """Of Triton's command; set before ``start``."""
         self.on_restart: Callable[[], None] = lambda: None
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
@@ -145,6 +147,7 @@ class TritonServer:
             "--disable-auto-complete-config",
             "--http-thread-count=16",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            *self.more_arguments,
         ]
 
     @property
