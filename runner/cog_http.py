@@ -13,9 +13,12 @@ import runpy
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from runner.cog_log import flat_log
+from runner.logs import JSON
+from runner.logs import VARIABLE as LOG_FORMAT
 from runner.tracing import prepare_cog
 
 _POLL_S = 0.05
@@ -56,4 +59,5 @@ if __name__ == "__main__":
     with suppress(ValueError):
         port = int(os.environ.get("PORT", "5000"))
         threading.Thread(target=_await_listening, args=(port,), name="send-at-once", daemon=True).start()
-    runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)
+    with flat_log() if os.environ.get(LOG_FORMAT) == JSON else nullcontext():
+        runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)

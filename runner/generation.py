@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
+from runner.logs import RequestLog
 from runner.meter import Meter, RequestMeter
 from runner.metrics import UNEXPECTED
 from runner.model_facts import ModelFacts
@@ -70,6 +71,14 @@ class GenerationRequest:
     sampling: SamplingInputs
 
 
+class Watcher(Protocol):
+    """Is told of a generation's error, if it has one, and of its end."""
+
+    def failed(self, error: Exception) -> None: ...
+
+    def ended(self, generation: Generation) -> None: ...
+
+
 class Generation:
     """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
 
@@ -83,6 +92,7 @@ class Generation:
         asks_slot: bool = False,
         meter: RequestMeter | None = None,
         trace: RequestTrace | None = None,
+        log: RequestLog | None = None,
         request_id: str = "",
     ) -> None:
         """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
@@ -92,6 +102,7 @@ class Generation:
         self.budget = TimeBudget(is_slot_ours=is_slot_ours)
         self.request_id = request_id
         self._trace = trace
+        self._watchers: list[Watcher] = [each for each in (trace, log) if each is not None]
         self._meter = meter or RequestMeter(_unread_meter)
         self._asks_slot = asks_slot
         self._model = model
@@ -105,6 +116,10 @@ class Generation:
         self.input_token_count = 0
         self.output_token_count = 0
         self.finish_reason: FinishReason | None = None
+
+    @property
+    def trace_id(self) -> str:
+        return "" if self._trace is None else self._trace.trace_id
 
     @property
     def duration_s(self) -> float:
@@ -150,8 +165,8 @@ class Generation:
 
     def _fail(self, error: Exception) -> None:
         self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
-        if self._trace is not None:
-            self._trace.failed(error)
+        for watcher in self._watchers:
+            watcher.failed(error)
 
     def _end(self) -> None:
         self._meter.ended(
@@ -160,8 +175,8 @@ class Generation:
             output_tokens=self.output_token_count,
             detokenize_s=self.budget.detokenize_s,
         )
-        if self._trace is not None:
-            self._trace.ended(self)
+        for watcher in self._watchers:
+            watcher.ended(self)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None

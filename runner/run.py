@@ -15,7 +15,7 @@ from cog import BaseRunner, ConcatenateIterator, Input
 from errors.base import CodedError
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
 from runner.generation import Generation, GenerationRequest, SamplingInputs
-from runner.live_output import LiveOutput, Mailbox, join_cog
+from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.prompt import format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -143,7 +143,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         self, request: GenerationRequest, logs_performance: bool, arrived_s: float
     ) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request, asks_slot=logs_performance, arrived_s=arrived_s)
+        generation = self._service.generate(
+            request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=prediction_id()
+        )
         try:
             async for text in generation.text():
                 yield text

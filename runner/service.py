@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.logs import JSON, RequestLog, log_json, log_text
 from runner.meter import Meter, RequestMeter
 from runner.metrics import TRITON_RESTARTS
 from runner.metrics_text import clear_folder
@@ -33,18 +33,13 @@ _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
 
 
-def log_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 class Service:
     """Use ``open`` and ``close``; between them ``generate`` is ready."""
 
-    def __init__(
-        self, settings: Settings, log: Log = log_to_stderr, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
-        self._log = log
+        self._is_log_json = settings.log_format == JSON
+        self._log = log or (log_json if self._is_log_json else log_text)
         self._progress = progress
         self._exits = AsyncExitStack()
         self._is_cpp = False
@@ -75,10 +70,15 @@ class Service:
         await self._exits.aclose()
 
     def generate(
-        self, request: GenerationRequest, *, asks_slot: bool = False, arrived_s: float | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        asks_slot: bool = False,
+        arrived_s: float | None = None,
+        request_id: str = "",
     ) -> Generation:
         """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
-        the request came, by ``perf_counter``; else now."""
+        the request came, by ``perf_counter``; else now. ``request_id`` is for logs and traces."""
         trace = self._tracing.begin(request) if self._tracing else None
         return Generation(
             request,
@@ -87,6 +87,9 @@ class Service:
             is_slot_ours=not self._is_cpp,
             asks_slot=asks_slot or (trace is not None and trace.is_recording),
             trace=trace,
+            log=RequestLog("cog") if self._is_log_json else None,
+            # Only where somebody reads it: Triton puts it into each of its events.
+            request_id=request_id if self._is_log_json or trace is not None else "",
             meter=RequestMeter(self.meter, arrived_s),
         )
 

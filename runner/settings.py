@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.base import CodedError
 from errors.prompt import InvalidSetting
+from runner.logs import VARIABLE as LOG_FORMAT
 from runner.prompt import format_prompt
 from runner.server_config import ServerArguments, read_server_config, server_arguments
 from runner.triton_ports import TritonPorts
@@ -47,6 +48,7 @@ class Settings(BaseModel):
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
+    log_format: str | None = None
     otlp_endpoint: str | None = None
     otlp_traces_endpoint: str | None = None
     otlp_protocol: str = "http/protobuf"
@@ -124,6 +126,12 @@ def _otlp_protocol(text: str) -> str:
     return text
 
 
+def _log_format(text: str) -> str:
+    if text not in ("json", "console"):
+        raise ValueError("json or console")
+    return text
+
+
 def _program(text: str) -> str:
     if not os.access(text, os.X_OK) or Path(text).is_dir():
         raise ValueError("the path of a Python that can be run")
@@ -149,6 +157,12 @@ VARIABLES = (
     Variable("WORLD_SIZE", "world_size", _at_least(int, 1), "GPUs; may only agree with what the engine says"),
     Variable(
         "LOG_PERFORMANCE_METRICS", "log_performance_metrics", _boolean, "log performance of every request"
+    ),
+    Variable(
+        LOG_FORMAT,
+        "log_format",
+        _log_format,
+        "json: each line a JSON object with the request's id; console: text; else Cog's own JSON around text",
     ),
     Variable("COG_TRITON_CACHE", "cache_dir", Path, "folder for downloaded engines and logs"),
     Variable(

@@ -105,6 +105,10 @@ class RequestTrace:
     def is_recording(self) -> bool:
         return self._span.is_recording()
 
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
+
     def headers(self) -> str:
         """What Triton gets: nothing of a trace that is not kept, for it would keep its part all the same."""
         context = self._span.get_span_context()

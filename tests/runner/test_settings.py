@@ -33,6 +33,17 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("TRITON_HTTP_PORT", "18000", "triton_http_port", 18000),
     ("TRITON_GRPC_PORT", "18001", "triton_grpc_port", 18001),
     ("TRITON_METRICS_PORT", "65535", "triton_metrics_port", 65535),
+    ("LOG_FORMAT", "json", "log_format", "json"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", "otlp_endpoint", "http://collector:4318"),
+    (
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "https://c/v1/traces",
+        "otlp_traces_endpoint",
+        "https://c/v1/traces",
+    ),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "otlp_protocol", "http/protobuf"),
+    ("OTEL_SDK_DISABLED", "true", "is_telemetry_disabled", True),
+    ("OTEL_SERVICE_NAME", "mine", "service_name", "mine"),
 ]
 
 BAD = [
@@ -56,6 +67,11 @@ BAD = [
     ("TRITON_HTTP_PORT", "http"),
     ("TRITON_GRPC_PORT", "0"),
     ("TRITON_METRICS_PORT", "65536"),
+    ("LOG_FORMAT", "xml"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ("OTEL_SDK_DISABLED", "perhaps"),
 ]
 
 
