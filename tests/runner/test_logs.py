@@ -1,4 +1,4 @@
-"""With LOG_FORMAT=json every line of a runner is a flat JSON object; it names its request and tells no text."""
+"""With LOG_FORMAT=json a line of a runner is a flat JSON object; it names its request and tells no text."""
 
 from __future__ import annotations
 
