@@ -101,13 +101,13 @@ class Service:
         settings = self._settings
         if settings.weights:
             return open_engine(
-                settings.weights, settings.cache_dir, check=self._check_runs_here, progress=self._progress
+                settings.weights, settings.cache_dir, check=self.check_runs_here, progress=self._progress
             )
         engine = load(settings.engine_dir)
-        self._check_runs_here(engine.manifest)
+        self.check_runs_here(engine.manifest)
         return engine
 
-    def _check_runs_here(self, manifest: Manifest) -> None:
+    def check_runs_here(self, manifest: Manifest) -> None:
         """Raise for an engine that this machine can't run, before it is fetched whole."""
         settings = self._settings
         self._check_world_size(manifest.world_size)
