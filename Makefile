@@ -18,7 +18,7 @@ VLLM_PYTHON ?= .venv-vllm/bin/python
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
-ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py \
+ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py tests/runner/engines/test_*_guides.py \
 	tests/builder/sizes/test_*_transformers.py)
 LOCKS := serving engine vllm test dev torch-cuda
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \

@@ -47,6 +47,7 @@ def starting_stack(folder: Path, extra: Mapping[str, str]) -> Iterator[CogServer
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
+        "OPENAI_PORT": "0",
         "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }
     with _server("runner", folder, {**surroundings, **extra}) as server:

@@ -30,12 +30,20 @@ class CurlForm:
         return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
 
 
-def curl_forms(cog_port: int, triton_port: int, prompt: str = PROMPT, max_tokens: int = 24) -> list[CurlForm]:
-    """Cog JSON, Cog server-sent events, Triton's ensemble, the engine slot alone."""
+def curl_forms(
+    cog_port: int, triton_port: int, openai_port: int = 0, prompt: str = PROMPT, max_tokens: int = 24
+) -> list[CurlForm]:
+    """Cog JSON, Cog server-sent events, Triton's ensemble, the slot alone, a chat if that has a port."""
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
     prediction = {"input": {"prompt": prompt, "max_tokens": max_tokens, "seed": 0}}
     json_header = "Content-Type: application/json"
+    chat = CurlForm(
+        "OpenAI's API, a chat",
+        f"http://localhost:{openai_port}/v1/chat/completions",
+        {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "seed": 0},
+        (json_header,),
+    )
     return [
         CurlForm("Cog, JSON", cog, prediction, (json_header,)),
         CurlForm("Cog, server-sent events", cog, prediction, (json_header, "Accept: text/event-stream")),
@@ -49,4 +57,5 @@ def curl_forms(cog_port: int, triton_port: int, prompt: str = PROMPT, max_tokens
             f"{models}/tensorrt_llm/generate_stream",
             {"input_ids": [300, 301, 302], "input_lengths": 3, "request_output_len": 4, "streaming": True},
         ),
+        *([chat] if openai_port else []),
     ]

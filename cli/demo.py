@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="build a tiny engine, serve it, stream a prediction, stop",
         description="The whole journey on this machine with the tiny model that ships with the project: "
         "builder, engine.tar, Triton, Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
-        "(8001) and TRITON_METRICS_PORT (8002) are Triton's.",
+        "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's.",
     )
     parser.set_defaults(run=run)
     return parser
@@ -94,8 +94,9 @@ def _unpack(tar: Path, folder: Path) -> Path:
 
 def _serve(port: int, engine_dir: Path, folder: Path) -> None:
     _step(3, "Serve: the runner's Cog server, with a real Triton behind it")
-    extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HOST": _HOST}
-    triton_port = load_settings({**os.environ, **extra}).triton_http_port
+    extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HOST": _HOST, "OPENAI_HOST": _HOST}
+    settings = load_settings({**os.environ, **extra})
+    triton_port = settings.triton_http_port
     started_s = time.monotonic()
     with CogServer("runner", host=_HOST, port=port, log_path=folder / "runner.log", extra=extra) as runner:
         runner.wait_ready(_READY_TIMEOUT_S)
@@ -104,7 +105,7 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
         _step(4, f"Stream a prediction: {_STREAM_PROMPT!r}")
         _stream(f"{runner.url}/predictions")
         _step(5, "The same by curl")
-        for form in curl_forms(port, triton_port):
+        for form in curl_forms(port, triton_port, settings.openai_port):
             _show(form)
 
 

@@ -20,6 +20,7 @@ from cli.serve import engine_environment
 from engine.inspect import read_manifest
 from errors.base import CodedError
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.openai_server import check_openai_port_free
 from runner.service import Service
 from runner.settings import Settings, load_settings
 from runner.triton_install import TritonInstall, install_triton
@@ -153,7 +154,10 @@ def _ports(settings: Settings) -> str:
     check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
     ports = settings.triton_ports
     ports.check_free()
-    return f"{port}, {ports.http}, {ports.grpc}, {ports.metrics} are free"
+    if settings.openai_port:
+        check_openai_port_free(settings)
+    all_ports = filter(None, (port, ports.http, ports.grpc, ports.metrics, settings.openai_port))
+    return f"{', '.join(map(str, all_ports))} are free"
 
 
 def _cog_port() -> int:

@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     _check(options)
     environment = {**os.environ, **engine_environment(options.engine), "TRITON_HOST": "127.0.0.1"}
+    environment["OPENAI_PORT"] = "0"
     environment |= {name: str(port) for name, port in zip(_PORTS, _free_ports(len(_PORTS)), strict=True)}
     settings = load_settings(environment)
     request = _request(options, settings)

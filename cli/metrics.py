@@ -8,7 +8,7 @@ from typing import Any
 
 from errors.prompt import MissingRequirement
 from runner.metrics_text import exposition
-from runner.service import metrics_dir
+from runner.runtime_dir import metrics_dir
 from runner.settings import load_settings
 
 

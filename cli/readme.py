@@ -47,8 +47,7 @@ def input_table() -> str:
         field = parameter.default
         bounds = ((">=", field.ge), ("<=", field.le))
         limits = ", ".join(f"{sign} {value}" for sign, value in bounds if value is not None)
-        required = name == "prompt"
-        default = "required" if required else "" if field.default is None else f"`{field.default}`"
+        default = "" if field.default is None else f"`{field.default}`"
         kind = _type_name(hints[name])
         rows.append(f"| `{name}` | {kind} | {default} | {limits} | {field.description} |")
     return "\n".join(rows)

@@ -21,9 +21,10 @@ _READY_TIMEOUT_S = 3600.0
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve",
-        help="serve an engine: Cog on 5000, Triton on 8000, 8001 and 8002",
+        help="serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI's API on 9000",
         description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
-        "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, COG_MAX_CONCURRENCY, ...); see the README.",
+        "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); "
+        "see the README.",
     )
     parser.add_argument(
         "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
@@ -46,19 +47,24 @@ def run(options: argparse.Namespace) -> int:
     engine = options.engine or str(built_example_engine(print))
     print(describe(read_manifest(engine)))
     port = options.port or int(os.environ.get("PORT", "5000"))
-    extra = {"TRITON_HOST": options.host, **engine_environment(engine)}
+    extra = {"TRITON_HOST": options.host, "OPENAI_HOST": options.host, **engine_environment(engine)}
     settings = load_settings({**os.environ, **extra})
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
     with CogServer("runner", host=options.host, port=port, log_path=log_path, extra=extra) as server:
         print(f"starting; log: {log_path}", flush=True)
         server.wait_ready(_READY_TIMEOUT_S)
         print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
-        print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics). Try:\n")
-        for form in curl_forms(port, settings.triton_http_port):
+        openai = _openai(settings.openai_port)
+        print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics){openai}. Try:\n")
+        for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
         print("Ctrl-C stops it.", flush=True)
         _wait(server)
     return 0
+
+
+def _openai(port: int) -> str:
+    return f", OpenAI's API at port {port}" if port else ""
 
 
 def _wait(server: CogServer) -> None:

@@ -1,8 +1,9 @@
 """Every error code of the project, once: ``E[category][subcategory][sequence] Name: sentence``.
 
 Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton arguments,
-12xx build config, 13xx engine artifact, 14xx image, 15xx load test; 21xx Triton, 22xx vLLM, 23xx engine
-build, 24xx TensorRT-LLM, 25xx registry. ``python -m errors`` prints the table that the README holds.
+12xx build config, 13xx engine artifact, 14xx image, 15xx load test, 16xx OpenAI-compatible API, 17xx chat;
+21xx Triton, 22xx vLLM, 23xx engine build, 24xx TensorRT-LLM, 25xx registry, 26xx OpenAI-compatible API.
+``python -m errors`` prints the table that the README holds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import re
 from errors import (
     build,
     build_config,
+    chat,
     engine_artifact,
     image,
     load_test,
+    openai_api,
     prompt,
     tensorrt_llm,
     triton_arguments,
@@ -25,7 +28,7 @@ from errors.base import CodedError
 
 _MODULES = (
     *(prompt, triton_arguments, build_config, engine_artifact, image, load_test),
-    *(triton_system, vllm, build, tensorrt_llm),
+    *(openai_api, chat, triton_system, vllm, build, tensorrt_llm),
 )
 
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)

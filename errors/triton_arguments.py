@@ -27,3 +27,17 @@ class UnsupportedArgument(CodedError):
     code = "E1104"
     summary = "The engine that serves this model can't honour an argument"
     template = "{name}={value!r} can't be honoured by the {engine_kind} engine; {remedy}."
+
+
+class InvalidGuide(CodedError):
+    code = "E1105"
+    summary = (
+        "A JSON schema, regular expression or grammar that the output is to follow is wrong or not supported"
+    )
+    template = "The {guide_type} can't guide the output: {reason}."
+
+
+class GuideFailed(CodedError):
+    code = "E1106"
+    summary = "An output could not follow its JSON schema, regular expression or grammar any further"
+    template = "The output can't follow its {guide_type} after {tokens} tokens: {reason}."

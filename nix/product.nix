@@ -123,7 +123,7 @@ let
   )
   // variables;
 
-  ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" ] else [ ]);
+  ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" "9000/tcp" ] else [ ]);
 in
 image {
   inherit name created;

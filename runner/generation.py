@@ -7,15 +7,16 @@ whatever reason, closes the connection to Triton, which frees the engine's seque
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
+from runner.engines.messages import Guide, TokenLogProb
 from runner.logs import RequestLog
 from runner.meter import Meter, RequestMeter
 from runner.metrics import UNEXPECTED
@@ -35,6 +36,7 @@ _DEFAULTS = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
+    "min_p": 0.0,
 }
 """Of the slot's tensors, by its contract."""
 _unread_meter = Meter("none")
@@ -53,6 +55,8 @@ class SamplingInputs:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    min_p: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
 
     @property
@@ -64,11 +68,20 @@ class SamplingInputs:
 class GenerationRequest:
     """A request whose inputs were checked one by one. Lengths are in tokens."""
 
-    prompt: str
+    prompt: str | Sequence[int]
+    """A text, or its token ids."""
     max_tokens: int
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
+    guide: Guide | None = None
+    """What the output must follow."""
+    adds_special_tokens: bool = True
+    """To a text, as the tokenizer does; a chat template has put them in already."""
+    ignores_end: bool = False
+    """No token ends the text."""
+    num_top_log_probs: int | None = None
+    """Tell each output token's log probability, and those of so many of the likeliest; None: neither."""
 
 
 class Watcher(Protocol):
@@ -107,7 +120,7 @@ class Generation:
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
-        self._end_ids = frozenset(model.end_ids)
+        self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
         self._detokenizer = Detokenizer(model.tokenizer)
         self._stop = StopFilter(request.stop_sequences)
         self._started_s = time.perf_counter()
@@ -116,6 +129,7 @@ class Generation:
         self.input_token_count = 0
         self.output_token_count = 0
         self.finish_reason: FinishReason | None = None
+        self._log_probs: list[tuple[int, TokenLogProb]] = []
 
     @property
     def trace_id(self) -> str:
@@ -185,7 +199,7 @@ class Generation:
         """The slot's tensors. Raises E1002 if the prompt leaves no room."""
         model, request, sampling = self._model, self._request, self._request.sampling
         start_s = time.perf_counter()
-        input_ids = await model.encode(request.prompt)
+        input_ids = await self._input_ids()
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
         if len(input_ids) > model.max_input_length:
@@ -195,13 +209,14 @@ class Generation:
             "input_ids": input_ids,
             "input_lengths": len(input_ids),
             "request_output_len": min(request.max_tokens, room),
-            "end_id": model.end_ids[0],
             "pad_id": model.pad_id,
             "streaming": True,
             "exclude_input_in_output": True,
         }
         if self.request_id:
             inputs["id"] = self.request_id
+        if not request.ignores_end:
+            inputs["end_id"] = model.end_ids[0]
         # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
         chosen = {
             "min_length": min(request.min_tokens, room),
@@ -210,8 +225,20 @@ class Generation:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repetition_penalty": sampling.repetition_penalty,
+            "min_p": sampling.min_p,
         }
         inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+        if request.guide is not None:
+            inputs["guided_decoding_guide_type"] = request.guide.type
+            if request.guide.text:
+                inputs["guided_decoding_guide"] = request.guide.text
+        if sampling.logit_bias:
+            inputs["logit_bias_ids"] = list(sampling.logit_bias)
+            inputs["logit_bias_values"] = list(sampling.logit_bias.values())
+        if request.num_top_log_probs is not None:
+            inputs["return_log_probs"] = True
+        if request.num_top_log_probs:
+            inputs["num_top_log_probs"] = request.num_top_log_probs
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
         inputs["random_seed"] = sampling.seed
@@ -220,6 +247,12 @@ class Generation:
         if sampling.top_p > 0:
             inputs["runtime_top_p"] = sampling.top_p
         return inputs
+
+    async def _input_ids(self) -> list[int]:
+        prompt = self._request.prompt
+        if isinstance(prompt, str):
+            return await self._model.encode(prompt, adds_special_tokens=self._request.adds_special_tokens)
+        return list(prompt)
 
     def _take(self, events: list[Event]) -> str:
         """The text that a batch of events makes certain; notes the finish reason."""
@@ -240,11 +273,30 @@ class Generation:
             self.finish_reason = "end"
         elif reason is not None:
             self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
-        text = self._stop.push(self._detokenizer.push(tokens))
+        if self._request.num_top_log_probs is None:
+            text = self._stop.push(self._detokenizer.push(tokens))
+        else:
+            text = self._push_with_log_probs(tokens, events, self._request.num_top_log_probs)
         self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._is_stopped():
             self.finish_reason = "stop"
         return text
+
+    def _push_with_log_probs(self, tokens: list[int], events: list[Event], num_top: int) -> str:
+        """Token by token, so that none is told of that comes after a stop sequence."""
+        log_probs = [each for event in events for each in event.log_probs(num_top)]
+        texts: list[str] = []
+        for token, log_prob in zip(tokens, log_probs, strict=False):
+            if self._is_stopped():
+                break
+            texts.append(self._stop.push(self._detokenizer.push([token])))
+            self._log_probs.append((token, log_prob))
+        return "".join(texts)
+
+    def take_log_probs(self) -> list[tuple[int, TokenLogProb]]:
+        """Of the output tokens since it was last asked: of the text, and of what is held back of it."""
+        taken, self._log_probs = self._log_probs, []
+        return taken
 
     def _finish(self) -> str:
         """What was held back. A stop sequence can still be found in it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.directory import Engine
+from engine.end_ids import as_ids, read_end_ids, read_json
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.engine_artifact import EngineUnreadable
 from errors.prompt import InvalidSetting
 from errors.triton_system import TritonTokenizerError
+from runner.chat_template import ChatTemplate, load_chat_template
 from runner.settings import Settings
 
 _DEFAULT_ID = 2
@@ -35,24 +35,26 @@ class ModelFacts:
     max_sequence_length: int
     """Prompt and output together."""
     max_input_length: int
+    chat: ChatTemplate
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, special tokens as the tokenizer adds them."""
         if len(text) < _LONG_TEXT_CHARACTERS:
-            return self._encode(text)
-        return await asyncio.to_thread(self._encode, text)
+            return self._encode(text, adds_special_tokens)
+        return await asyncio.to_thread(self._encode, text, adds_special_tokens)
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, adds_special_tokens: bool) -> list[int]:
         # "fast" leaves out the offsets of the tokens, which nobody asks for.
-        ids: list[int] = self.tokenizer.encode_batch_fast([text])[0].ids
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
 
 def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     """Read them; settings win over what the engine directory says."""
     tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
-    config = _read_json(engine.path / "config.json")
-    end_ids = _end_ids(engine.path, config, tokenizer) if settings.end_id is None else (settings.end_id,)
+    config = read_json(engine.path / "config.json")
+    end_ids = _end_ids(engine.path, tokenizer) if settings.end_id is None else (settings.end_id,)
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
     max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
     return ModelFacts(
@@ -61,6 +63,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         pad_id=settings.pad_id if settings.pad_id is not None else _pad_id(config, end_ids),
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
+        chat=load_chat_template(engine.path, settings.chat_template),
     )
 
 
@@ -75,33 +78,12 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text())
-    except ValueError as exc:
-        raise EngineUnreadable(place=path, reason=f"it is not JSON ({exc})") from exc
-    return document if isinstance(document, dict) else {}
-
-
-def _end_ids(engine_dir: Path, config: dict[str, Any], tokenizer: Tokenizer) -> tuple[int, ...]:
-    for document in (_read_json(engine_dir / "generation_config.json"), config):
-        if ids := _as_ids(document.get("eos_token_id")):
-            return ids
-    token = _read_json(engine_dir / "tokenizer_config.json").get("eos_token")
-    text = token.get("content") if isinstance(token, dict) else token
-    token_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
-    return (_DEFAULT_ID,) if token_id is None else (token_id,)
-
-
-def _as_ids(value: object) -> tuple[int, ...]:
-    values = value if isinstance(value, list) else [value]
-    return tuple(each for each in values if isinstance(each, int))
+def _end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    return read_end_ids(engine_dir, tokenizer.token_to_id) or (_DEFAULT_ID,)
 
 
 def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
-    ids = _as_ids(config.get("pad_token_id"))
+    ids = as_ids(config.get("pad_token_id"))
     return ids[0] if ids else end_ids[0]
 
 

@@ -27,6 +27,7 @@ CPP_BACKEND = "tensorrtllm"
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
+_GUIDED = re.compile(r"^.* # guided\n", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
 
 _SLOT_PASS_THROUGH = [
@@ -68,6 +69,8 @@ _SLOT_PASS_THROUGH = [
     "cuda_graph_mode",
     "cuda_graph_cache_size",
     "speculative_decoding_fast_logits",
+    "guided_decoding_backend",
+    "xgrammar_tokenizer_info_path",
 ]
 
 _DEFAULTS: dict[str, dict[str, str]] = {
@@ -154,6 +157,9 @@ def render(
         template = (TEMPLATES / model / "config.pbtxt").read_text()
         if model == SLOT and is_cpp:
             template = _SLOT_ONLY.sub("", template)
+        # NOTE: without a backend for it, NVIDIA's drops what it is asked for; so Triton refuses it instead.
+        if is_cpp and not values[SLOT]["guided_decoding_backend"]:
+            template = _GUIDED.sub("", template)
         (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
         if model != "ensemble" and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))

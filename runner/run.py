@@ -13,10 +13,13 @@ import cog
 from cog import BaseRunner, ConcatenateIterator, Input
 
 from errors.base import CodedError
+from errors.chat import PromptOrMessages
+from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from runner.engines.messages import Guide
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
-from runner.prompt import format_prompt
+from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
 
@@ -53,7 +56,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     @cog.concurrent(max=64)  # type: ignore[untyped-decorator]
     async def run(
         self,
-        prompt: str = Input(description="Prompt to send to the model."),
+        prompt: str | None = Input(
+            description="Prompt to send to the model. Either this or messages.", default=None
+        ),
         system_prompt: str | None = Input(
             description="System prompt, put into the prompt template. Default: the server's SYSTEM_PROMPT.",
             default=None,
@@ -101,6 +106,15 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             min_length=1,
             default=None,
         ),
+        json_schema: str | None = Input(
+            description="JSON schema, as text, that the output follows, unless max_tokens cuts it short. "
+            '{"type": "object"} is any object.',
+            min_length=1,
+            default=None,
+        ),
+        regex: str | None = Input(
+            description="Regular expression that the whole output matches.", min_length=1, default=None
+        ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
@@ -108,16 +122,27 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         min_new_tokens: int | None = Input(
             description="Older name of min_tokens.", ge=-1, default=None, deprecated=True
         ),
+        messages: str | None = Input(
+            description="Chat instead of a prompt, for the model's chat template, as JSON: "
+            '[{"role": "user", "content": "..."}, ...].',
+            default=None,
+        ),
     ) -> ConcatenateIterator[str]:
         settings, arrived_s = self._settings, time.perf_counter()
         try:
-            text = format_prompt(
-                prompt_template or settings.prompt_template,
-                prompt=prompt,
-                system_prompt=settings.system_prompt if system_prompt is None else system_prompt,
-            )
+            if system_prompt is None:
+                system_prompt = settings.system_prompt
+            if messages:
+                _check_alone(prompt, prompt_template)
+                text = format_chat(self._service.model.chat, messages, system_prompt=system_prompt)
+            elif prompt is None:
+                raise PromptOrMessages(given="as there is neither")
+            else:
+                template = prompt_template or settings.prompt_template
+                text = format_prompt(template, prompt=prompt, system_prompt=system_prompt)
             request = GenerationRequest(
                 prompt=text,
+                adds_special_tokens=not messages,
                 # NOTE: to JSON's schemas 2.0 is an integer, and Cog hands it over as a float.
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
@@ -132,6 +157,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                     repetition_penalty=repetition_penalty,
                     seed=secrets.randbelow(_SEEDS) if seed is None else int(seed) % _SEEDS,
                 ),
+                guide=_guide(json_schema, regex),
             )
         except CodedError as exc:
             self._mailbox.post(partial(self._service.meter.refused, exc.code))
@@ -182,6 +208,16 @@ def _logged(request: GenerationRequest) -> Iterator[str]:
     yield f"Formatted prompt: {request.prompt}"
 
 
+def _check_alone(prompt: str | None, prompt_template: str | None) -> None:
+    """Raise for what can't stand beside messages."""
+    if prompt:
+        raise PromptOrMessages(given="not both")
+    if prompt_template:
+        raise InvalidInput(
+            name="prompt_template", expected="left out where there are messages", value=prompt_template
+        )
+
+
 def _max_tokens(max_tokens: int, max_new_tokens: int | None) -> int:
     if max_new_tokens is None or max_new_tokens == max_tokens:
         return max_tokens
@@ -196,6 +232,14 @@ def _min_tokens(min_tokens: int | None, min_new_tokens: int | None) -> int:
     if min_tokens is not None:
         raise InvalidArgumentMinTokens(min_tokens=min_tokens, min_new_tokens=min_new_tokens)
     return min_new_tokens
+
+
+def _guide(json_schema: str | None, regex: str | None) -> Guide | None:
+    if json_schema is not None and regex is not None:
+        raise InvalidInput(name="regex", expected="left out, because there is a json_schema", value=regex)
+    if json_schema is not None:
+        return Guide("json_schema", json_schema)
+    return None if regex is None else Guide("regex", regex)
 
 
 def _stop_sequences(text: str | None, settings: Settings) -> tuple[str, ...]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from engine.directory import Engine, load
 from engine.gpu import visible_gpus
@@ -16,6 +13,7 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.child_process import Log
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.logs import JSON, RequestLog, log_json, log_text
 from runner.meter import Meter, RequestMeter
@@ -23,11 +21,13 @@ from runner.metrics import TRITON_RESTARTS
 from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
+from runner.openai_server import OpenAIServer
+from runner.runtime_dir import make_runtime_dir, metrics_dir
 from runner.settings import Settings
 from runner.tracing import Tracing, open_tracing, triton_arguments
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
-from runner.triton_server import Log, TritonServer
+from runner.triton_server import TritonServer
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -49,6 +49,7 @@ class Service:
         self.client: TritonClient
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
+        self.openai: OpenAIServer | None = None
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -61,6 +62,8 @@ class Service:
             await self._test()
             self._open_meter()
             self._tracing = open_tracing(self._settings, self._model_name())
+            if self.openai is not None:
+                await self.openai.wait_ready()
         except BaseException:
             await self.close()
             raise
@@ -147,6 +150,8 @@ class Service:
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
         )
+        clear_folder(metrics_dir(settings.triton_http_port))
+        await self._start_openai()
         ports = settings.triton_ports
         num_ranks = manifest.world_size if self._is_cpp else 1
         self.triton = TritonServer(
@@ -162,9 +167,18 @@ class Service:
     def _open_meter(self) -> None:
         """From now on what is counted can be read: our own test is nobody's request."""
         folder = metrics_dir(self._settings.triton_http_port)
-        clear_folder(folder)
         self.meter = Meter("cog", folder)
         self._exits.callback(self.meter.close)
+
+    async def _start_openai(self) -> None:
+        """Before Triton, which takes longer to start."""
+        if not self._settings.openai_port:
+            return
+        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
+        server = OpenAIServer(settings, is_slot_ours=not self._is_cpp, log=self._log)
+        await server.start()
+        self._exits.push_async_callback(server.stop)
+        self.openai = server
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""
@@ -189,25 +203,3 @@ class Service:
         self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")
         for warning in self.engine.warnings:
             self._log(f"warning: {warning}")
-
-
-def runtime_dir(http_port: int) -> Path:
-    """The folder for what is made at start, one per port and user: used again, so nothing piles up."""
-    return Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}" / str(http_port)
-
-
-def metrics_dir(http_port: int) -> Path:
-    """Where the processes of the runner whose Triton has that port count; see ``runner.meter``."""
-    return runtime_dir(http_port) / "metrics"
-
-
-def make_runtime_dir(http_port: int) -> Path:
-    path = runtime_dir(http_port)
-    parent = path.parent
-    parent.mkdir(mode=0o700, exist_ok=True)
-    if parent.stat().st_uid != os.getuid():
-        raise InvalidSetting(
-            name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
-        )
-    path.mkdir(exist_ok=True)
-    return path

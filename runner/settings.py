@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.base import CodedError
@@ -54,6 +54,15 @@ class Settings(BaseModel):
     otlp_protocol: str = "http/protobuf"
     is_telemetry_disabled: bool = False
     service_name: str = "cog-triton"
+    chat_template: Path | None = None
+    openai_host: str = "0.0.0.0"  # noqa: S104 - as triton_host
+    openai_port: int = 9000
+    openai_models: tuple[str, ...] = ()
+    openai_api_keys: tuple[str, ...] = Field(default=(), repr=False)
+    openai_cors_origins: tuple[str, ...] = ()
+    openai_max_requests: int = 1024
+    openai_max_body_bytes: int = 8 << 20
+    openai_timeout_s: float = 3600.0
     engine_python: str
     server: ServerArguments = {}
 
@@ -100,6 +109,25 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise ValueError("a port, 1 to 65535")
     return int(text)
+
+
+def _port_or_none(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return _port(text)
+    except ValueError:
+        raise ValueError("a port, 1 to 65535, or 0 for none") from None
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise ValueError("a file that exists")
+    return Path(text)
 
 
 def _boolean(text: str) -> bool:
@@ -204,6 +232,36 @@ VARIABLES = (
     Variable("OTEL_SDK_DISABLED", "is_telemetry_disabled", _boolean, "no traces, whatever else is set"),
     Variable(
         "OTEL_SERVICE_NAME", "service_name", str, "service.name of the traces; Triton's has -triton after it"
+    ),
+    Variable(
+        "CHAT_TEMPLATE", "chat_template", _file, "file of the chat template (Jinja); else the tokenizer's own"
+    ),
+    Variable("OPENAI_HOST", "openai_host", str, "address that the OpenAI-compatible API listens on"),
+    Variable("OPENAI_PORT", "openai_port", _port_or_none, "port of that API; 0 for none"),
+    Variable(
+        "OPENAI_MODELS",
+        "openai_models",
+        _list,
+        "names of the model there, by commas; else where it came from, else its engine's kind",
+    ),
+    Variable("OPENAI_API_KEYS", "openai_api_keys", _list, "keys it wants one of, by commas; else none"),
+    Variable(
+        "OPENAI_CORS_ORIGINS",
+        "openai_cors_origins",
+        _list,
+        "origins of web pages that may ask it, by commas; * for all",
+    ),
+    Variable(
+        "OPENAI_MAX_REQUESTS",
+        "openai_max_requests",
+        _at_least(int, 1),
+        "most texts it generates at once; a request for more gets 429",
+    ),
+    Variable(
+        "OPENAI_MAX_BODY_BYTES", "openai_max_body_bytes", _at_least(int, 1), "most bytes of a request to it"
+    ),
+    Variable(
+        "OPENAI_TIMEOUT", "openai_timeout_s", _at_least(float, 0.001), "seconds that a request to it may take"
     ),
 )
 """Every environment variable of the runner, once; the README's table is made of them."""

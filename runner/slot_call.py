@@ -14,12 +14,15 @@ import triton_python_backend_utils as pb_utils
 
 from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
+from runner.engines.messages import TokenLogProb
 from runner.relay import End, Stream
 from runner.slot_phases import PhaseTimes
 from runner.slot_request import SlotRequest
 
 _NO_TOKEN = -1
 """Fills the shorter beams' rows, as NVIDIA's backend does."""
+_LEAST_LOG_PROB = -9999.0
+"""For what can't be: JSON has no infinity."""
 
 
 Place = tuple[int, int]
@@ -109,14 +112,27 @@ class Call:
 class LogProbs:
     """Of the tokens of one response, and the sum of all so far."""
 
-    values: list[float]
+    values: list[TokenLogProb]
     total: float
+    num_top: int
 
     def outputs(self) -> list[Any]:
-        return [
-            pb_utils.Tensor("output_log_probs", np.array([[self.values]], dtype=np.float32)),
+        values = [max(each.value, _LEAST_LOG_PROB) for each in self.values]
+        outputs = [
+            pb_utils.Tensor("output_log_probs", np.array([[values]], dtype=np.float32)),
             pb_utils.Tensor("cum_log_probs", np.array([[self.total]], dtype=np.float32)),
         ]
+        return outputs + self._top_outputs() if self.num_top else outputs
+
+    def _top_outputs(self) -> list[Any]:
+        """[1, tokens, num_top] each; where an engine has fewer, -1 fills up."""
+        shape = (1, len(self.values), self.num_top)
+        ids, values = np.full(shape, _NO_TOKEN, np.int32), np.full(shape, _LEAST_LOG_PROB, np.float32)
+        for place, each in enumerate(self.values):
+            for rank, (token, value) in enumerate(each.top[: self.num_top]):
+                ids[0, place, rank] = token
+                values[0, place, rank] = max(value, _LEAST_LOG_PROB)
+        return [pb_utils.Tensor("top_log_prob_ids", ids), pb_utils.Tensor("top_log_probs", values)]
 
 
 class Generation:
@@ -154,7 +170,7 @@ class Generation:
         self.is_cancelled = False
         self.beams: list[list[int]] = []
         """Of a beam search: set before its end is fed."""
-        self.log_probs: list[float] = []
+        self.log_probs: list[TokenLogProb] = []
         """Of tokens not sent yet, where the request wants them."""
         self.total_log_prob = 0.0
 
@@ -179,8 +195,8 @@ class Generation:
             return None
         values = self.log_probs[:count]
         del self.log_probs[:count]
-        self.total_log_prob += sum(values)
-        return LogProbs(values, self.total_log_prob)
+        self.total_log_prob += sum(each.value for each in values)
+        return LogProbs(values, self.total_log_prob, self.request.submit.num_top_log_probs)
 
     def _times_ns(self) -> dict[str, int]:
         return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}

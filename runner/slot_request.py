@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import Ready, Sampling, Submit, Tensor
+from runner.engines.capabilities import honours
+from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Sampling, Submit, Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
@@ -73,8 +74,16 @@ _HONOURED: dict[str, frozenset[str]] = {
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
-_ENGINES_WITH_ADAPTERS = ("vllm",)
-_ENGINES_WITH_LOG_PROBS = ("vllm",)
+_GUIDE_TYPES: dict[str, GuideType] = {name: name for name in GUIDE_TYPES}
+_GUIDE_REMEDIES = {
+    "tensorrt_llm": "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration",
+    "transformers": "its tokenizer.json is missing or not understood: the engine's log tells",
+    "vllm": "its tokenizer.json is missing or not understood: the engine's log tells",
+}
+"""Where an engine of this kind could follow guides, but this one can't."""
+_ENGINES_WITH_GUIDED_LENGTHS = ("transformers",)
+"""The others would be left without any token where the guide asks for the end and min_length forbids it."""
+_MOST_TOP_LOG_PROBS = 20
 _GREEDY_TOP_K = 1
 _MAX_SEQUENCES = 256
 _SEEDS = 1 << 64
@@ -139,6 +148,10 @@ class Row:
             raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
         return float(value)
 
+    def array(self, name: str) -> list[Any]:
+        """Its values, as Python numbers; none where there is no such tensor."""
+        return self._tensors[name][self._index].reshape(-1).tolist() if name in self._tensors else []
+
     def text(self, name: str) -> str | None:
         """A text of UTF-8; None where there is none or it is empty."""
         if name not in self._tensors:
@@ -201,7 +214,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         request_id=0,
         input_ids=input_ids,
         max_tokens=max_tokens,
-        sampling=_sampling(row),
+        sampling=_sampling(row, ready.engine_kind),
         min_tokens=min(row.integer("min_length", "min_tokens", default=0, minimum=0), max_tokens),
         # NVIDIA's clients send another model's id if not told better: no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
@@ -212,7 +225,11 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         tensors=row.tensors(_ENGINE_TENSORS),
         lora_name=_lora_name(row, ready.engine_kind),
         wants_log_probs=_wants_log_probs(row, ready.engine_kind),
+        guide=_guide(row, ready),
+        num_top_log_probs=_num_top_log_probs(row),
     )
+    if submit.guide is not None:
+        _refuse_beside_guide(submit, ready.engine_kind)
     excludes = row.scalar("exclude_input_in_output")
     is_streaming = bool(row.scalar("streaming"))
     if is_streaming and submit.sampling.beam_width > 1:
@@ -262,7 +279,7 @@ def _check_ids(name: str, ids: npt.NDArray[Any], vocab_size: int) -> None:
         raise InvalidTensor(name=name, expected=f"within 0..{vocab_size - 1}", value=int(wrong[0]))
 
 
-def _sampling(row: Row) -> Sampling:
+def _sampling(row: Row, engine_kind: str) -> Sampling:
     top_k = row.integer("runtime_top_k", default=0, minimum=0)
     top_p = row.number("runtime_top_p", default=0.0)
     if top_p > 1:
@@ -280,6 +297,8 @@ def _sampling(row: Row) -> Sampling:
         frequency_penalty=row.number("frequency_penalty", default=0.0),
         length_penalty=row.number("len_penalty", default=1.0),
         seed=None if seed is None else int(seed),
+        min_p=_min_p(row, engine_kind),
+        logit_bias=_logit_bias(row, engine_kind),
         top_p_min=row.scalar("runtime_top_p_min"),
         top_p_decay=row.scalar("runtime_top_p_decay"),
         top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
@@ -291,16 +310,80 @@ def _sampling(row: Row) -> Sampling:
 
 def _wants_log_probs(row: Row, engine_kind: str) -> bool:
     wanted = bool(row.scalar("return_log_probs"))
-    if wanted and engine_kind not in _ENGINES_WITH_LOG_PROBS:
+    if wanted and not honours(engine_kind, "log_probs"):
         raise _unsupported("return_log_probs", wanted, engine_kind)
     return wanted
 
 
+def _num_top_log_probs(row: Row) -> int:
+    count = row.integer("num_top_log_probs", default=0, minimum=0)
+    if count > _MOST_TOP_LOG_PROBS:
+        raise InvalidTensor(name="num_top_log_probs", expected=f"at most {_MOST_TOP_LOG_PROBS}", value=count)
+    if count and not row.scalar("return_log_probs"):
+        raise InvalidTensor(name="num_top_log_probs", expected="sent with return_log_probs=true", value=count)
+    return count
+
+
+def _min_p(row: Row, engine_kind: str) -> float:
+    min_p = row.number("min_p", default=0.0, minimum=0.0)
+    if min_p > 1:
+        raise InvalidTensor(name="min_p", expected="at most 1", value=min_p)
+    if min_p and not honours(engine_kind, "min_p"):
+        raise _unsupported("min_p", min_p, engine_kind)
+    return min_p
+
+
+def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
+    """Of two tensors of one length: token ids, and what is added to their scores."""
+    ids, values = row.array("logit_bias_ids"), row.array("logit_bias_values")
+    if len(ids) != len(values):
+        expected = f"as many as logit_bias_ids ({len(ids)})"
+        raise InvalidTensor(name="logit_bias_values", expected=expected, value=len(values))
+    if ids and not honours(engine_kind, "logit_bias"):
+        raise _unsupported("logit_bias_ids", ids, engine_kind)
+    return dict(zip(ids, values, strict=True))
+
+
 def _lora_name(row: Row, engine_kind: str) -> str | None:
     name = row.text("lora_name")
-    if name is not None and engine_kind not in _ENGINES_WITH_ADAPTERS:
+    if name is not None and not honours(engine_kind, "lora_name"):
         raise _unsupported("lora_name", name, engine_kind)
     return name
+
+
+def _guide(row: Row, ready: Ready) -> Guide | None:
+    name, text = row.text("guided_decoding_guide_type"), row.text("guided_decoding_guide")
+    if name is None:
+        if text is not None:
+            expected = f"one of {', '.join(GUIDE_TYPES)}, because there is a guided_decoding_guide"
+            raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
+        return None
+    if name not in _GUIDE_TYPES:
+        expected = f"one of {', '.join(GUIDE_TYPES)}"
+        raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
+    kind = ready.engine_kind
+    if name not in ready.guide_types:
+        remedy = _GUIDE_REMEDIES.get(kind, _NO_ENGINE_REMEDY)
+        raise UnsupportedArgument(
+            name="guided_decoding_guide_type", value=name, engine_kind=kind, remedy=remedy
+        )
+    if (text is None) != (name == "json"):
+        expected = "left out with guided_decoding_guide_type json" if text else f"given, with the {name}"
+        raise InvalidTensor(name="guided_decoding_guide", expected=expected, value=text)
+    return Guide(_GUIDE_TYPES[name], text or "")
+
+
+def _refuse_beside_guide(submit: Submit, engine_kind: str) -> None:
+    if submit.sampling.beam_width > 1:
+        remedy = "a beam search can't follow a guide: leave one of the two out"
+        raise UnsupportedArgument(
+            name="beam_width", value=submit.sampling.beam_width, engine_kind=engine_kind, remedy=remedy
+        )
+    if submit.min_tokens and engine_kind not in _ENGINES_WITH_GUIDED_LENGTHS:
+        remedy = "beside a guide, which says where the output may end, leave it out"
+        raise UnsupportedArgument(
+            name="min_length", value=submit.min_tokens, engine_kind=engine_kind, remedy=remedy
+        )
 
 
 def _positive(row: Row, name: str) -> float:

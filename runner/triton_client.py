@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,7 +25,10 @@ from errors.triton_system import (
     TritonUnavailable,
     TritonUnknownError,
 )
+from runner.engines.messages import TokenLogProb
 from runner.triton_connection import Connection, ConnectionPool
+
+N = TypeVar("N", int, float)
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
 _EVENT_PREFIX = b"data:"
@@ -41,6 +44,9 @@ class Event(msgspec.Struct):
 
     output_ids: int | list[int] | None = None
     finish_reason: str | None = None
+    output_log_probs: float | list[float] | None = None
+    top_log_prob_ids: int | list[int] | None = None
+    top_log_probs: float | list[float] | None = None
     arrival_time_ns: int | None = None
     last_token_time_ns: int | None = None
     error: str | None = None
@@ -49,6 +55,15 @@ class Event(msgspec.Struct):
     def tokens(self) -> list[int]:
         # Triton writes a tensor of one element as a bare number.
         return [self.output_ids] if isinstance(self.output_ids, int) else self.output_ids or []
+
+    def log_probs(self, num_top: int) -> list[TokenLogProb]:
+        """One for each of ``tokens``, with ``num_top`` of the likeliest, or fewer where there are no more."""
+        values = _as_list(self.output_log_probs)
+        top = list(zip(_as_list(self.top_log_prob_ids), _as_list(self.top_log_probs), strict=True))
+        return [
+            TokenLogProb(value, [each for each in top[at * num_top : (at + 1) * num_top] if each[0] >= 0])
+            for at, value in enumerate(values)
+        ]
 
 
 class TritonClient:
@@ -131,6 +146,11 @@ class TritonClient:
         if event.output_ids is None:
             raise TritonMalformedEvent(event=_quote(data))
         return event
+
+
+def _as_list(value: N | list[N] | None) -> list[N]:
+    """NOTE: see ``Event.tokens``."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 async def _read_all(connection: Connection) -> bytes:

@@ -33,15 +33,16 @@ class TritonPorts:
 
     @property
     def http_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.http}"
+        return local_url(self.host, self.http)
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.metrics}/metrics"
+        return f"{local_url(self.host, self.metrics)}/metrics"
 
-    @property
-    def _reachable_host(self) -> str:
-        return "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host  # noqa: S104
+
+def local_url(host: str, port: int) -> str:
+    """How this machine reaches what listens there."""
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
 
 
 def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:

@@ -7,10 +7,9 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +18,7 @@ from engine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
+from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.model_repository import SLOT
 from runner.triton_install import TritonInstall
 from runner.triton_ports import TritonPorts
@@ -26,7 +26,6 @@ from runner.triton_stubs import has_ended, stubs_of
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
-_END_POLL_S = 0.02
 _SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
@@ -36,12 +35,6 @@ _LOG_LINES = 200
 _TOLD_ERROR_LINES = 3
 _TOLD_LINES = 15
 _ERROR_LINE = re.compile(r"E\d{4} |error:")
-
-Log = Callable[[str], None]
-"""Takes a line for the operator."""
-
-_EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
-
 
 _WHOEVER = 0
 """The parent's process id of a rank: mpirun's, which nobody knows before."""
@@ -123,11 +116,11 @@ class TritonServer:
         the only model that they load, until rank 0 ends. So they never become ready.
         """
         if self._num_ranks == 1:
-            return [*_with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
-        command = [*_with_parent(os.getpid()), *mpirun()]
+            return [*with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
+        command = [*with_parent(os.getpid()), *mpirun()]
         for rank in range(self._num_ranks):
             command += [":"] if rank else []
-            command += ["-n", "1", *_with_parent(_WHOEVER)]
+            command += ["-n", "1", *with_parent(_WHOEVER)]
             command += self._triton_command(f"{self._shm_prefix}{rank}_")
             command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
         return command
@@ -160,7 +153,7 @@ class TritonServer:
             while not await self._is_ready(session):
                 if process.returncode is not None:
                     await self._drain_log()
-                    raise self._start_failed(f"it ended ({_exit_reason(process.returncode)})")
+                    raise self._start_failed(f"it ended ({exit_reason(process.returncode)})")
                 if time.monotonic() > deadline_s:
                     raise self._start_failed(f"not within {self._start_timeout_s:g} s")
                 await asyncio.sleep(_READY_POLL_S)
@@ -188,8 +181,8 @@ class TritonServer:
         while True:
             assert self._process is not None
             code = await self._end_of_triton_or_stub(self._process)
-            self.down_reason = f"it ended ({_exit_reason(code)})"
-            self._log(f"Triton ended ({_exit_reason(code)}); it is started again")
+            self.down_reason = f"it ended ({exit_reason(code)})"
+            self._log(f"Triton ended ({exit_reason(code)}); it is started again")
             await self._end_process()
             await self._restart()
 
@@ -201,8 +194,8 @@ class TritonServer:
         if process.returncode is None:
             self.down_reason = "a process of its Python models ended"
             self._log(f"{self.down_reason}: Triton can't go on without it and is killed")
-            _signal_group(process, signal.SIGKILL)
-        return await _end_of(process)
+            signal_group(process, signal.SIGKILL)
+        return await end_of(process)
 
     async def _restart(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
@@ -223,13 +216,13 @@ class TritonServer:
         process = self._process
         if process is None:
             return
-        _signal_group(process, signal.SIGTERM)
+        signal_group(process, signal.SIGTERM)
         try:
-            await asyncio.wait_for(_end_of(process), _STOP_GRACE_S)
+            await asyncio.wait_for(end_of(process), _STOP_GRACE_S)
         except asyncio.TimeoutError:
             self._log(f"Triton did not end within {_STOP_GRACE_S:g} s and is killed")
-        _signal_group(process, signal.SIGKILL)
-        await _end_of(process)
+        signal_group(process, signal.SIGKILL)
+        await end_of(process)
         await self._drain_log()
         self._remove_shared_memory()
 
@@ -240,7 +233,7 @@ class TritonServer:
 
     async def _forward_log(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        async for line in _lines(process.stdout):
+        async for line in lines(process.stdout):
             self._log_tail.append(line)
             self._log(f"triton: {line}")
 
@@ -249,46 +242,3 @@ class TritonServer:
             # A grandchild that holds the pipe must not hold us.
             await asyncio.wait([self._log_task], timeout=1.0)
             self._log_task.cancel()
-
-
-def _with_parent(parent_pid: int) -> list[str]:
-    """What to put before a command that must not outlive its parent."""
-    # -I: neither our working folder nor PYTHONPATH matter to this script.
-    return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of a log; one longer than the reader's limit comes in pieces."""
-    buffer = b""
-    while data := await stream.read(1 << 16):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-        if len(buffer) > 1 << 16:
-            yield buffer.decode(errors="replace")
-            buffer = b""
-    if buffer:
-        yield buffer.decode(errors="replace")
-
-
-def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signal Triton and its stubs; just started, it may not lead its group yet."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-
-async def _end_of(process: asyncio.subprocess.Process) -> int:
-    """Its exit code, once it has ended.
-
-    NOTE: asyncio's own ``wait`` waits for its pipes, too, which a stub that outlives Triton keeps open.
-    """
-    while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
-        await asyncio.sleep(_END_POLL_S)
-    return process.returncode
-
-
-def _exit_reason(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

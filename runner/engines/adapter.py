@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from runner.engines.messages import FinishReason, Ready, Statistics, Submit
+from runner.engines.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
 
 
 class Sink(Protocol):
@@ -14,7 +14,7 @@ class Sink(Protocol):
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
 
-    def log_probs(self, new: Iterable[tuple[int, list[float]]]) -> None:
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         """For requests that want them: a value for each of the tokens that ``tokens`` gets next."""
 
     def finished(

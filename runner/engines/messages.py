@@ -34,6 +34,10 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p_decay: float | None = None
     top_p_reset_ids: int | None = None
     """The token that sets top-p back to what it was."""
+    min_p: float = 0.0
+    """Tokens with less than this share of the likeliest one's probability are left out; 0: off."""
+    logit_bias: dict[int, float] = {}
+    """Added to the scores of these tokens, before all else."""
     beam_width: int = 1
     """Above 1: beam search, whose sequences come with ``Finished`` alone."""
     beam_search_diversity_rate: float | None = None
@@ -50,6 +54,22 @@ class Tensor(msgspec.Struct, frozen=True):
     dtype: str
     shape: list[int]
     data: bytes
+
+
+GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
+"""NVIDIA's names. ``json``: any object or array; ``ebnf_grammar``: GBNF, as llama.cpp and XGrammar do."""
+GUIDE_TYPES: tuple[GuideType, ...] = ("json", "json_schema", "regex", "ebnf_grammar")
+
+ANY_JSON = '{"type": ["object", "array"]}'
+"""The schema of a guide of type ``json``."""
+
+
+class Guide(msgspec.Struct, frozen=True):
+    """What the whole output must follow."""
+
+    type: GuideType
+    text: str = ""
+    """The schema, regular expression or grammar; empty for ``json``."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -75,6 +95,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """An adapter that the engine carries; None: the model alone."""
     wants_log_probs: bool = False
     """Send the logarithm of each output token's probability as well."""
+    guide: Guide | None = None
+    num_top_log_probs: int = 0
+    """With these: those of so many of the likeliest tokens at its place."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -90,6 +113,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     vocab_size: int
     max_sequence_length: int
     max_batch_size: int
+    guide_types: tuple[GuideType, ...] = ()
+    """The guides it can follow."""
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):
@@ -105,10 +130,18 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     """(request id, tokens) pairs."""
 
 
-class LogProbs(msgspec.Struct, frozen=True, tag=True):
-    """Natural logarithms of the probabilities of output tokens; sent before the ``Tokens`` with these."""
+class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithm of a token's probability by the model, before anything that the request asks for."""
 
-    new: list[tuple[int, list[float]]]
+    value: float
+    top: list[tuple[int, float]] = []
+    """(token, value) of the likeliest at its place, most likely first."""
+
+
+class LogProbs(msgspec.Struct, frozen=True, tag=True):
+    """Of output tokens; sent before the ``Tokens`` with these."""
+
+    new: list[tuple[int, list[TokenLogProb]]]
     """(request id, a value for each of the tokens that follow) pairs."""
 
 

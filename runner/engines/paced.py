@@ -19,7 +19,7 @@ from pathlib import Path
 from errors.prompt import InvalidSetting
 from errors.triton_system import EngineStartFailed
 from runner.engines.adapter import Sink
-from runner.engines.messages import Ready, Statistics, Submit
+from runner.engines.messages import Ready, Statistics, Submit, TokenLogProb
 
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
@@ -27,12 +27,13 @@ _UNPACED_STEP_TOKENS = 32
 
 
 class _Sequence:
-    __slots__ = ("cancelled", "due_s", "ids", "request_id", "rest_tokens")
+    __slots__ = ("cancelled", "due_s", "ids", "num_top_log_probs", "request_id", "rest_tokens")
 
     def __init__(self, request: Submit, due_s: float) -> None:
         self.request_id = request.request_id
         self.ids = itertools.cycle(request.input_ids)
         self.rest_tokens = request.max_tokens
+        self.num_top_log_probs = request.num_top_log_probs if request.wants_log_probs else None
         self.due_s = due_s
         self.cancelled = False
 
@@ -107,7 +108,10 @@ class PacedEngine:
     def _step(self) -> None:
         """Emit the next tokens of every sequence that is due. Called with the lock held."""
         due = self._take_due() if self._interval_s else list(self._running.values())
-        self._sink.tokens([(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due])
+        new = [(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due]
+        if log_probs := _log_probs(due, new):
+            self._sink.log_probs(log_probs)
+        self._sink.tokens(new)
         for sequence in due:
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
@@ -127,6 +131,17 @@ class PacedEngine:
 
     def _queue(self, sequence: _Sequence) -> None:
         heapq.heappush(self._due, (sequence.due_s, sequence.request_id, sequence))
+
+
+def _log_probs(
+    sequences: list[_Sequence], new: list[tuple[int, list[int]]]
+) -> list[tuple[int, list[TokenLogProb]]]:
+    """Every token is certain here: a probability of 1."""
+    return [
+        (request_id, [TokenLogProb(0.0, [(token, 0.0)][: sequence.num_top_log_probs]) for token in tokens])
+        for sequence, (request_id, tokens) in zip(sequences, new, strict=True)
+        if sequence.num_top_log_probs is not None
+    ]
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:

@@ -19,7 +19,8 @@ from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
 from errors.base import CodedError
 from errors.triton_system import EngineStartFailed
 from runner.engines.adapter import Sink
-from runner.engines.messages import FinishReason, Ready, Statistics, Submit
+from runner.engines.messages import GUIDE_TYPES, FinishReason, Ready, Statistics, Submit
+from runner.engines.tensorrt_llm_guides import guided_decoding_config
 from runner.engines.tensorrt_llm_requests import check, coded, executor_request, is_device_lost, sentence
 from runner.engines.tensorrt_llm_settings import Options, executor_config, is_chunked, parse_options
 from runner.engines.tensorrt_llm_statistics import IDLE, gauges
@@ -193,6 +194,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLl
         vocab_size=compiled.vocab_size,
         max_sequence_length=compiled.max_seq_len,
         max_batch_size=compiled.max_batch_size,
+        guide_types=GUIDE_TYPES if "guided_decoding_backend" in parsed else (),
     )
     limits = _Limits(
         compiled.prompt_limit(is_chunked=is_chunked(parsed, compiled)), parsed.get("max_beam_width", 1)
@@ -206,6 +208,8 @@ def open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) 
         from tensorrt_llm.bindings import executor as bindings
 
         config = executor_config(bindings, options, compiled)
+        if "guided_decoding_backend" in options:
+            config.guided_decoding_config = guided_decoding_config(bindings, engine_dir)
         model = bindings.Executor(str(engine_dir), bindings.ModelType.DECODER_ONLY, config)
     except CodedError:
         raise

@@ -16,6 +16,7 @@ from errors.prompt import PromptTooLong
 from errors.tensorrt_llm import QueueFull, RequestRefused
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from runner.engines.messages import Ready, Sampling, Submit, Tensor
+from runner.engines.tensorrt_llm_guides import guided_decoding_params
 
 _SEED_BITS = 64
 _NO_END = -1
@@ -68,6 +69,7 @@ def executor_request(bindings: Any, request: Submit) -> Any:
         pad_id=request.pad_id,
         bad_words=request.bad_words or None,
         stop_words=request.stop_words or None,
+        guided_decoding_params=request.guide and guided_decoding_params(bindings, request.guide),
         **_tensor_arguments(bindings, request),
     )
 

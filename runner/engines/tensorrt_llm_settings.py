@@ -117,6 +117,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "iter_stats_max_iterations": _integer(1),
     "request_stats_max_iterations": _integer(0),
     "speculative_decoding_fast_logits": _switch,
+    "guided_decoding_backend": _one_of({"xgrammar": "XGRAMMAR"}),
 }
 
 _FOR_OTHERS = {

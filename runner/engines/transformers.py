@@ -7,10 +7,13 @@ language model the library can batch; its weights lie in the engine directory as
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -19,7 +22,8 @@ from errors.base import CodedError
 from errors.triton_system import EngineStartFailed
 from runner.engines import transformers_attention, transformers_gpu_attention
 from runner.engines.adapter import Sink
-from runner.engines.messages import Ready, Statistics, Submit
+from runner.engines.guides import Follower, GuideCompiler, open_guides
+from runner.engines.messages import GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers_batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
 from runner.engines.transformers_sequence import Sequence, check
 from runner.engines.transformers_settings import Options, batching_config
@@ -34,10 +38,14 @@ _ONE_THREAD_WEIGHT_BYTES = 32 << 20
 class TransformersEngine:
     """A loaded model and its batch. See ``runner.engines.adapter.Engine``."""
 
-    def __init__(self, batching: Batching, sink: Sink, ready: Ready) -> None:
+    def __init__(self, batching: Batching, sink: Sink, ready: Ready, guides: GuideCompiler | None) -> None:
         self._batching = batching
         self._sink = sink
         self._ready = ready
+        self._guides = guides
+        self._compiling: set[int] = set()
+        """Requests whose guide is not ready yet."""
+        self._lock = threading.Lock()
 
     @property
     def ready(self) -> Ready:
@@ -48,14 +56,36 @@ class TransformersEngine:
             check(request, self._ready)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
-        else:
+            return
+        if request.guide is None:
             self._batching.submit(Sequence(request))
+        else:
+            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            self._compiling.add(request.request_id)
+            self._guides.submit(request.guide, partial(self._submit_guided, request))
+
+    def _submit_guided(self, request: Submit, answer: Follower | CodedError) -> None:
+        """Called when the request's guide is compiled, or can't be."""
+        with self._lock:
+            is_wanted = request.request_id in self._compiling
+            self._compiling.discard(request.request_id)
+            if is_wanted and isinstance(answer, Follower):
+                self._batching.submit(Sequence(request, answer))
+        if not is_wanted:
+            self._sink.finished(request.request_id, "cancelled")
+        elif isinstance(answer, CodedError):
+            self._sink.failed(request.request_id, answer)
 
     def cancel(self, request_id: int) -> None:
+        with self._lock:
+            if request_id in self._compiling:
+                self._compiling.discard(request_id)
+                return
         self._batching.cancel(request_id)
 
     def statistics(self) -> Statistics:
         active, queued = self._batching.counts()
+        queued += len(self._compiling)
         return Statistics(active=active, queued=queued, cache_used=self._batching.cache_used())
 
     def close(self) -> None:
@@ -72,10 +102,14 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Transforme
     # NOTE: in a thread that ends before the loop begins. Each thread that computes gets OpenMP workers of
     # its own; with more of them than cores, OpenMP puts them to sleep at every step: on two cores that took
     # 5.1 ms where one set of workers took 2.2 ms. Those of this thread go with it.
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="load") as loader:
-        batching, ready = loader.submit(_load, engine_dir, sink, parsed).result()
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load") as loader:
+        loading = loader.submit(_load, engine_dir, sink, parsed)
+        guides = loader.submit(open_guides, engine_dir).result()
+        batching, ready = loading.result()
+    if guides is not None:
+        ready = msgspec.structs.replace(ready, guide_types=GUIDE_TYPES)
     batching.start()
-    return TransformersEngine(batching, sink, ready)
+    return TransformersEngine(batching, sink, ready, guides)
 
 
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:

@@ -28,6 +28,7 @@ from transformers.generation.continuous_batching.model_runner import infer_max_s
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
+from errors.base import CodedError
 from errors.triton_system import EngineCrashed
 from runner.engines.adapter import Sink
 from runner.engines.transformers_runner import ChoosingRunner
@@ -59,20 +60,27 @@ class RunningSequences(dict[str, Sequence]):
         """Report one step. Returns the ids of sequences that ended though the library would go on."""
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
-            sequence.append(output.generated_tokens[-1])
-        self._sink.tokens([(sequence.request.request_id, sequence.tokens[-1:]) for _, sequence in stepped])
+            _append(sequence, output.generated_tokens[-1])
+        sound = [sequence for _, sequence in stepped if sequence.error is None]
+        wanting = [sequence for sequence in sound if sequence.log_probs]
+        if wanting:
+            # Each has that of the token which is delivered now.
+            self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
+        self._sink.tokens([(each.request.request_id, each.tokens[-1:]) for each in sound])
         unfinished = []
         for output, sequence in stepped:
             if output.is_finished():
                 self.end(output.request_id)
-            elif sequence.finish_reason:
+            elif sequence.finish_reason or sequence.error:
                 unfinished.append(output.request_id)
         return unfinished
 
     def end(self, key: str) -> None:
         """Report a sequence that holds nothing any more."""
         sequence = self.pop(key, None)
-        if sequence:
+        if sequence and sequence.error:
+            self._sink.failed(sequence.request.request_id, sequence.error)
+        elif sequence:
             self._sink.finished(sequence.request.request_id, sequence.finish_reason or "cancelled")
 
     def fail(self, key: str, error: Exception) -> None:
@@ -86,6 +94,14 @@ class RunningSequences(dict[str, Sequence]):
         for key in list(self):
             self.fail(key, EngineCrashed(engine_kind=ENGINE_KIND, reason=reason))
         self._sink.broken(error)
+
+
+def _append(sequence: Sequence, token: int) -> None:
+    try:
+        if sequence.error is None:
+            sequence.append(token)
+    except CodedError as error:
+        sequence.error = error
 
 
 class _Router(OutputRouter):  # type: ignore[misc]

@@ -21,7 +21,8 @@ import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
-from runner.engines.messages import Sampling
+from errors.base import CodedError
+from runner.engines.messages import Sampling, TokenLogProb
 from runner.engines.transformers_sequence import Sequence
 
 _MASK_64 = (1 << 64) - 1
@@ -78,26 +79,52 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         return any(
             not sequence.request.sampling.is_greedy
             or _has_penalties(sequence.request.sampling)
+            or sequence.follower is not None
+            or sequence.request.sampling.logit_bias
+            or sequence.request.wants_log_probs
             or sequence.forbidden()
             for sequence in self._rows
         )
 
     def choose(self, scores: torch.Tensor) -> torch.Tensor:
         """``scores``, changed so that each row's largest is its token."""
+        seen = {
+            row: scores[row].log_softmax(-1)
+            for row, sequence in enumerate(self._rows)
+            if sequence.request.wants_log_probs
+        }
         for row, sequence in enumerate(self._rows):
+            _bias(scores[row], sequence.request.sampling.logit_bias)
             if _has_penalties(sequence.request.sampling):
                 self._penalize(scores[row], sequence)
-        _forbid(scores, [sequence.forbidden() for sequence in self._rows])
+            if sequence.follower is not None:
+                _guide(scores[row], sequence)
+        _forbid(scores, [[] if sequence.follower else sequence.forbidden() for sequence in self._rows])
         rows = [row for row, sequence in enumerate(self._rows) if not sequence.request.sampling.is_greedy]
         if rows:
             tokens = draw(scores[rows], [self._rows[row] for row in rows])
             scores[rows, tokens] = torch.inf
+        for row, log_probs in seen.items():
+            sequence = self._rows[row]
+            token = int(scores[row].argmax())
+            sequence.log_probs.append(_log_prob(log_probs, token, sequence.request.num_top_log_probs))
         return scores
 
     def _penalize(self, scores: torch.Tensor, sequence: Sequence) -> None:
         if sequence not in self._occurrences:
             self._occurrences[sequence] = _Occurrences(sequence, scores)
         self._occurrences[sequence].penalize(scores, sequence)
+
+
+def _bias(scores: torch.Tensor, logit_bias: Mapping[int, float]) -> None:
+    if logit_bias:
+        scores[list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
+
+
+def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb:
+    """``log_probs`` [vocabulary], of the model's own distribution."""
+    values, ids = log_probs.topk(min(num_top, log_probs.shape[-1]))
+    return TokenLogProb(float(log_probs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
 
 
 def _has_penalties(sampling: Sampling) -> bool:
@@ -127,6 +154,18 @@ class _Occurrences:
         scores -= sampling.frequency_penalty * self._in_output
 
 
+def _guide(scores: torch.Tensor, sequence: Sequence) -> None:
+    """``scores`` [vocabulary] of tokens that the sequence's guide does not allow become -inf."""
+    try:
+        allowed = sequence.guided(len(scores))
+    except CodedError as error:
+        sequence.error = (
+            error  # The request ends with it after this step; whatever token it draws is dropped.
+        )
+    else:
+        scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
+
+
 def _forbid(scores: torch.Tensor, tokens_per_row: list[list[int]]) -> None:
     rows = [row for row, tokens in enumerate(tokens_per_row) for _ in tokens]
     if rows:
@@ -139,6 +178,8 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     temperature = scores.new_tensor([[sampling.temperature] for sampling in samplings])
     # The maximum goes first: a tiny temperature then gives 0 and -inf, never inf - inf.
     logits = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
+    # As vLLM has it, this comes before top_k and top_p. The log of 0 is below all.
+    logits.masked_fill_(logits < logits.new_tensor([[each.min_p] for each in samplings]).log(), -torch.inf)
     keys = torch.tensor([[_key(sequence)] for sequence in sequences], device=scores.device)
     tokens = torch.empty(len(sequences), dtype=torch.long, device=scores.device)
     truncated = [row for row, sampling in enumerate(samplings) if sampling.top_k or sampling.top_p < 1]

@@ -8,10 +8,15 @@ from __future__ import annotations
 import math
 import secrets
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
+from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import FinishReason, Ready, Sampling, Submit
+from runner.engines.messages import FinishReason, Ready, Sampling, Submit, TokenLogProb
+
+if TYPE_CHECKING:
+    from runner.engines.guides import Follower, Mask
 
 _SEED_BITS = 64
 
@@ -46,8 +51,12 @@ def _ends_with(tokens: list[int], word: list[int], start: int) -> bool:
 class Sequence:
     """A request while it runs. ``tokens`` are prompt and output together."""
 
-    def __init__(self, request: Submit) -> None:
+    def __init__(self, request: Submit, follower: Follower | None = None) -> None:
+        """``follower``: of the request's guide."""
         self.request = request
+        self.follower = follower
+        self.error: CodedError | None = None
+        """Why it can't go on: its guide, say. Set instead of ``finish_reason``."""
         self.tokens = list(request.input_ids)
         seed = request.sampling.seed
         self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
@@ -55,6 +64,8 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)
+        self.log_probs: list[TokenLogProb] = []
+        """Of tokens chosen and not delivered yet, where the request wants them."""
 
     @property
     def num_generated(self) -> int:
@@ -65,8 +76,13 @@ class Sequence:
         self.tokens.append(token)
         if token == self.request.end_id:
             self.finish_reason = "end"
-        elif self._stop_words.end(self.tokens, start=len(self.request.input_ids)):
+            return
+        if self.follower is not None:
+            self.follower.take(token)
+        if self._stop_words.end(self.tokens, start=len(self.request.input_ids)):
             self.finish_reason = "stop"
+        elif self.follower is not None and self.follower.is_complete:
+            self.finish_reason = "end"
         elif self.num_generated >= self.request.max_tokens:
             self.finish_reason = "length"
 
@@ -76,12 +92,30 @@ class Sequence:
         A bad word is found across the border of prompt and output, as TensorRT-LLM does; a stop word in the
         output alone. Before ``min_tokens`` are out, whatever would end generation is forbidden.
         """
-        tokens = self._bad_words.completions(self.tokens)
-        if self.num_generated < self.request.min_tokens:
-            tokens += self._stop_words.completions(self.tokens, start=len(self.request.input_ids))
-            if self.request.end_id is not None:
-                tokens.append(self.request.end_id)
-        return tokens
+        return self._bad_words.completions(self.tokens) + self._early_ends()
+
+    def _early_ends(self) -> list[int]:
+        if self.num_generated >= self.request.min_tokens:
+            return []
+        tokens = self._stop_words.completions(self.tokens, start=len(self.request.input_ids))
+        return tokens if self.request.end_id is None else [*tokens, self.request.end_id]
+
+    def guided(self, vocab_size: int) -> Mask:
+        """The tokens that may come next, [vocab_size]: by the guide, and by ``forbidden``.
+
+        Where the two leave nothing, ``min_tokens`` gives way. Raises GuideFailed.
+        """
+        assert self.follower is not None
+        allowed, may_end = self.follower.allowed(vocab_size)
+        if self.request.end_id is not None:
+            allowed[self.request.end_id] = may_end
+        bad_words = self._bad_words.completions(self.tokens)
+        for forbidden in (bad_words + self._early_ends(), bad_words):
+            left = allowed.copy()
+            left[forbidden] = False
+            if left.any():
+                return left
+        raise self.follower.failed("no token is left that it allows and bad_words_list does not forbid")
 
 
 def check(request: Submit, ready: Ready) -> None:
@@ -97,6 +131,8 @@ def check(request: Submit, ready: Ready) -> None:
             if not word:
                 raise InvalidTensor(name=name, expected="words of at least one token", value=word)
             _check_ids(name, word, vocabulary, ready)
+    if request.sampling.logit_bias:
+        _check_ids("logit_bias_ids", list(request.sampling.logit_bias), vocabulary, ready)
     _check_lengths(request, ready)
     _check_sampling(request.sampling, ready.engine_kind)
 
@@ -135,9 +171,11 @@ def _check_sampling(sampling: Sampling, engine_kind: str) -> None:
         ("temperature", sampling.temperature, sampling.temperature >= 0, "a finite number of at least 0"),
         ("runtime_top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
         ("runtime_top_p", sampling.top_p, 0 <= sampling.top_p <= 1, "from 0 to 1"),
+        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "from 0 to 1"),
         ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
         ("presence_penalty", sampling.presence_penalty, True, "a finite number"),
         ("frequency_penalty", sampling.frequency_penalty, True, "a finite number"),
+        *(("logit_bias_values", bias, True, "finite numbers") for bias in sampling.logit_bias.values()),
     ):
         if not (is_valid and math.isfinite(value)):
             raise InvalidTensor(name=name, expected=expected, value=value)

@@ -14,8 +14,14 @@ from pathlib import Path
 
 from errors.vllm import VllmMissing
 from runner.engines.adapter import Engine, Sink
-from runner.engines.messages import Ready
-from runner.engines.vllm_arguments import ENGINE_KIND, lora_adapters, prepare_environment, read_arguments
+from runner.engines.messages import GUIDE_TYPES, Ready
+from runner.engines.vllm_arguments import (
+    ENGINE_KIND,
+    guide_end_id,
+    lora_adapters,
+    prepare_environment,
+    read_arguments,
+)
 
 PINNED_VERSION = "0.24.0"
 """What this adapter was written against and run with; its client and messages are vLLM's inner interface."""
@@ -42,10 +48,16 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
         )
     config = make_config(arguments)
     client = start(config)
+    guides, end_id = None, guide_end_id(engine_dir)
+    if end_id is not None:
+        from runner.engines.guides import open_guides
+
+        guides = open_guides(engine_dir)
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=config.model_config.get_vocab_size(),
         max_sequence_length=config.model_config.max_model_len,
         max_batch_size=config.scheduler_config.max_num_seqs,
+        guide_types=() if guides is None else GUIDE_TYPES,
     )
-    return VllmEngine(client, sink, ready, Adapters(lora_adapters(engine_dir)))
+    return VllmEngine(client, sink, ready, Adapters(lora_adapters(engine_dir)), guides, end_id)

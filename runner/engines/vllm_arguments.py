@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
+from engine.end_ids import tokenizer_end_id
 from errors.prompt import InvalidSetting
 from errors.triton_system import EngineStartFailed
 
@@ -35,8 +38,8 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     return {
         **arguments,
         "model": str(engine_dir),
-        # The slot's tokens are ids in and ids out.
-        "skip_tokenizer_init": True,
+        # The slot's tokens are ids in and ids out: it is for guides alone.
+        "skip_tokenizer_init": guide_end_id(engine_dir) is None,
         # The model's own sampling defaults would mix with the request's.
         "generation_config": "vllm",
         # ``vllm_scheduler`` tells what the slot's metrics need.
@@ -65,6 +68,13 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)
+
+
+def guide_end_id(engine_dir: Path) -> int | None:
+    """The token at which vLLM lets a guided output end: the tokenizer's own. None: no guides without it."""
+    if not (engine_dir / "tokenizer.json").is_file():
+        return None
+    return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")).token_to_id)
 
 
 def is_multi_node(arguments: Mapping[str, Any]) -> bool:

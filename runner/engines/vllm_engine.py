@@ -6,26 +6,42 @@ NOTE: importing this imports vLLM, which reads the environment then (``vllm_argu
 from __future__ import annotations
 
 import threading
+from functools import partial
+from typing import TYPE_CHECKING
 
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.metrics.stats import SchedulerStats
 
 from errors.base import CodedError
 from errors.vllm import VllmEngineDied, VllmRequestFailed
 from runner.engines.adapter import Sink
-from runner.engines.messages import FinishReason, Ready, Statistics, Submit
+from runner.engines.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm_client import Client
-from runner.engines.vllm_request import Adapters, Running, check_request, core_request
+from runner.engines.vllm_request import Adapters, Running, check_request, core_request, token_log_probs
+
+if TYPE_CHECKING:
+    from runner.engines.guides import Follower, GuideCompiler
 
 
 class VllmEngine:
     """See ``runner.engines.adapter.Engine``."""
 
-    def __init__(self, client: Client, sink: Sink, ready: Ready, adapters: Adapters) -> None:
+    def __init__(
+        self,
+        client: Client,
+        sink: Sink,
+        ready: Ready,
+        adapters: Adapters,
+        guides: GuideCompiler | None,
+        guide_end_id: int | None,
+    ) -> None:
         self._client = client
         self._sink = sink
         self._ready = ready
         self._adapters = adapters
+        self._guides = guides
+        self._guide_end_id = guide_end_id
+        """Where vLLM ends guided outputs."""
         self._running: dict[str, Running] = {}
         """By vLLM's request id. Whoever takes a request out reports its end, so that it is reported once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
@@ -42,11 +58,32 @@ class VllmEngine:
     def submit(self, request: Submit) -> None:
         try:
             check_request(request, self._ready)
-            message = core_request(request, self._adapters.find(request.lora_name))
+            message = core_request(request, self._adapters.find(request.lora_name), self._guide_end_id)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return
-        self._running[message.request_id] = Running(request)
+        self._running[message.request_id] = Running(request, self._guide_end_id)
+        if request.guide is None:
+            self._add(message)
+        else:
+            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            self._guides.submit(request.guide, partial(self._add_guided, message))
+
+    def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError) -> None:
+        """NOTE: vLLM compiles the guide again, with the same library; a fault there ends the engine core."""
+        key = message.request_id
+        if isinstance(answer, CodedError):
+            self._fail(key, answer)
+        elif self._is_wanted(key):
+            self._add(message)
+            if not self._is_wanted(key):
+                self._client.abort_requests([key])  # It was aborted before vLLM had it.
+
+    def _is_wanted(self, key: str) -> bool:
+        request = self._running.get(key)
+        return request is not None and request.aborted_for is None
+
+    def _add(self, message: EngineCoreRequest) -> None:
         try:
             self._client.add_request(message)
         # vLLM's EngineDeadError, or what its socket raises; so below.
@@ -78,7 +115,7 @@ class VllmEngine:
     def _take(self, outputs: EngineCoreOutputs) -> None:
         """Pass on one step: all its tokens in one call, then what ended."""
         new: list[tuple[int, list[int]]] = []
-        log_probs: list[tuple[int, list[float]]] = []
+        log_probs: list[tuple[int, list[TokenLogProb]]] = []
         ended: list[EngineCoreOutput] = []
         for output in outputs.outputs:
             request = self._running.get(output.request_id)
@@ -88,8 +125,7 @@ class VllmEngine:
             if tokens:
                 new.append((request.request_id, tokens))
                 if output.new_logprobs is not None:
-                    values = output.new_logprobs.logprobs[: len(tokens), 0].tolist()
-                    log_probs.append((request.request_id, values))
+                    log_probs.append((request.request_id, token_log_probs(output.new_logprobs, len(tokens))))
             if is_stopped:
                 self._abort(output.request_id, "stop")
             elif output.finish_reason is not None:

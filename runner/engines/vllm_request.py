@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllm.lora.request import LoRARequest
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from errors.triton_arguments import InvalidTensor
 from runner.engines import messages
-from runner.engines.messages import Ready, Sampling, Submit
+from runner.engines.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
 from runner.engines.transformers_sequence import Words, check
+
+if TYPE_CHECKING:
+    from vllm.v1.outputs import LogprobsLists
 
 # vLLM's own bounds. NOTE: what it finds out only in the GPU process (the last three) ends the whole engine
 # there, not the request (seen in 0.24.0's v1/worker/gpu/sample): so it must not get that far.
@@ -23,6 +27,7 @@ _MAX_STOP_IDS = 128
 _MAX_BAD_WORDS = 128
 _MAX_BAD_WORD_TOKENS = 1024
 _MAX_SEED = (1 << 63) - 1
+_GUIDE_BACKEND = "guidance"
 
 
 def check_request(request: Submit, ready: Ready) -> None:
@@ -49,13 +54,15 @@ def check_request(request: Submit, ready: Ready) -> None:
             raise InvalidTensor(name=name, expected=f"at most {most} {noun}", value=f"{count}")
 
 
-def core_request(request: Submit, lora: LoRARequest | None) -> EngineCoreRequest:
-    """What vLLM's engine core takes. ``request`` was checked."""
+def core_request(
+    request: Submit, lora: LoRARequest | None, guide_end_id: int | None = None
+) -> EngineCoreRequest:
+    """What vLLM's engine core takes. ``request`` was checked; guided, it also ends at ``guide_end_id``."""
     return EngineCoreRequest(
         request_id=str(request.request_id),
         prompt_token_ids=request.input_ids,
         mm_features=None,
-        sampling_params=_sampling_params(request),
+        sampling_params=_sampling_params(request, guide_end_id),
         pooling_params=None,
         arrival_time=time.time(),
         lora_request=lora,
@@ -64,7 +71,7 @@ def core_request(request: Submit, lora: LoRARequest | None) -> EngineCoreRequest
     )
 
 
-def _sampling_params(request: Submit) -> SamplingParams:
+def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParams:
     sampling = request.sampling
     parameters = SamplingParams(
         presence_penalty=sampling.presence_penalty,
@@ -73,11 +80,13 @@ def _sampling_params(request: Submit) -> SamplingParams:
         **_choice(sampling),
         # End id and stop words are ours to name; the model's own end ids do not count.
         ignore_eos=True,
-        stop_token_ids=_stop_ids(request),
+        stop_token_ids=_stop_ids(request, guide_end_id),
+        structured_outputs=_structured_outputs(request.guide),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
         # 0: of the chosen token alone.
-        logprobs=0 if request.wants_log_probs else None,
+        logprobs=request.num_top_log_probs if request.wants_log_probs else None,
+        logit_bias=sampling.logit_bias or None,
         detokenize=False,
         skip_clone=True,
     )
@@ -94,24 +103,52 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         # NOTE: 64 bits come, vLLM's GPU code keeps 63.
         "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
     }
 
 
-def _stop_ids(request: Submit) -> list[int]:
+def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
+    """Of a step's first ``count`` tokens: in each row the chosen token comes first, then the likeliest."""
+    ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
+    return [
+        TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
+        for row_ids, row in zip(ids, values, strict=True)
+    ]
+
+
+def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
     ids = {word[0] for word in request.stop_words if len(word) == 1}
-    return sorted(ids if request.end_id is None else ids | {request.end_id})
+    ends = (request.end_id, guide_end_id if request.guide else None)
+    return sorted(ids | {end_id for end_id in ends if end_id is not None})
+
+
+def _structured_outputs(guide: Guide | None) -> StructuredOutputsParams | None:
+    match guide:
+        case None:
+            return None
+        case Guide(type="json"):
+            parameters = StructuredOutputsParams(json=ANY_JSON)
+        case Guide(type="json_schema", text=text):
+            parameters = StructuredOutputsParams(json=text)
+        case Guide(type="regex", text=text):
+            parameters = StructuredOutputsParams(regex=text)
+        case Guide(text=text):
+            parameters = StructuredOutputsParams(grammar=text)
+    # NOTE: of vLLM's backends the one by which the guide was checked; its own front end sets it so as well.
+    parameters._backend = _GUIDE_BACKEND
+    return parameters
 
 
 class Running:
     """A request between its submit and its end."""
 
-    __slots__ = ("_long_words", "_tokens", "aborted_for", "end_id", "min_tokens", "request_id")
+    __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "min_tokens", "request_id")
 
-    def __init__(self, request: Submit) -> None:
+    def __init__(self, request: Submit, guide_end_id: int | None = None) -> None:
         self.request_id = request.request_id
-        self.end_id = request.end_id
+        self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None
         """Set once it is to end before vLLM ends it: cancelled, or at a stop word."""
@@ -139,7 +176,7 @@ class Running:
             case FinishReason.LENGTH:
                 return "length"
             case FinishReason.STOP:
-                return "end" if output.stop_reason == self.end_id else "stop"
+                return "end" if output.stop_reason in self._end_ids else "stop"
         return None
 
 

@@ -32,6 +32,7 @@ from runner.engines.messages import (
     StartFailed,
     Statistics,
     Submit,
+    TokenLogProb,
     Tokens,
     ToWorker,
 )
@@ -71,7 +72,7 @@ class SocketSink:
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self._sender.send(Tokens(list(new)))
 
-    def log_probs(self, new: Iterable[tuple[int, list[float]]]) -> None:
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         self._sender.send(LogProbs(list(new)))
 
     def finished(

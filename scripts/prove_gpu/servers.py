@@ -30,6 +30,7 @@ def stack(work: Path, name: str, settings: Mapping[str, str]) -> Iterator[tuple[
         "TRITON_HTTP_PORT": str(TRITON_PORT),
         "TRITON_GRPC_PORT": "8601",
         "TRITON_METRICS_PORT": str(METRICS_PORT),
+        "OPENAI_PORT": "0",
         "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
         "COG_TRITON_CACHE": str(work / "cache"),
         "COG_MAX_CONCURRENCY": "1024",

@@ -28,7 +28,7 @@ def run_demo(environment: dict[str, str], cwd: Path) -> subprocess.CompletedProc
 
 @pytest.fixture
 def ports(free_ports: list[int]) -> dict[str, str]:
-    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
     return {name: str(port) for name, port in zip(names, free_ports, strict=False)}
 
 
@@ -44,11 +44,12 @@ def test_the_demo_builds_serves_streams_and_stops(ports: dict[str, str], tmp_pat
     assert re.search(r"Once upon a time[, ].*\w+ \w+ \w+", streamed, re.DOTALL)
     assert re.search(r"\d+ tokens, \d+ tokens/s, first token after \d+ ms, ended by \w+", streamed)
     by_curl = result.stdout.split("=== 5.")[1]
-    assert by_curl.count("curl -s -N -X POST") == 4
+    assert by_curl.count("curl -s -N -X POST") == 5
     assert "status: succeeded" in by_curl
     assert '"chunk"' in by_curl
     assert '"text_output"' in by_curl
     assert '"output_ids"' in by_curl
+    assert '"chat.completion"' in by_curl
     for port in ports.values():
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(port))) != 0, f"port {port} is still taken"

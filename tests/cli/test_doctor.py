@@ -16,7 +16,7 @@ from tests.runner.paced_engine import make_paced_model
 from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.standins.gpus import has_driver, make_gpus
 
-PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
+PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,7 @@ def ports(free_ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, port in zip(PORTS, free_ports, strict=False):
         monkeypatch.setenv(name, str(port))
     monkeypatch.setenv("TRITON_HOST", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_HOST", "127.0.0.1")
 
 
 def verdicts(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -147,7 +147,7 @@ def test_generate_with_a_blank_prompt_is_e1001(paced_tar: Path) -> None:
 def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
     paced_tar: Path, free_ports: list[int]
 ) -> None:
-    cog, http, grpc, metrics = free_ports[:4]
+    cog, http, grpc, metrics, openai = free_ports[:5]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -155,6 +155,7 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
+        "OPENAI_PORT": str(openai),
         "COG_TRITON_CACHE": str(paced_tar.parent / "cache"),
     }
     server = subprocess.Popen(
@@ -172,7 +173,7 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
     assert any(f":{cog}" in line for line in lines), lines
     server.send_signal(signal.SIGINT)
     assert server.wait(60) == 130
-    for port in (cog, http, grpc, metrics):
+    for port in (cog, http, grpc, metrics, openai):
         assert _is_free(port), f"port {port} is still taken"
 
 

@@ -31,7 +31,7 @@ TABLE: dict[str, tuple[str, object, dict[str, object]]] = {
 }
 """The original's inputs: type, default, limits."""
 
-ADDED = {"frequency_penalty", "repetition_penalty"}
+ADDED = {"messages", "frequency_penalty", "repetition_penalty", "json_schema", "regex"}
 LIMITS = ("minimum", "maximum", "minLength", "maxLength", "pattern")
 
 
@@ -70,16 +70,17 @@ def test_an_input_of_the_original_has_its_type_default_and_limits(name: str) -> 
     kind, default, limits = TABLE[name]
     schema = inputs("runner")[name]
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    is_optional = default is None and name != "prompt"
+    is_optional = default is None
     assert kinds == [kind, "null"] if is_optional else [kind]
     assert schema.get("default") == default
     assert {key: schema[key] for key in LIMITS if key in schema} == limits
     assert schema["description"]
 
 
-def test_the_runner_has_no_other_inputs_and_only_the_prompt_is_required() -> None:
+def test_the_runner_has_no_other_inputs_and_none_is_required() -> None:
+    """The prompt is not: there may be messages in its place."""
     assert set(inputs("runner")) == set(TABLE) | ADDED
-    assert document("runner")["components"]["schemas"]["Input"]["required"] == ["prompt"]
+    assert "required" not in document("runner")["components"]["schemas"]["Input"]
 
 
 def test_inputs_are_in_the_order_of_the_signature() -> None:

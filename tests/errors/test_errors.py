@@ -42,7 +42,7 @@ PUBLISHED = {
 }
 """What callers of cog-triton have been reading since 2024."""
 
-SUBCATEGORIES = {"10", "11", "12", "13", "14", "15", "21", "22", "23", "24", "25"}
+SUBCATEGORIES = {"10", "11", "12", "13", "14", "15", "16", "17", "21", "22", "23", "24", "25", "26"}
 
 
 @pytest.mark.parametrize("code_and_name", PUBLISHED)

@@ -95,13 +95,14 @@ in
     expr = ofImages (image: image.config.User);
     expected = constant "1000:1000";
   };
-  runners-expose-cog-and-triton = {
+  runners-expose-cog-triton-and-openai = {
     expr = builtins.attrNames images.cog-triton-runner-86.config.ExposedPorts;
     expected = [
       "5000/tcp"
       "8000/tcp"
       "8001/tcp"
       "8002/tcp"
+      "9000/tcp"
     ];
   };
   builders-expose-cog = {

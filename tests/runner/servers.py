@@ -57,6 +57,7 @@ def triton_environment(http: int, grpc: int, metrics: int) -> dict[str, str]:
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
+        "OPENAI_PORT": "0",
         # The paced engine needs no engine environment.
         "COG_TRITON_ENGINE_PYTHON": sys.executable,
     }

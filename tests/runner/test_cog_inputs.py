@@ -20,7 +20,6 @@ def serves_on(cog: CogUnderTest) -> bool:
     ("name", "value"),
     [
         ("prompt", 5),
-        ("prompt", None),
         ("prompt", ["a"]),
         ("system_prompt", 5),
         ("max_tokens", 0),
@@ -63,9 +62,7 @@ def test_an_input_of_the_wrong_type_or_beyond_its_limits_is_422_with_its_name(
         b"[]",
         b"null",
         b'"text"',
-        b"{}",
         b'{"input": 5}',
-        b'{"input": {}}',
         b'{"input": {"prompt": "\xff"}}',
     ],
 )
@@ -93,6 +90,15 @@ def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
         (
             {"max_tokens": 3, "max_new_tokens": 4},
             "E1102 InvalidArgumentMaxTokens: Can't set both max_tokens (3)",
+        ),
+        ({"prompt": None}, "E1703 PromptOrMessages: Send either prompt or messages, as there is neither"),
+        ({"messages": "[]"}, "E1703 PromptOrMessages: Send either prompt or messages, not both"),
+        ({"prompt": None, "messages": "["}, "E1005 InvalidInput: messages must be JSON"),
+        ({"prompt": None, "messages": "[]"}, "E1005 InvalidInput: messages must be a list of at least one"),
+        ({"prompt": None, "messages": "[5]"}, "E1005 InvalidInput: messages[0] must be an object"),
+        (
+            {"prompt": None, "messages": '[{"role": "x", "content": "y"}]', "prompt_template": "{prompt}"},
+            "E1005 InvalidInput: prompt_template must be left out",
         ),
         ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
         ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),

@@ -88,6 +88,16 @@ def test_greedy_decoding_says_that_it_ignores_the_seed(cog: CogUnderTest) -> Non
     assert "ignores" not in cog.predict(prompt="hi", max_tokens=1, temperature=0.7)["logs"]
 
 
+def test_messages_become_the_prompt_by_the_models_chat_template(cog: CogUnderTest) -> None:
+    asked = {"role": "user", "content": QUESTION}
+    prediction = cog.predict(messages=json.dumps([asked]), max_tokens=30)
+    rendered = f"<user>{QUESTION}<assistant>"
+    assert "".join(prediction["output"]) == cog.model.expected_text(rendered, 30)
+    prediction = cog.predict(messages=json.dumps([asked]), system_prompt="Be brief.", max_tokens=30)
+    rendered = f"<system>Be brief.{rendered}"
+    assert "".join(prediction["output"]) == cog.model.expected_text(rendered, 30)
+
+
 def test_template_and_system_prompt_make_the_prompt(cog: CogUnderTest) -> None:
     prediction = cog.predict(
         prompt="Cow", system_prompt="Fire", prompt_template="{system_prompt} + {prompt} = {{", max_tokens=30

@@ -44,6 +44,16 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "otlp_protocol", "http/protobuf"),
     ("OTEL_SDK_DISABLED", "true", "is_telemetry_disabled", True),
     ("OTEL_SERVICE_NAME", "mine", "service_name", "mine"),
+    ("CHAT_TEMPLATE", __file__, "chat_template", Path(__file__)),
+    ("OPENAI_HOST", "127.0.0.1", "openai_host", "127.0.0.1"),
+    ("OPENAI_PORT", "9001", "openai_port", 9001),
+    ("OPENAI_PORT", "0", "openai_port", 0),
+    ("OPENAI_MODELS", "a, b/c,", "openai_models", ("a", "b/c")),
+    ("OPENAI_API_KEYS", "one,two", "openai_api_keys", ("one", "two")),
+    ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
+    ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
+    ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
+    ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 
 BAD = [
@@ -72,6 +82,12 @@ BAD = [
     ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"),
     ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
     ("OTEL_SDK_DISABLED", "perhaps"),
+    ("CHAT_TEMPLATE", "/nowhere/template.jinja"),
+    ("OPENAI_PORT", "-1"),
+    ("OPENAI_PORT", "65536"),
+    ("OPENAI_MAX_REQUESTS", "0"),
+    ("OPENAI_MAX_BODY_BYTES", "8M"),
+    ("OPENAI_TIMEOUT", "0"),
 ]
 
 

@@ -163,7 +163,8 @@ def test_what_the_sequence_has_no_room_for_is_cut(triton: TritonUnderTest) -> No
         ({"temperature": -1.0}, "E1103"),
         ({"stop_words_list": [1, 2]}, "E1103"),
         ({"beam_width": 4}, "E1104"),
-        ({"return_log_probs": True}, "E1104"),
+        ({"logit_bias_ids": [1], "logit_bias_values": [1.0]}, "E1104"),
+        ({"min_p": 2.0}, "E1103"),
         ({"stop": True}, "E1103"),
     ],
 )

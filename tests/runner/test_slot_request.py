@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from runner.slot_request import SlotRequest, batch_size, parse_row
 READY = Ready(engine_kind="paced", vocab_size=50_000, max_sequence_length=100, max_batch_size=8)
 
 FLOATS = {"temperature", "runtime_top_p", "len_penalty", "repetition_penalty", "presence_penalty"}
-FLOATS |= {"frequency_penalty", "runtime_top_p_min", "beam_search_diversity_rate"}
+FLOATS |= {"frequency_penalty", "runtime_top_p_min", "beam_search_diversity_rate", "min_p"}
 SEEDS = {"random_seed", "seed"}
 
 
@@ -189,6 +190,11 @@ def test_tensors_of_different_batch_sizes_are_refused() -> None:
         ({"frequency_penalty": -np.inf}, "frequency_penalty"),
         ({"len_penalty": np.inf}, "len_penalty"),
         ({"min_length": -1}, "min_length"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_p": -0.5}, "min_p"),
+        ({"num_top_log_probs": 21, "return_log_probs": True}, "num_top_log_probs"),
+        ({"num_top_log_probs": 2}, "num_top_log_probs"),
+        ({"logit_bias_ids": np.array([[1, 2]], np.int32)}, "logit_bias_values"),
         ({"temperature": np.array([[1.0, 2.0]], np.float32)}, "temperature"),
         ({"stop_words_list": np.array([[1, 2]], np.int32)}, "stop_words_list"),
         ({"stop_words_list": np.array([[[1, 2, 3]]], np.int32)}, "stop_words_list"),
@@ -218,7 +224,7 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     [
         {"beam_width": 2},
         {"num_return_sequences": 3},
-        {"return_log_probs": True},
+        {"logit_bias_ids": np.array([[1]], np.int32), "logit_bias_values": np.array([[0.5]], np.float32)},
         {"return_context_logits": True},
         {"return_generation_logits": True},
         {"return_kv_cache_reuse_stats": True},
@@ -235,6 +241,20 @@ def test_what_no_engine_here_honours_is_e1104_and_not_dropped(given: dict[str, A
     with pytest.raises(UnsupportedArgument, match="paced") as raised:
         parse(**given)
     assert raised.value.facts["name"] == next(iter(given))
+
+
+def test_log_probabilities_min_p_and_biases_are_told_to_an_engine_that_honours_them() -> None:
+    given = tensors(
+        return_log_probs=True,
+        num_top_log_probs=3,
+        min_p=0.25,
+        logit_bias_ids=np.array([[7, 9]], np.int32),
+        logit_bias_values=np.array([[1.5, -100]], np.float32),
+    )
+    ready = msgspec.structs.replace(READY, engine_kind="transformers")
+    submit = parse_row(given, 0, ready, includes_input=False).submit
+    assert (submit.wants_log_probs, submit.num_top_log_probs) == (True, 3)
+    assert (submit.sampling.min_p, submit.sampling.logit_bias) == (0.25, {7: 1.5, 9: -100.0})
 
 
 def test_what_asks_for_nothing_special_is_taken() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from errors.base import CodedError
-from runner.engines.messages import Failed, Finished, FromWorker, LogProbs, Statistics, Tokens
+from runner.engines.messages import Failed, Finished, FromWorker, LogProbs, Statistics, TokenLogProb, Tokens
 
 DEADLINE_S = 30.0
 
@@ -50,7 +50,7 @@ class Listening:
         batches = [message.new for message in self.messages if isinstance(message, Tokens)]
         return [token for batch in batches for its_id, new in batch if its_id == request_id for token in new]
 
-    def log_probs(self, request_id: int) -> list[float]:
+    def log_probs(self, request_id: int) -> list[TokenLogProb]:
         batches = [message.new for message in self.messages if isinstance(message, LogProbs)]
         return [value for batch in batches for its_id, new in batch if its_id == request_id for value in new]
 

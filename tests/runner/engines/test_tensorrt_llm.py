@@ -13,10 +13,11 @@ from errors.prompt import PromptTooLong
 from errors.tensorrt_llm import QueueFull, RequestRefused
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from errors.triton_system import EngineStartFailed
-from runner.engines.messages import Sampling, Submit
+from runner.engines.messages import GUIDE_TYPES, Guide, Sampling, Submit
 from runner.engines.tensorrt_llm import TensorrtLlmEngine, load
 from runner.engines.tensorrt_llm_requests import coded, executor_request, is_device_lost, sentence
 from tests.runner.engines.bindings import RecordingSink, bindings
+from tests.runner.paced_engine import make_tokenizer
 from tests.runner.tensorrt_llm_engine import MAX_BATCH_SIZE, write_engine
 
 trtllm = bindings()
@@ -230,3 +231,33 @@ def test_the_librarys_sentences_become_ours() -> None:
     assert sentence(refusal) == "beamWidth > 0"
     assert is_device_lost("[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaStreamSynchronize: unspecified")
     assert not is_device_lost("LoRA task 4 not found in cache")
+
+
+def test_it_offers_guides_once_the_executor_is_told_to_follow_them(load_engine: Load, tmp_path: Path) -> None:
+    assert load_engine()[0].ready.guide_types == ()
+    make_tokenizer().save(str(tmp_path / "engine" / "tokenizer.json"))
+    engine, sink = load_engine(guided_decoding_backend="xgrammar")
+    assert engine.ready.guide_types == GUIDE_TYPES
+    engine.submit(Submit(1, [5, 6], 3, GREEDY, guide=Guide("regex", "a+")))
+    assert sink.end_of(1) == "length"
+
+
+def test_guided_decoding_without_a_tokenizer_does_not_start(load_engine: Load) -> None:
+    with pytest.raises(EngineStartFailed, match="could not start"):
+        load_engine(guided_decoding_backend="xgrammar")
+
+
+@pytest.mark.parametrize(
+    ("guide", "guide_type", "text"),
+    [
+        (Guide("json"), "JSON", None),
+        (Guide("json_schema", "{}"), "JSON_SCHEMA", "{}"),
+        (Guide("regex", "a+"), "REGEX", "a+"),
+        (Guide("ebnf_grammar", "root ::= [0-9]"), "EBNF_GRAMMAR", "root ::= [0-9]"),
+    ],
+)
+def test_guides_become_the_executors(guide: Guide, guide_type: str, text: str | None) -> None:
+    asked = executor_request(trtllm, Submit(1, [5], 3, GREEDY, guide=guide)).guided_decoding_params
+    assert asked.guide_type == getattr(trtllm.GuidedDecodingParams.GuideType, guide_type)
+    assert asked.guide == text
+    assert executor_request(trtllm, Submit(1, [5], 3, GREEDY)).guided_decoding_params is None

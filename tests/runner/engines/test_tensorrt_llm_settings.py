@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
 from errors.engine_artifact import EngineUnreadable
 from errors.prompt import InvalidSetting
+from runner.engines.tensorrt_llm_guides import guided_decoding_config
 from runner.engines.tensorrt_llm_settings import executor_config, is_chunked, parse_options
 from runner.model_repository import TEMPLATES
 from tests.runner.engines.bindings import bindings
+from tests.runner.paced_engine import make_tokenizer
 from tests.runner.tensorrt_llm_engine import write_engine
 
 trtllm = bindings()
@@ -157,3 +160,21 @@ def test_a_config_that_is_not_an_engines_is_e1312(tmp_path: Path, content: str) 
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(EngineUnreadable, match=r"E1312 .*config\.json"):
         read_compiled_config(tmp_path)
+
+
+def test_guided_decoding_gets_the_tokenizer_with_a_place_for_each_id(tmp_path: Path) -> None:
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"eos_token_id": [7, 9]}')
+    config = guided_decoding_config(trtllm, tmp_path)
+    assert config.backend == trtllm.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR
+    tokenizer = Tokenizer.from_str(config.tokenizer_str)
+    assert {
+        token: index for index, token in enumerate(config.encoded_vocab) if token
+    } == tokenizer.get_vocab()
+    assert config.stop_token_ids == [7]
+
+
+def test_another_guided_decoding_backend_is_refused() -> None:
+    assert parse_options({"guided_decoding_backend": "xgrammar"})
+    with pytest.raises(InvalidSetting, match="guided_decoding_backend must be one of xgrammar"):
+        parse_options({"guided_decoding_backend": "lm-format-enforcer"})

@@ -89,7 +89,7 @@ def test_log_probs_come_for_who_wants_them(engine: EngineProcess, listening: Lis
     engine.send(Submit(12, [7], 4, GREEDY))
     wanting = Submit(11, [7], 50, GREEDY, stop_words=[[9, 10]], wants_log_probs=True)
     assert ended(engine, listening, wanting)[0] == [8, 9, 10]
-    assert listening.log_probs(11) == [-0.008, -0.009, -0.01]
+    assert [each.value for each in listening.log_probs(11)] == [-0.008, -0.009, -0.01]
     assert listening.log_probs(12) == []
 
 

@@ -22,6 +22,7 @@ NAMES = (
     "vllm.v1.engine.core_client.SyncMPClient",
     "vllm.v1.metrics.stats.SchedulerStats",
     "vllm.sampling_params.SamplingParams",
+    "vllm.sampling_params.StructuredOutputsParams",
     "vllm.lora.request.LoRARequest",
     "vllm.v1.executor.Executor",
 )

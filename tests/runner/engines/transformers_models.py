@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel
 
-from runner.engines.messages import FinishReason, Sampling, Submit
+from runner.engines.messages import FinishReason, Sampling, Submit, TokenLogProb
 from runner.engines.transformers import TransformersEngine, load
 
 VOCAB_SIZE = 300
@@ -57,6 +57,7 @@ class RecordingSink:
     def __init__(self) -> None:
         self.steps: list[list[tuple[int, list[int]]]] = []
         self.outputs: dict[int, list[int]] = {}
+        self.token_log_probs: dict[int, list[TokenLogProb]] = {}
         self.reasons: dict[int, FinishReason] = {}
         self.errors: dict[int, Exception] = {}
         self.ends: list[int] = []
@@ -70,6 +71,11 @@ class RecordingSink:
                 assert request_id not in self.ends, "tokens after the end"
                 self.outputs.setdefault(request_id, []).extend(tokens)
             self.changed.notify_all()
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        with self.changed:
+            for request_id, log_probs in new:
+                self.token_log_probs.setdefault(request_id, []).extend(log_probs)
 
     def finished(self, request_id: int, reason: FinishReason) -> None:
         with self.changed:

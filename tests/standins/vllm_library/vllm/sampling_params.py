@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
+
+
+@dataclasses.dataclass
+class StructuredOutputsParams:
+    json: str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    _backend: str | None = dataclasses.field(default=None, init=False)
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
@@ -13,6 +23,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
@@ -20,6 +32,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True):
     min_tokens: int = 0
     logprobs: int | None = None
     detokenize: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
     skip_clone: bool = False
     _bad_words_token_ids: list[list[int]] | None = None
 

@@ -1,0 +1,43 @@
+"""The tokens that end a text, as the files of a model tell them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from errors.engine_artifact import EngineUnreadable
+
+
+def read_end_ids(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> tuple[int, ...]:
+    """Their ids, the most usual first; empty where no file tells. Raises EngineUnreadable."""
+    for name in ("generation_config.json", "config.json"):
+        if ids := as_ids(read_json(engine_dir / name).get("eos_token_id")):
+            return ids
+    token_id = tokenizer_end_id(engine_dir, token_to_id)
+    return () if token_id is None else (token_id,)
+
+
+def tokenizer_end_id(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> int | None:
+    """The one that the tokenizer's configuration names. Raises EngineUnreadable."""
+    token = read_json(engine_dir / "tokenizer_config.json").get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    return token_to_id(text) if isinstance(text, str) else None
+
+
+def as_ids(value: object) -> tuple[int, ...]:
+    """Of a number, a list of them, or nothing."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(each for each in values if isinstance(each, int))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object; empty where there is no such file. Raises EngineUnreadable."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as exc:
+        raise EngineUnreadable(place=path, reason=f"it is not JSON ({exc})") from exc
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,75 @@
+"""16xx and 26xx: what the OpenAI-compatible API refuses by itself, and what it can fail with."""
+
+from __future__ import annotations
+
+from errors.base import CodedError
+
+
+class InvalidBody(CodedError):
+    code = "E1600"
+    summary = "The body of a request can't be read"
+    template = "The request's body can't be read: {reason}."
+
+
+class UnknownField(CodedError):
+    code = "E1601"
+    summary = "A field of a request is unknown, or nothing that this server could honour"
+    template = "The field {name} is not one that this server can honour; {remedy}."
+
+
+class UnsupportedField(CodedError):
+    code = "E1602"
+    summary = "The engine that serves this model can't honour a field of a request"
+    template = "The field {name} can't be honoured by the {engine_kind} engine; leave it out."
+
+
+class UnknownModel(CodedError):
+    code = "E1603"
+    summary = "No model of that name is served"
+    template = "The model {model!r} is not served here; use {served}."
+
+
+class InvalidAPIKey(CodedError):
+    code = "E1604"
+    summary = "The API key is missing or wrong"
+    template = "The API key is missing or wrong; send a key of this server as `Authorization: Bearer KEY`."
+
+
+class UnknownEndpoint(CodedError):
+    code = "E1605"
+    summary = "There is no such endpoint"
+    template = "There is no {method} {path}; see GET /openapi.json for what there is."
+
+
+class BodyTooLarge(CodedError):
+    code = "E1606"
+    summary = "The body of a request is larger than the server takes"
+    template = (
+        "The request's body has more than {max_bytes} bytes; send less, or raise OPENAI_MAX_BODY_BYTES."
+    )
+
+
+class TooManyRequests(CodedError):
+    code = "E1607"
+    summary = "The server has as many requests at work as it takes"
+    template = (
+        "{running} texts are being generated, and with {asked} more it would be above {most}; "
+        "send the request again later, or raise OPENAI_MAX_REQUESTS."
+    )
+
+
+class OpenAIServerFailed(CodedError):
+    code = "E2600"
+    summary = "The process of the OpenAI-compatible API did not become ready"
+    template = "The OpenAI-compatible API did not become ready: {reason}. Its last log lines: {log_tail}"
+
+
+class RequestTimedOut(CodedError):
+    code = "E2601"
+    summary = "A request took longer than the server allows"
+    template = "The request took longer than {timeout_s:g} s; ask for fewer tokens, or raise OPENAI_TIMEOUT."
+
+
+class InternalError(CodedError):
+    code = "E2602"
+    summary = "The server failed on a request in a way that it does not know; its log has the cause"

@@ -1,0 +1,82 @@
+"""The messages of a chat, checked, and in the form that chat templates want."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from errors.prompt import InvalidInput
+
+Message = dict[str, Any]
+
+
+def checked_messages(messages: object) -> list[Message]:
+    """The messages as a template wants them: None left out, parts of text joined, arguments of tools read.
+
+    Raises E1005 naming the place of what is no message, or no text.
+    """
+    if not isinstance(messages, list | tuple) or not messages:
+        raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
+    return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def with_system_prompt(messages: Sequence[Message], system_prompt: str) -> list[Message]:
+    """``messages``, begun by the server's system prompt where they bring none."""
+    first = messages[0] if messages else None
+    brings_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
+    if brings_one or not system_prompt:
+        return list(messages)
+    return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def _checked(message: object, place: str) -> Message:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InvalidInput(name=place, expected="an object with a role and content", value=message)
+    given = {key: value for key, value in message.items() if value is not None}
+    if "content" in given:
+        given["content"] = _text_content(given["content"], f"{place}.content")
+    elif "tool_calls" not in given:
+        raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
+    if "tool_calls" in given:
+        given["tool_calls"] = _tool_calls(given["tool_calls"], f"{place}.tool_calls")
+    return given
+
+
+def _text_content(content: object, place: str) -> str:
+    """A text, or a list of parts that are texts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidInput(name=place, expected="a text or a list of text parts", value=content)
+    return "\n".join(_text_part(part, f"{place}[{index}]") for index, part in enumerate(content))
+
+
+def _text_part(part: object, place: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("text") if isinstance(part, dict) else None
+    if kind != "text" or not isinstance(text, str):
+        value = part if kind is None or kind == "text" else kind
+        raise InvalidInput(name=place, expected='of type "text", as the model takes no other', value=value)
+    return text
+
+
+def _tool_calls(calls: object, place: str) -> list[Any]:
+    """NOTE: OpenAI's clients send the arguments as a text of JSON; templates want what it says."""
+    if not isinstance(calls, list):
+        raise InvalidInput(name=place, expected="a list", value=calls)
+    return [_tool_call(call, f"{place}[{index}]") for index, call in enumerate(calls)]
+
+
+def _tool_call(call: object, place: str) -> Message:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict):
+        raise InvalidInput(name=place, expected="an object with a function", value=call)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            function = {**function, "arguments": json.loads(arguments or "{}")}
+        except ValueError as exc:
+            name = f"{place}.function.arguments"
+            raise InvalidInput(name=name, expected="JSON", value=arguments) from exc
+    return {**call, "function": function}

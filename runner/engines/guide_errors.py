@@ -1,0 +1,83 @@
+"""What is wrong with a guide, and where: one line, of what llguidance says in many or without a place."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+_INDENT = 4
+_CARET = re.compile(r"^ *\^+ *$")
+_MAX_REASON = 300
+_SEARCH_S = 0.5
+"""How long to look for the wrong part of a schema."""
+_MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
+_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+
+
+def first_line(text: str) -> str:
+    """The first line, short and without a full stop."""
+    line = next((each.strip() for each in text.splitlines() if each.strip()), "no reason was told")
+    return (line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}...").rstrip(".")
+
+
+def regex_reason(text: str) -> str:
+    """Of a parse error with a caret under the place: what, and at which character."""
+    lines = text.splitlines()
+    what = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
+    if what is None:
+        return first_line(text)
+    caret = next((line for line in lines if _CARET.match(line)), None)
+    place = "" if caret is None else f"at character {caret.index('^') - _INDENT + 1}: "
+    return f"{place}{first_line(what)}"
+
+
+def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) -> str:
+    """The error with the place of the innermost part of the schema that has it by itself.
+
+    ``fault`` tells what is wrong with a schema; empty if nothing is.
+    """
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    deadline_s = time.monotonic() + _SEARCH_S
+    place, part, is_innermost = "#", schema, False
+    while not is_innermost:
+        is_innermost = True
+        for step, child in _parts(part):
+            if time.monotonic() > deadline_s:
+                return f"at {place} or below: {_in_our_words(error)}"
+            if fault({**shared, **child}) == error:
+                place, part, is_innermost = f"{place}/{step}", child, False
+                break
+    return f"at {place}: {_in_our_words(error)}"
+
+
+def _in_our_words(error: str) -> str:
+    if error.startswith("oneOf constraints"):
+        return "oneOf with branches that may overlap is not supported, but anyOf is"
+    return regex_reason(error.replace("Unimplemented keys", "keywords that are not supported"))
+
+
+def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """The schemas right inside, each with its step of a JSON pointer."""
+    for key in _LISTS:
+        if isinstance(parts := schema.get(key), list):
+            yield from ((f"{key}/{index}", part) for index, part in enumerate(parts) if _is_schema(part))
+    for key in _ONE:
+        if _is_schema(part := schema.get(key)):
+            yield key, part
+    for key in _MANY:
+        if isinstance(parts := schema.get(key), dict):
+            yield from ((f"{key}/{_escaped(name)}", part) for name, part in parts.items() if _is_schema(part))
+
+
+def _is_schema(part: Any) -> bool:
+    return isinstance(part, dict)
+
+
+def _escaped(name: str) -> str:
+    """Of a JSON pointer's step."""
+    return name.replace("~", "~0").replace("/", "~1")

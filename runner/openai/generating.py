@@ -1,0 +1,139 @@
+"""A generation request answered: as one JSON document, or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from errors.base import CodedError
+from runner.generation import Generation, GenerationRequest
+from runner.openai.answers import Answer, Choice, Usage
+from runner.openai.bodies import GenerationBody
+from runner.openai.failures import error_body, failure
+from runner.openai.guides import body_field
+from runner.openai.limits import Admission, ClientGone, run_within
+from runner.openai.orders import Order
+from runner.openai.shapes import Shape
+from runner.openai.texts import Piece, Texts
+
+_DONE = b"data: [DONE]\n\n"
+_EVENT_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx would collect the events otherwise.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+@dataclass(frozen=True)
+class Generating:
+    """What generates, and within which bounds."""
+
+    generate: Callable[[GenerationRequest], Generation]
+    admission: Admission
+    timeout_s: float
+
+    def answer(self, body: GenerationBody, orders: Sequence[Order], shape: Shape, model: str) -> Response:
+        return _Answering(self, body, orders, shape, model)
+
+
+class _Answering(Response):
+    """Generates while it is sent; of Starlette's class by its interface alone, which is being called."""
+
+    def __init__(
+        self, generating: Generating, body: GenerationBody, orders: Sequence[Order], shape: Shape, model: str
+    ) -> None:
+        self._generating = generating
+        self._is_stream = bool(body.stream)
+        self._wants_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._orders = orders
+        self._shape = shape
+        self._guide_field = body_field(body)
+        self._model = model
+        self._id = shape.id_prefix + secrets.token_hex(12)
+        self._created = int(time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limits = self._generating
+        texts = Texts(self._orders, limits.generate)
+        stream = _EventStream(send)
+        work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+        try:
+            with limits.admission.admitted(sum(order.count for order in self._orders)):
+                response = await run_within(work, receive, limits.timeout_s)
+        except ClientGone:
+            return
+        except CodedError as exc:
+            if stream.has_started:
+                await stream.fail(exc)
+                return
+            response = failure(exc, self._guide_field)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _whole(self, texts: Texts) -> Response:
+        pieces: dict[int, list[Piece]] = defaultdict(list)
+        async with aclosing(texts.batches()) as batches:
+            async for batch in batches:
+                for piece in batch:
+                    pieces[piece.index].append(piece)
+        choices = [self._shape.whole(pieces[index]) for index in sorted(pieces)]
+        answer = self._answer(self._shape.whole_object, choices, texts.usage())
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+    async def _stream(self, texts: Texts, stream: _EventStream) -> None:
+        """NOTE: begun with the first piece, so that what is refused before is an answer with its status."""
+        opened: set[int] = set()
+        no_usage = None if self._wants_usage else msgspec.UNSET
+        async with aclosing(texts.batches()) as batches:
+            async for batch in batches:
+                events: list[Choice] = []
+                for piece in batch:
+                    if piece.index not in opened:
+                        opened.add(piece.index)
+                        events += filter(None, [self._shape.opening(piece.index)])
+                    events.append(self._shape.event(piece))
+                await stream.send(
+                    [self._answer(self._shape.event_object, [event], no_usage) for event in events]
+                )
+        if self._wants_usage:
+            await stream.send([self._answer(self._shape.event_object, [], texts.usage())])
+        await stream.end()
+
+    def _answer(
+        self, kind: str, choices: Sequence[Choice], usage: Usage | msgspec.UnsetType | None
+    ) -> Answer[Choice]:
+        return Answer(self._id, kind, self._created, self._model, list(choices), usage)
+
+
+class _EventStream:
+    """Server-sent events of one response; all that are sent together are one write."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._encode = msgspec.json.Encoder().encode
+        self.has_started = False
+
+    async def send(self, answers: Sequence[Answer[Choice]]) -> None:
+        await self._write(b"".join([b"data: %b\n\n" % self._encode(answer) for answer in answers]))
+
+    async def end(self) -> None:
+        await self._write(_DONE, is_last=True)
+
+    async def fail(self, error: CodedError) -> None:
+        """End with an error: what came before is not the whole text, and no ``[DONE]`` says that it were."""
+        await self._write(b"data: %b\n\n" % error_body(error), is_last=True)
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        if not self.has_started:
+            self.has_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})

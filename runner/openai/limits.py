@@ -1,0 +1,62 @@
+"""What bounds a request: how many are at work, how long one may take, whether its client is still there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from errors.openai_api import RequestTimedOut, TooManyRequests
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The client closed its connection: nobody is there to be answered."""
+
+
+class Admission:
+    """Counts the texts that are being generated."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.running = 0
+
+    @contextmanager
+    def admitted(self, count: int) -> Iterator[None]:
+        """Hold places for so many. Raises E1607 if there are not enough."""
+        if self.running + count > self._most:
+            raise TooManyRequests(running=self.running, asked=count, most=self._most)
+        self.running += count
+        try:
+            yield
+        finally:
+            self.running -= count
+
+
+async def run_within(work: Coroutine[Any, Any, T], receive: Receive, timeout_s: float) -> T:
+    """The result of ``work``, which is ended, and has freed what it held, when this returns or raises.
+
+    Raises E2601 after ``timeout_s``, and ClientGone. The request's body must have been read.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_await_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise ClientGone
+        raise RequestTimedOut(timeout_s=timeout_s)
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait({task, gone})
+
+
+async def _await_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

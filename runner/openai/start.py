@@ -1,0 +1,22 @@
+"""What the runner tells its OpenAI server at start: one message of JSON on standard input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from runner.settings import Settings
+
+
+class Start(BaseModel):
+    """``settings`` name the engine's folder as ``engine_dir``; ``socket_fd`` listens already."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    socket_fd: int
+    metrics_dir: Path
+    """See ``runner.meter``."""
+    is_slot_ours: bool
+    """False: NVIDIA's C++ backend fills the slot."""
