@@ -11,7 +11,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-images test-gpu bench lint format lock clean
+.PHONY: help setup demo serve test test-images test-gpu bench lint format generated lock clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -71,6 +71,11 @@ lint: setup ## check style and types
 format: setup ## rewrite the code in the house's style
 	@$(RUN) ruff check --quiet --fix .
 	@$(RUN) ruff format --quiet .
+
+generated: setup ## renew what is generated: tables and help in README and docs, the schemas
+	@$(RUN) cli.readme
+	@$(RUN) cli.openapi_schema
+	@$(RUN) cli.build_config_schema
 
 lock: setup ## pin again what requirements/*.in ask for
 	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) requirements/$(name).in -o requirements/$(name).txt &&) true

@@ -148,7 +148,9 @@ def _last_error(log: str) -> str:
 def _texts(line: str) -> list[str]:
     """What a line of a log says: the texts of one of Cog's JSON lines, else the line itself."""
     try:
-        return [text for text in json.loads(line)["fields"].values() if isinstance(text, str)]
+        entry = json.loads(line)
+        fields = entry.get("fields", entry)  # With LOG_FORMAT=json they stand in the line itself.
+        return [text for text in fields.values() if isinstance(text, str)]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [line]
 

@@ -1,4 +1,4 @@
-"""``cog-triton doctor``: what this installation lacks, each with its remedy; its layers' speed if asked."""
+"""``cog-triton doctor``: what this machine and installation lack, with its remedy; their speed if asked."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.gpu import detected_sm
-from engine.preflight import RUNNER_IMAGE_SMS
+from cli.doctor_machine import check_driver, check_gpus, check_machine
+from cli.serve import engine_environment
+from engine.inspect import read_manifest
 from errors.base import CodedError
-from errors.prompt import MissingRequirement
+from errors.prompt import InvalidSetting, MissingRequirement
 from runner.openai_server import check_openai_port_free
+from runner.service import Service
 from runner.settings import Settings, load_settings
 from runner.triton_install import TritonInstall, install_triton
-from runner.triton_ports import TritonPorts, check_port_free
+from runner.triton_ports import check_port_free
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = ("torch", "transformers", "vllm", "tensorrt_llm")
@@ -46,9 +48,16 @@ print(json.dumps([platform.python_version(), found]))
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
-        help="check this installation; --perf also measures its layers",
-        description="Check what a runner needs here: environments, Triton, ports, GPU, memory, disk. Each "
-        "line is a verdict; a failed one ends with what to do. --perf then puts a short load on every layer.",
+        help="check this machine and installation; --perf also measures its layers",
+        description="Check what a runner needs here: processor, driver, GPUs, libraries, Triton, ports, "
+        "shared memory, disk, an engine. Each line is a verdict; a failed one ends with what to do. "
+        "Exit code 2 if one failed. --perf then puts a short load on every layer.",
+    )
+    parser.add_argument(
+        "engine",
+        nargs="?",
+        metavar="ENGINE",
+        help="engine.tar (path or URL) or engine folder to check; default: that of COG_WEIGHTS or ENGINE_DIR",
     )
     parser.add_argument(
         "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
@@ -59,7 +68,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     failed = 0
-    settings = load_settings()  # A wrong one would make all checks fail: it alone is told.
+    named = engine_environment(options.engine) if options.engine else {}
+    settings = load_settings({**os.environ, **named})  # A wrong one would fail all checks: it alone is told.
     for name, check in _CHECKS.items():
         try:
             print(f"ok    {name}: {check(settings)}", flush=True)
@@ -140,34 +150,48 @@ def _libpython(settings: Settings) -> str:
 
 
 def _ports(settings: Settings) -> str:
-    port = int(os.environ.get("PORT") or 5000)
+    port = _cog_port()
     check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
-    triton = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
-    TritonPorts(settings.triton_host, *triton).check_free()
+    ports = settings.triton_ports
+    ports.check_free()
     if settings.openai_port:
         check_openai_port_free(settings)
-    ports = filter(None, (port, *triton, settings.openai_port))
-    return f"{', '.join(map(str, ports))} are free"
+    all_ports = filter(None, (port, ports.http, ports.grpc, ports.metrics, settings.openai_port))
+    return f"{', '.join(map(str, all_ports))} are free"
 
 
-def _gpu(settings: Settings) -> str:
-    sm = detected_sm()
-    if sm is None:
-        return "none; transformers and paced engines run on the CPU"
-    image = (
-        f", image cog-triton-runner-{sm}"
-        if sm in RUNNER_IMAGE_SMS
-        else ", for which there is no runner image"
-    )
-    return f"SM {sm}{image}"
+def _cog_port() -> int:
+    text = os.environ.get("PORT") or "5000"
+    if not text.isdecimal():
+        raise InvalidSetting(name="PORT", expected="a port, 1 to 65535", value=text)
+    return int(text)
+
+
+def _driver(settings: Settings) -> str:
+    try:
+        found = _engine_environment(settings)
+    except CodedError:
+        found = ""  # Told by a check of its own.
+    return check_driver(found)
+
+
+def _engine(settings: Settings) -> str:
+    """Reads of a tar no more than its start."""
+    source = settings.weights or settings.engine_dir
+    if settings.weights is None and not any(settings.engine_dir.glob("*")):
+        return "none named; `cog-triton doctor ENGINE` checks one"
+    manifest = read_manifest(source)
+    Service(settings).check_runs_here(manifest)
+    return f"{manifest.engine_kind} of {manifest.model_id or 'an unnamed model'} can run here"
 
 
 def _shared_memory(settings: Settings) -> str:
-    free_bytes = shutil.disk_usage("/dev/shm").free  # noqa: S108 - where Triton's stubs have their memory
+    shared_memory = shutil.disk_usage("/dev/shm")  # noqa: S108 - where Triton's stubs have their memory
+    free_bytes = shared_memory.free
     if free_bytes < _LEAST_SHARED_MEMORY_BYTES:
         remedy = "free some there, or give the container more with `docker run --shm-size 256m`"
         raise MissingRequirement(what=f"64 MiB of /dev/shm ({free_bytes >> 20} MiB are free)", remedy=remedy)
-    return f"{free_bytes >> 20} MiB are free"
+    return f"{free_bytes >> 20} of {shared_memory.total >> 20} MiB are free"
 
 
 def _disk(settings: Settings) -> str:
@@ -181,12 +205,15 @@ def _disk(settings: Settings) -> str:
 
 
 _CHECKS: dict[str, Callable[[Settings], str]] = {
+    "machine": check_machine,
+    "driver": _driver,
+    "GPU": check_gpus,
     "serving environment": _serving_environment,
     "engine environment": _engine_environment,
     "Triton": _triton,
     "libpython": _libpython,
     "ports": _ports,
-    "GPU": _gpu,
     "shared memory": _shared_memory,
     "disk": _disk,
+    "engine": _engine,
 }

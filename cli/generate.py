@@ -14,8 +14,9 @@ from cli.progress import ProgressPrinter
 from cli.serve import engine_environment
 from errors.prompt import InvalidInput
 from runner.generation import GenerationRequest, SamplingInputs
+from runner.logs import log_text
 from runner.prompt import format_prompt
-from runner.service import Service, log_to_stderr
+from runner.service import Service
 from runner.settings import Settings, load_settings
 
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
@@ -88,7 +89,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
 
 async def _generate(settings: Settings, request: GenerationRequest, *, is_verbose: bool) -> None:
     with ProgressPrinter() as progress:
-        service = Service(settings, log_to_stderr if is_verbose else _log_nothing, progress)
+        service = Service(settings, log_text if is_verbose else _log_nothing, progress)
         await service.open()
     try:
         generation = service.generate(request)

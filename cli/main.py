@@ -7,14 +7,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cli import build, demo, doctor, generate, inspect, instantiate, migrate, plan, serve
+from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from errors.base import CodedError
 
 EXIT_OURS = 1
 EXIT_YOURS = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, instantiate)
+_COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, metrics, instantiate)
 """Modules with ``add_parser(subparsers)``: it returns its parser, which sets ``run`` on what is parsed."""
 
 

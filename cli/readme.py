@@ -1,4 +1,4 @@
-"""Keeps the README's generated parts true: ``python -m cli.readme`` writes them, ``--check`` compares.
+"""Keeps the generated parts of README and docs true: ``python -m cli.readme`` writes, ``--check`` compares.
 
 A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
@@ -11,13 +11,18 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from cli.main import make_parser
 from cli.openapi_schema import ROOT
 from errors import markdown_table
+from runner.metrics import METRICS
 from runner.run import Runner
 from runner.settings import VARIABLES, Settings
+from runner.slot_iteration_metrics import FAMILIES
+from runner.slot_iteration_metrics import GAUGES as ITERATION_GAUGES
+from runner.slot_metrics import COUNTERS, GAUGES, labels_of
 
 README = ROOT / "README.md"
 _HELP_WIDTH = "100"
@@ -27,8 +32,9 @@ def help_text() -> str:
     """``cog-triton --help`` and the help of each command, as a terminal of 100 columns shows them."""
     os.environ["COLUMNS"] = _HELP_WIDTH
     parser, commands = make_parser()
-    texts = [parser.format_help(), *(command.format_help() for command in commands)]
-    return "```text\n" + "\n".join(text.strip() + "\n" for text in texts) + "```"
+    return "\n\n".join(
+        f"## {each.prog}\n\n```text\n{each.format_help().strip()}\n```" for each in (parser, *commands)
+    )
 
 
 def input_table() -> str:
@@ -62,20 +68,40 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
-PARTS: dict[str, Callable[[], str]] = {
-    "errors": markdown_table,
-    "help": help_text,
-    "inputs": input_table,
-    "settings": settings_table,
+def metrics_table() -> str:
+    """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
+    rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in ("api", *metric.labels))
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    for kind, metrics in (("counter", COUNTERS), ("gauge", {**GAUGES, **FAMILIES})):
+        rows += [f"| `{name}` | {kind} | {_labels(name)} | {text} |" for name, text in metrics.items()]
+    return "\n".join(rows)
+
+
+def _labels(name: str) -> str:
+    if name in FAMILIES:
+        return ", ".join(
+            sorted({f"`{label}`" for family, label, _ in ITERATION_GAUGES.values() if family == name})
+        )
+    return ", ".join(f"`{label}`" for label in labels_of(name)[0])
+
+
+PARTS: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {"errors": markdown_table, "inputs": input_table},
+    ROOT / "docs" / "cli.md": {"help": help_text},
+    ROOT / "docs" / "settings.md": {"settings": settings_table},
+    ROOT / "docs" / "observability.md": {"metrics": metrics_table},
 }
+"""By file."""
 
 
-def with_parts(text: str) -> str:
+def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     """``text`` with every generated part renewed; a part without its markers is a KeyError."""
-    for name, make in PARTS.items():
+    for name, make in parts.items():
         pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
         if not pattern.search(text):
-            raise KeyError(f"README.md has no markers for {name}")
+            raise KeyError(f"no markers for {name}")
         part = make() + "\n"
         text = pattern.sub(lambda match, part=part: match[1] + part + match[2], text)  # type: ignore[misc]
     return text
@@ -85,11 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m cli.readme", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
     options = parser.parse_args(arguments)
-    before = README.read_text()
-    after = with_parts(before)
-    if before != after and not options.check:
-        README.write_text(after)
-    return 1 if options.check and before != after else 0
+    stale = [path for path, parts in PARTS.items() if with_parts(text := path.read_text(), parts) != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'is stale' if options.check else 'renewed'}")
+        if not options.check:
+            path.write_text(with_parts(path.read_text(), PARTS[path]))
+    return 1 if options.check and stale else 0
 
 
 if __name__ == "__main__":

@@ -16,12 +16,16 @@ import signal
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from runner.client_sockets import set_options
 from runner.cog_control import VARIABLE
+from runner.cog_log import flat_log
 from runner.doorkeeper import Doorkeeper
+from runner.logs import JSON
+from runner.logs import VARIABLE as LOG_FORMAT
+from runner.tracing import prepare_cog
 
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
@@ -93,7 +97,9 @@ def _start_door_keeping(port: int) -> None:
 
 
 if __name__ == "__main__":
+    prepare_cog(os.environ)
     # A port that is no number is Cog's to refuse.
     with suppress(ValueError):
         _start_door_keeping(int(os.environ.get("PORT", "5000")))
-    runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)
+    with flat_log() if os.environ.get(LOG_FORMAT) == JSON else nullcontext():
+        runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)

@@ -12,13 +12,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
 from runner.engines.messages import Guide, TokenLogProb
+from runner.logs import RequestLog
+from runner.meter import Meter, RequestMeter
+from runner.metrics import UNEXPECTED
 from runner.model_facts import ModelFacts
 from runner.stop_filter import StopFilter
-from runner.time_budget import TimeBudget, Untold
+from runner.time_budget import TimeBudget
+from runner.tracing import RequestTrace
 from runner.triton_client import Event
 
 FinishReason = Literal["stop", "length", "end"]
@@ -34,6 +39,7 @@ _DEFAULTS = {
     "min_p": 0.0,
 }
 """Of the slot's tensors, by its contract."""
+_unread_meter = Meter("none")
 _MAX_INT32 = (1 << 31) - 1
 """Triton takes what is above it for something else: it drops the upper bits."""
 
@@ -81,12 +87,21 @@ class GenerationRequest:
 class TokenSource(Protocol):
     """Where tokens come from."""
 
-    def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+    def generate(self, inputs: Mapping[str, Any], headers: str = "") -> AsyncGenerator[list[Event], None]:
         """All events that have arrived, each time, until the last; ``inputs`` are the slot's tensors by name.
 
-        Leaving the iteration cancels the request. Raises a CodedError.
+        ``headers`` are lines for Triton's front end. Leaving the iteration cancels the request. Raises a
+        CodedError.
         """
         ...
+
+
+class Watcher(Protocol):
+    """Is told of a generation's error, if it has one, and of its end."""
+
+    def failed(self, error: Exception) -> None: ...
+
+    def ended(self, generation: Generation) -> None: ...
 
 
 class Generation:
@@ -98,15 +113,22 @@ class Generation:
         model: ModelFacts,
         client: TokenSource,
         *,
-        tells_reason: bool = True,
-        budget: TimeBudget | None = None,
+        is_slot_ours: bool = True,
         asks_slot: bool = False,
+        meter: RequestMeter | None = None,
+        trace: RequestTrace | None = None,
+        log: RequestLog | None = None,
+        request_id: str = "",
     ) -> None:
-        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``tells_reason`` False: what
-        fills the slot is not ours, and its last response has no finish reason."""
-        self._tells_reason = tells_reason
+        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
+        fills the slot is NVIDIA's, and its last response has no reason. Triton is told ``request_id``."""
+        self._tells_reason = is_slot_ours
         self._request = request
-        self.budget = budget or TimeBudget(Untold())
+        self.budget = TimeBudget(is_slot_ours=is_slot_ours)
+        self.request_id = request_id
+        self._trace = trace
+        self._watchers: list[Watcher] = [each for each in (trace, log) if each is not None]
+        self._meter = meter or RequestMeter(_unread_meter)
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
@@ -120,6 +142,10 @@ class Generation:
         self.output_token_count = 0
         self.finish_reason: FinishReason | None = None
         self._log_probs: list[tuple[int, TokenLogProb]] = []
+
+    @property
+    def trace_id(self) -> str:
+        return "" if self._trace is None else self._trace.trace_id
 
     @property
     def duration_s(self) -> float:
@@ -136,10 +162,13 @@ class Generation:
 
     async def text(self) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
-        inputs = await self._inputs()
-        inputs |= self.budget.sent(asks_slot=self._asks_slot)
+        self._meter.began()
         try:
-            async with aclosing(self._client.generate(inputs)) as batches:
+            inputs = await self._inputs()
+            inputs |= self.budget.sent(asks_slot=self._asks_slot)
+            self._meter.sent(self.budget.tokenize_s)
+            headers = self._trace.headers() if self._trace else ""
+            async with aclosing(self._client.generate(inputs, headers)) as batches:
                 async for events in batches:
                     text = self._take(events)
                     if text:
@@ -154,8 +183,26 @@ class Generation:
             self._ended_s = time.perf_counter()
             if rest := self._finish():
                 yield rest
+        except Exception as exc:
+            self._fail(exc)
+            raise
         finally:
-            self.budget.closed()
+            self._end()
+
+    def _fail(self, error: Exception) -> None:
+        self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
+        for watcher in self._watchers:
+            watcher.failed(error)
+
+    def _end(self) -> None:
+        self._meter.ended(
+            is_finished=self._is_over(),
+            input_tokens=self.input_token_count,
+            output_tokens=self.output_token_count,
+            detokenize_s=self.budget.detokenize_s,
+        )
+        for watcher in self._watchers:
+            watcher.ended(self)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
@@ -178,6 +225,8 @@ class Generation:
             "streaming": True,
             "exclude_input_in_output": True,
         }
+        if self.request_id:
+            inputs["id"] = self.request_id
         if not request.ignores_end:
             inputs["end_id"] = model.end_ids[0]
         # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
@@ -227,8 +276,10 @@ class Generation:
             reason = event.finish_reason or reason
         if reason is not None:
             self.budget.slot_told(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
-        if tokens and self._first_token_s is None:
-            self._first_token_s = arrived_s
+        if tokens:
+            self._meter.received(len(tokens), arrived_s)
+            if self._first_token_s is None:
+                self._first_token_s = arrived_s
         tokens, is_at_end = self._cut_at_end(tokens)
         if is_at_end:
             self.finish_reason = "end"

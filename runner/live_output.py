@@ -111,6 +111,15 @@ class LiveOutput:
         return "".join(parts), item, True
 
 
+def prediction_id() -> str:
+    """The id of the prediction that runs in the current context; blank outside one.
+
+    NOTE: Cog tells it nobody, but keeps it in a context variable to know whose the printed lines are.
+    """
+    context = contextvars.copy_context()
+    return next((str(context[each]) for each in context if each.name == "_coglet_prediction_id"), "")
+
+
 def join_cog() -> None:
     """Run predictions in the thread that Cog gives them, and make Cog's cancel reach their ``LiveOutput``.
 

@@ -26,6 +26,7 @@ from runner.child_process import Log, end_of, exit_reason, lines, signal_group, 
 from runner.client_sockets import set_options
 from runner.model_repository import SOURCE_ROOT
 from runner.openai.start import Start
+from runner.runtime_dir import metrics_dir
 from runner.settings import Settings
 from runner.triton_ports import check_port_free, local_url
 from runner.turn_away import turn_away
@@ -111,7 +112,12 @@ class OpenAIServer:
             pass_fds=[self._socket.fileno()],
         )
         self._log_task = asyncio.create_task(self._forward_log(process), name="openai-log")
-        start = Start(settings=self._settings, socket_fd=self._socket.fileno(), slot_socket=self._slot_socket)
+        start = Start(
+            metrics_dir=metrics_dir(self._settings.triton_http_port),
+            settings=self._settings,
+            socket_fd=self._socket.fileno(),
+            slot_socket=self._slot_socket,
+        )
         assert process.stdin is not None
         process.stdin.write(start.model_dump_json().encode())
         process.stdin.close()

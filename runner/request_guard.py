@@ -44,15 +44,17 @@ class RequestGuard:
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
-    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
-        """As the client's, whose errors it raises, or E2110 while the server stops."""
+    async def generate(
+        self, inputs: Mapping[str, Any], headers: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
+        """As the way's, whose errors it raises, or E2110 while the server stops."""
         if self._stopping is not None:
             raise self._stopping
         shape = self._recorder.request(inputs) if self._recorder else None
         self.num_running += 1
         ended = "left"
         try:
-            async with aclosing(self._with_retry(inputs)) as batches:
+            async with aclosing(self._with_retry(inputs, headers)) as batches:
                 async for events in batches:
                     if shape is not None:
                         shape.output_tokens += sum(len(event.tokens) for event in events)
@@ -79,11 +81,14 @@ class RequestGuard:
         """End what runs with E2110, and take nothing new."""
         self.refuse(reason)
         self._way.end_all()
+        self._client.end_all()
 
-    async def _with_retry(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+    async def _with_retry(self, inputs: Mapping[str, Any], headers: str) -> AsyncGenerator[list[Event], None]:
+        # Triton's front end takes headers, the slot's socket has no use for them.
+        way = self._client if headers else self._way
         has_begun, was_up = False, self._client.is_up
         try:
-            async with aclosing(self._way.generate(inputs)) as batches:
+            async with aclosing(way.generate(inputs, headers)) as batches:
                 async for events in batches:
                     has_begun = True
                     yield events
@@ -91,7 +96,7 @@ class RequestGuard:
         except _GONE as exc:
             if has_begun or not was_up or NOT_READY in exc.sentence or not await self._is_back():
                 raise
-        async with aclosing(self._way.generate(inputs)) as batches:
+        async with aclosing(way.generate(inputs, headers)) as batches:
             async for events in batches:
                 yield events
 

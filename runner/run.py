@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+import time
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 
 import cog
 from cog import BaseRunner, ConcatenateIterator, Input
@@ -17,7 +19,7 @@ from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMin
 from runner.cog_control import WorkerControl
 from runner.engines.messages import Guide
 from runner.generation import Generation, GenerationRequest, SamplingInputs
-from runner.live_output import LiveOutput, Mailbox, join_cog
+from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -130,7 +132,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             default=None,
         ),
     ) -> ConcatenateIterator[str]:
-        settings = self._settings
+        settings, arrived_s = self._settings, time.perf_counter()
         try:
             if system_prompt is None:
                 system_prompt = settings.system_prompt
@@ -162,13 +164,18 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 guide=_guide(json_schema, regex),
             )
         except CodedError as exc:
+            self._mailbox.post(partial(self._service.meter.refused, exc.code))
             raise _for_cog(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
-        return LiveOutput(self._stream(request, logs_performance), self._mailbox).chunks()
+        return LiveOutput(self._stream(request, logs_performance, arrived_s), self._mailbox).chunks()
 
-    async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
+    async def _stream(
+        self, request: GenerationRequest, logs_performance: bool, arrived_s: float
+    ) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request, asks_slot=logs_performance)
+        generation = self._service.generate(
+            request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=prediction_id()
+        )
         try:
             async for text in generation.text():
                 yield text

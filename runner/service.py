@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,16 +18,20 @@ from runner.child_process import Log
 from runner.failures import Failure, FailureLimit
 from runner.flight_recorder import FlightRecorder
 from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.logs import JSON, RequestLog, log_json, log_text
+from runner.meter import Meter, RequestMeter
+from runner.metrics import TRITON_RESTARTS
+from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.openai_server import OpenAIServer
 from runner.request_guard import RequestGuard
+from runner.runtime_dir import make_runtime_dir, metrics_dir, slot_socket_path
 from runner.settings import Settings
 from runner.slot_client import SlotClient
-from runner.time_budget import TimeBudget, Untold
+from runner.tracing import Tracing, open_tracing, triton_arguments
 from runner.triton_client import TritonClient
 from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
-from runner.triton_ports import TritonPorts
 from runner.triton_server import TritonServer
 
 _HEARTBEAT_S = 2.0
@@ -41,22 +42,15 @@ _END_ALL_S = 2.0
 _DROP_S = 0.3
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
-_LONGEST_SOCKET_PATH_BYTES = 107
-"""Linux's ``sun_path`` without its final zero."""
-
-
-def log_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class Service:
     """Use ``open`` and ``close``; between them ``generate`` is ready."""
 
-    def __init__(
-        self, settings: Settings, log: Log = log_to_stderr, progress: Progress | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
-        self._log = log
+        self._is_log_json = settings.log_format == JSON
+        self._log = log or (log_json if self._is_log_json else log_text)
         self._progress = progress
         self._exits = AsyncExitStack()
         self._failure_limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
@@ -65,12 +59,13 @@ class Service:
         """Set when failures were too many: who runs us has to end the process, with an error."""
         self._is_cpp = False
         self.is_stopping = False
-        self._untold: Untold
         self.engine: Engine
         self.model: ModelFacts
         self._triton: TritonServer | None = None
         self.client: TritonClient
         self.requests: RequestGuard
+        self.meter = Meter("cog")
+        self._tracing: Tracing | None = None
         self.openai: OpenAIServer | None = None
 
     @property
@@ -87,6 +82,8 @@ class Service:
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
+            self._open_meter()
+            self._tracing = open_tracing(self._settings, self._model_name())
             if self.openai is not None:
                 await self.openai.wait_ready()
         except BaseException:
@@ -102,15 +99,28 @@ class Service:
         if self._triton is not None:
             self._triton.kill_now()
 
-    def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
-        """``asks_slot``: also for what only the slot knows of the request's time budget."""
+    def generate(
+        self,
+        request: GenerationRequest,
+        *,
+        asks_slot: bool = False,
+        arrived_s: float | None = None,
+        request_id: str = "",
+    ) -> Generation:
+        """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
+        the request came, by ``perf_counter``; else now. ``request_id`` is for logs and traces."""
+        trace = self._tracing.begin(request) if self._tracing else None
         return Generation(
             request,
             self.model,
             self.requests,
-            tells_reason=not self._is_cpp,
-            budget=TimeBudget(self._untold),
-            asks_slot=asks_slot,
+            is_slot_ours=not self._is_cpp,
+            asks_slot=asks_slot or (trace is not None and trace.is_recording),
+            trace=trace,
+            log=RequestLog("cog") if self._is_log_json else None,
+            # Only where somebody reads it: Triton puts it into each of its events.
+            request_id=request_id if self._is_log_json or trace is not None else "",
+            meter=RequestMeter(self.meter, arrived_s),
         )
 
     async def is_healthy(self) -> bool:
@@ -171,13 +181,13 @@ class Service:
         settings = self._settings
         if settings.weights:
             return open_engine(
-                settings.weights, settings.cache_dir, check=self._check_runs_here, progress=self._progress
+                settings.weights, settings.cache_dir, check=self.check_runs_here, progress=self._progress
             )
         engine = load(settings.engine_dir)
-        self._check_runs_here(engine.manifest)
+        self.check_runs_here(engine.manifest)
         return engine
 
-    def _check_runs_here(self, manifest: Manifest) -> None:
+    def check_runs_here(self, manifest: Manifest) -> None:
         """Raise for an engine that this machine can't run, before it is fetched whole."""
         settings = self._settings
         self._check_world_size(manifest.world_size)
@@ -202,10 +212,10 @@ class Service:
 
     async def _start_triton(self) -> None:
         settings = self._settings
-        runtime_dir = _runtime_dir(settings.triton_http_port)
-        install = install_triton(runtime_dir, settings.triton_backend_dir)
-        repository = runtime_dir / "model_repository"
-        slot_socket: Path | None = _socket_path(runtime_dir)
+        folder = make_runtime_dir(settings.triton_http_port)
+        install = install_triton(folder, settings.triton_backend_dir)
+        repository = folder / "model_repository"
+        slot_socket: Path | None = slot_socket_path(settings.triton_http_port)
         manifest = self.engine.manifest
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
@@ -220,20 +230,17 @@ class Service:
             slot_socket=slot_socket,
         )
         slot_socket = None if self._is_cpp else slot_socket
-        self._untold = Untold(is_slot_ours=not self._is_cpp)
+        clear_folder(metrics_dir(settings.triton_http_port))
         await self._start_openai(slot_socket)
-        ports = TritonPorts(
-            settings.triton_host,
-            settings.triton_http_port,
-            settings.triton_grpc_port,
-            settings.triton_metrics_port,
-        )
+        ports = settings.triton_ports
         num_ranks = manifest.world_size if self._is_cpp else 1
-        folder = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
-        self._recorder = FlightRecorder(folder, manifest.model_dump(mode="json"))
+        records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
+        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
         self._triton = TritonServer(
             install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks, self._failed
         )
+        self.triton.more_arguments = triton_arguments(settings)
+        self.triton.on_restart = lambda: self.meter.add(TRITON_RESTARTS)
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
@@ -245,6 +252,12 @@ class Service:
         self.requests = RequestGuard(way, client, self._recorder)
         heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
         self._exits.callback(heart.cancel)
+
+    def _open_meter(self) -> None:
+        """From now on what is counted can be read: our own test is nobody's request."""
+        folder = metrics_dir(self._settings.triton_http_port)
+        self.meter = Meter("cog", folder)
+        self._exits.callback(self.meter.close)
 
     async def _start_openai(self, slot_socket: Path | None) -> None:
         """Before Triton, which takes longer to start."""
@@ -270,30 +283,12 @@ class Service:
             pass
         self._log(f"test prediction: {generation.output_token_count} tokens")
 
+    def _model_name(self) -> str:
+        return self.engine.manifest.model_id or self.engine.manifest.engine_kind
+
     def _tell_engine(self) -> None:
         manifest = self.engine.manifest
         source = f" from {manifest.model_id}" if manifest.model_id else ""
         self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")
         for warning in self.engine.warnings:
             self._log(f"warning: {warning}")
-
-
-def _runtime_dir(http_port: int) -> Path:
-    """A folder for what is made at start, one per port and user: used again, so nothing piles up."""
-    parent = Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}"
-    parent.mkdir(mode=0o700, exist_ok=True)
-    if parent.stat().st_uid != os.getuid():
-        raise InvalidSetting(
-            name="TMPDIR", expected=f"a folder where {parent.name} is ours", value=str(parent.parent)
-        )
-    path = parent / str(http_port)
-    path.mkdir(exist_ok=True)
-    return path
-
-
-def _socket_path(runtime_dir: Path) -> Path:
-    """Where the slot listens for us."""
-    path = runtime_dir / "slot"
-    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
-        raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
-    return path

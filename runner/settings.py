@@ -6,6 +6,7 @@ A value that does not fit is E1006, naming the variable. The environment wins ov
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.base import CodedError
 from errors.prompt import InvalidSetting
+from runner.logs import VARIABLE as LOG_FORMAT
 from runner.prompt import format_prompt
 from runner.server_config import ServerArguments, read_server_config, server_arguments
+from runner.triton_ports import TritonPorts
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
 
@@ -50,6 +53,12 @@ class Settings(BaseModel):
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
+    log_format: str | None = None
+    otlp_endpoint: str | None = None
+    otlp_traces_endpoint: str | None = None
+    otlp_protocol: str = "http/protobuf"
+    is_telemetry_disabled: bool = False
+    service_name: str = "cog-triton"
     chat_template: Path | None = None
     openai_host: str = "0.0.0.0"  # noqa: S104 - as triton_host
     openai_port: int = 9000
@@ -61,6 +70,19 @@ class Settings(BaseModel):
     openai_timeout_s: float = 3600.0
     engine_python: str
     server: ServerArguments = {}
+
+    @property
+    def otlp_traces_url(self) -> str | None:
+        """Where traces go, by OpenTelemetry's rules; None: nowhere."""
+        if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
+            return None
+        return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
+
+    @property
+    def triton_ports(self) -> TritonPorts:
+        return TritonPorts(
+            self.triton_host, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
+        )
 
 
 @dataclass(frozen=True)
@@ -125,6 +147,24 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
+def _http_url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s,]+\S*", text):
+        raise ValueError("an http or https URL")
+    return text
+
+
+def _otlp_protocol(text: str) -> str:
+    if text != "http/protobuf":
+        raise ValueError("http/protobuf, the only one that the runner speaks, or unset")
+    return text
+
+
+def _log_format(text: str) -> str:
+    if text not in ("json", "console"):
+        raise ValueError("json or console")
+    return text
+
+
 def _program(text: str) -> str:
     if not os.access(text, os.X_OK) or Path(text).is_dir():
         raise ValueError("the path of a Python that can be run")
@@ -150,6 +190,12 @@ VARIABLES = (
     Variable("WORLD_SIZE", "world_size", _at_least(int, 1), "GPUs; may only agree with what the engine says"),
     Variable(
         "LOG_PERFORMANCE_METRICS", "log_performance_metrics", _boolean, "log performance of every request"
+    ),
+    Variable(
+        LOG_FORMAT,
+        "log_format",
+        _log_format,
+        "json: each line a JSON object with the request's id; console: text; else Cog's own JSON around text",
     ),
     Variable("COG_TRITON_CACHE", "cache_dir", Path, "folder for downloaded engines and logs"),
     Variable(
@@ -200,6 +246,23 @@ VARIABLES = (
     Variable("TRITON_HTTP_PORT", "triton_http_port", _port, "Triton's HTTP port"),
     Variable("TRITON_GRPC_PORT", "triton_grpc_port", _port, "Triton's gRPC port"),
     Variable("TRITON_METRICS_PORT", "triton_metrics_port", _port, "Triton's Prometheus port"),
+    Variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "otlp_endpoint",
+        _http_url,
+        "URL of an OpenTelemetry collector for traces, by OTLP over HTTP; else none are made",
+    ),
+    Variable(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "otlp_traces_endpoint",
+        _http_url,
+        "the same, with its path, for traces alone",
+    ),
+    Variable("OTEL_EXPORTER_OTLP_PROTOCOL", "otlp_protocol", _otlp_protocol, "how traces are sent"),
+    Variable("OTEL_SDK_DISABLED", "is_telemetry_disabled", _boolean, "no traces, whatever else is set"),
+    Variable(
+        "OTEL_SERVICE_NAME", "service_name", str, "service.name of the traces; Triton's has -triton after it"
+    ),
     Variable(
         "CHAT_TEMPLATE", "chat_template", _file, "file of the chat template (Jinja); else the tokenizer's own"
     ),

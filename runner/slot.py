@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from runner.engines.messages import (
     Tokens,
 )
 from runner.engines.process import EngineCommand, EngineProcess
+from runner.logs import set_up_logging
 from runner.relay import End, Relay, Stream
 from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_iteration_metrics import IterationMetrics
@@ -55,9 +55,7 @@ class TritonPythonModel:
     """What Triton's stub calls. ``initialize`` returns once the engine is loaded."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        logging.basicConfig(
-            level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-        )
+        set_up_logging()
         model_config = json.loads(args["model_config"])
         parameters = _parameters(model_config)
         self._includes_input = parameters.pop("exclude_input_in_output", "true") == "false"
@@ -109,7 +107,7 @@ class TritonPythonModel:
         except CodedError as exc:
             call.refuse(exc)
         except Exception as exc:
-            log.exception("request could not be read")
+            log.exception("request could not be read", extra={"fields": {"request_ids": [call.request_id]}})
             call.refuse(InvalidTensor(name="request", expected="of the model's tensors", value=exc))
 
     def _accept(self, tensors: Tensors, call: Call) -> None:
@@ -195,7 +193,9 @@ class TritonPythonModel:
                         generation.beams = sequences
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=text):
-                    feeds += self._ends([(request_id, _coded(text, self._ready.engine_kind))])
+                    error = _coded(text, self._ready.engine_kind)
+                    self._log_lost([request_id], f"the engine failed a request: {error.code}")
+                    feeds += self._ends([(request_id, error)])
                 case Statistics():
                     self._metrics.statistics = message
                 case _:
@@ -212,11 +212,20 @@ class TritonPythonModel:
         self._metrics.statistics = Statistics(active=0, queued=0)
         with self._lock:
             request_ids = list(self._running)
+        self._log_lost(request_ids, f"requests ended with {error.code}")
         self._end([(request_id, error) for request_id in request_ids])
 
     def is_waiting(self) -> bool:
         """See ``runner.engines.process.Listener``."""
         return bool(self._running)
+
+    def _log_lost(self, request_ids: list[int], message: str) -> None:
+        """Tell which of Triton's requests they were, where these have ids."""
+        running = [self._running.get(each) for each in request_ids]
+        named = [each.call.request_id for each in running if each is not None and each.call.request_id]
+        if named:
+            fields = {"request_ids": named, "engine_request_ids": request_ids}
+            log.error("%s", message, extra={"fields": fields})
 
     def _end(self, ends: list[tuple[int, End]]) -> None:
         self._relay.feed(self._ends(ends))

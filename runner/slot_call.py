@@ -27,7 +27,6 @@ Place = tuple[int, int]
 """Of an output in its call: the row of the batch, and which of the row's sequences."""
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
-_LEAST_RUNNER_SECONDS = 2
 CANCELLED = "cancelled by the client"
 
 
@@ -202,17 +201,10 @@ class Generation:
 
 
 def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
-    """Take what our runner tells with a request in ``runner_seconds``: when it sent it, what tokenizing took,
-    and what detokenizing took of each request that has ended since. Raises E1103."""
-    if len(seconds) < _LEAST_RUNNER_SECONDS or not all(0 <= each < math.inf for each in seconds):
-        raise InvalidTensor(
-            name="runner_seconds", expected="of two or more numbers of at least 0", value=seconds
-        )
-    sent_s, tokenize_s, *detokenize_s = seconds
-    phases.observe("queue", max(time.perf_counter() - sent_s, 0.0))
-    phases.observe("tokenize", tokenize_s)
-    for each_s in detokenize_s:
-        phases.observe("detokenize", each_s)
+    """Take what our runner tells with a request in ``runner_seconds``: when it sent it. Raises E1103."""
+    if not 0 <= seconds[0] < math.inf:
+        raise InvalidTensor(name="runner_seconds", expected="of one number of at least 0", value=seconds)
+    phases.observe("queue", max(time.perf_counter() - seconds[0], 0.0))
 
 
 def _error(end: End | None) -> str | None:

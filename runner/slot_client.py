@@ -159,8 +159,10 @@ class SlotClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
-        """As ``TritonClient.generate``."""
+    async def generate(
+        self, inputs: Mapping[str, Any], headers: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
+        """As ``TritonClient.generate``; nobody reads ``headers`` here."""
         if (reason := self._down_reason()) is not None:
             raise TritonUnavailable(reason=reason)
         connection = self._connection

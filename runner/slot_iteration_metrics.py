@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_FAMILIES = {
+FAMILIES = {
     "nv_trt_llm_request_metrics": "TRT LLM request metrics",
     "nv_trt_llm_runtime_memory_metrics": "TRT LLM runtime memory metrics",
     "nv_trt_llm_kv_cache_block_metrics": "TRT LLM KV cache block metrics",
     "nv_trt_llm_inflight_batcher_metrics": "TRT LLM inflight_batcher-specific metrics",
     "nv_trt_llm_general_metrics": "General TRT LLM metrics",
 }
-_GAUGES = {
+GAUGES = {
     "num_active_requests": ("nv_trt_llm_request_metrics", "request_type", "active"),
     "max_num_active_requests": ("nv_trt_llm_request_metrics", "request_type", "max"),
     "num_scheduled_requests": ("nv_trt_llm_request_metrics", "request_type", "scheduled"),
@@ -56,11 +56,11 @@ class IterationMetrics:
     def __init__(self, pb_utils: Any, model: Mapping[str, str]) -> None:
         kinds = pb_utils.MetricFamily
         self._families = {
-            name: kinds(name=name, description=text, kind=kinds.GAUGE) for name, text in _FAMILIES.items()
+            name: kinds(name=name, description=text, kind=kinds.GAUGE) for name, text in FAMILIES.items()
         }
         self._metrics = {
             key: self._families[family].Metric(labels={label: value, **model})
-            for key, (family, label, value) in _GAUGES.items()
+            for key, (family, label, value) in GAUGES.items()
         }
         self._published: dict[str, float] = {}
 

@@ -9,14 +9,14 @@ from runner.relay import End
 from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_phases import PhaseTimes
 
-_COUNTERS = {
+COUNTERS = {
     "cog_triton_slot_requests_total": "Requests submitted to the engine",
     "cog_triton_slot_ended_requests_total": "Requests whose end the engine confirmed, by reason",
     "cog_triton_slot_cancel_requests_total": "Cancellations sent to the engine",
     "cog_triton_slot_tokens_total": "Output tokens received from the engine",
     "cog_triton_engine_restarts_total": "Restarts of the engine worker after it died",
 }
-_GAUGES = {
+GAUGES = {
     "cog_triton_slot_running_requests": "Requests the engine holds, by the slot's own count",
     "cog_triton_engine_active_requests": "Requests in the engine's batch, by the engine's own count",
     "cog_triton_engine_queued_requests": "Requests waiting in the engine's queue",
@@ -44,12 +44,12 @@ class SlotMetrics:
         kinds = pb_utils.MetricFamily
         self._families = [
             kinds(name=name, description=text, kind=kind)
-            for texts, kind in ((_COUNTERS, kinds.COUNTER), (_GAUGES, kinds.GAUGE))
+            for texts, kind in ((COUNTERS, kinds.COUNTER), (GAUGES, kinds.GAUGE))
             for name, text in texts.items()
         ]
         self._metrics: dict[str, Any] = {}
-        for family, name in zip(self._families, [*_COUNTERS, *_GAUGES], strict=True):
-            for labels in _labels(name):
+        for family, name in zip(self._families, [*COUNTERS, *GAUGES], strict=True):
+            for labels in labels_of(name):
                 self._metrics[name + "".join(labels.values())] = family.Metric(labels=labels)
 
     def ended(self, end: End) -> None:
@@ -82,7 +82,7 @@ class SlotMetrics:
         self.phases.publish()
 
 
-def _labels(name: str) -> list[dict[str, str]]:
+def labels_of(name: str) -> list[dict[str, str]]:
     if name == "cog_triton_slot_ended_requests_total":
         return [{"reason": reason} for reason in _END_REASONS]
     return [{}]

@@ -1,4 +1,4 @@
-"""Prometheus histograms of where requests' time goes, by phase; see ``runner.time_budget``.
+"""Prometheus histograms of the phases of a request that the slot knows; see ``runner.time_budget``.
 
 Triton has histograms of its own, but each observation there is a message to another process. Here they are
 counted in plain lists and handed over once a second, as the counters that a histogram consists of:
@@ -11,7 +11,7 @@ import bisect
 import time
 from typing import Any
 
-PHASES = ("queue", "tokenize", "engine", "relay", "detokenize")
+PHASES = ("queue", "engine", "relay")
 NAME = "cog_triton_request_phase_seconds"
 BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _TEXT = "Time of a request in one phase of its way, in seconds"

@@ -101,7 +101,8 @@ class Asker:
         for messages in FrameReader(self._connection, decoder).batches():
             for message in messages:
                 if isinstance(message, Ask):
-                    call = SocketCall(self, message.request_id)
+                    name = str(message.tensors.pop("id", ""))
+                    call = SocketCall(self, message.request_id, name)
                     self._calls[message.request_id] = call
                     start(partial(_tensors, message.tensors), call)
                 elif (left := self._calls.pop(message.request_id, None)) is not None:
@@ -159,17 +160,18 @@ class Asker:
 class SocketCall(Call):
     """A request that came by the socket."""
 
-    def __init__(self, asker: Asker, request_id: int) -> None:
+    def __init__(self, asker: Asker, number: int, request_id: str) -> None:
         super().__init__()
+        self.request_id = request_id
         self._asker = asker
-        self._request_id = request_id
+        self._number = number
 
     def is_cancelled(self) -> bool:
         return False  # Who leaves says so.
 
     def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
         answer = {"error": error} if error else {name: _plain(value) for name, value in outputs.items()}
-        self._asker.answer(self._request_id, answer, is_last=is_last)
+        self._asker.answer(self._number, answer, is_last=is_last)
 
 
 def _plain(value: Any) -> Any:

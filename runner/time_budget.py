@@ -9,28 +9,6 @@ they make up the time to the last token; detokenize happens meanwhile, stop sequ
 from __future__ import annotations
 
 import time
-from collections import deque
-
-_MOST_UNTOLD = 1024
-
-
-class Untold:
-    """Detokenizing times that the slot, which has the metrics port, does not know: the next request tells it.
-
-    NVIDIA's own backend in the slot's place (``is_slot_ours`` is False) is told nothing and asked nothing.
-    """
-
-    def __init__(self, *, is_slot_ours: bool = True) -> None:
-        self.is_slot_ours = is_slot_ours
-        self._seconds: deque[float] = deque(maxlen=_MOST_UNTOLD)
-
-    def add(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-
-    def take(self) -> list[float]:
-        taken = list(self._seconds)
-        self._seconds.clear()
-        return taken
 
 
 class TimeBudget:
@@ -39,15 +17,16 @@ class TimeBudget:
     __slots__ = (
         "_arrival_s",
         "_ended_s",
+        "_is_slot_ours",
         "_last_token_s",
         "_sent_s",
-        "_untold",
         "detokenize_s",
         "tokenize_s",
     )
 
-    def __init__(self, untold: Untold) -> None:
-        self._untold = untold
+    def __init__(self, *, is_slot_ours: bool = True) -> None:
+        """NVIDIA's own backend in the slot's place is told nothing and asked nothing."""
+        self._is_slot_ours = is_slot_ours
         self.tokenize_s = 0.0
         self.detokenize_s = 0.0
         self._sent_s: float | None = None
@@ -58,10 +37,10 @@ class TimeBudget:
     def sent(self, *, asks_slot: bool) -> dict[str, object]:
         """The request goes out now; returns tensors for the slot. ``asks_slot`` for what only it knows."""
         self._sent_s = time.perf_counter()
-        if not self._untold.is_slot_ours:
+        if not self._is_slot_ours:
             return {}
-        told = {"runner_seconds": [self._sent_s, self.tokenize_s, *self._untold.take()]}
-        return told | {"return_perf_metrics": True} if asks_slot else dict(told)
+        told: dict[str, object] = {"runner_seconds": [self._sent_s]}
+        return told | {"return_perf_metrics": True} if asks_slot else told
 
     def slot_told(self, arrival_ns: int | None, last_token_ns: int | None, now_s: float) -> None:
         """What the slot's last event says, if it was asked; it came ``now_s``."""
@@ -70,17 +49,18 @@ class TimeBudget:
             self._last_token_s = last_token_ns / 1e9
             self._ended_s = now_s
 
-    def closed(self) -> None:
-        """Nothing more comes of this request."""
-        if self._sent_s is not None:
-            self._untold.add(self.detokenize_s)
-
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase."""
+    def edges(self) -> list[tuple[str, float, float]]:
+        """Phases that follow each other, those that are known: name, start and end by ``perf_counter``."""
+        sent_s = self._sent_s
         edges = (
-            ("queue", self._sent_s, self._arrival_s),
+            ("tokenize", None if sent_s is None else sent_s - self.tokenize_s, sent_s),
+            ("queue", sent_s, self._arrival_s),
             ("engine", self._arrival_s, self._last_token_s),
             ("relay", self._last_token_s, self._ended_s),
         )
-        known = {name: end - start for name, start, end in edges if start is not None and end is not None}
-        return {"tokenize": self.tokenize_s, **known, "detokenize": self.detokenize_s}
+        return [(name, start, end) for name, start, end in edges if start is not None and end is not None]
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase."""
+        known = {name: end - start for name, start, end in self.edges()}
+        return {**known, "tokenize": self.tokenize_s, "detokenize": self.detokenize_s}

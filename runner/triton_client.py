@@ -93,11 +93,13 @@ class TritonClient:
         """False while Triton is known to be away."""
         return self._down_reason() is None
 
-    async def generate(self, inputs: Mapping[str, Any]) -> AsyncGenerator[list[Event], None]:
+    async def generate(
+        self, inputs: Mapping[str, Any], headers: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
 
-        ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, by
-        which Triton cancels the request. Raises a CodedError.
+        ``inputs`` are the slot's tensors by name; ``headers`` further lines of the request's head. Leaving
+        the iteration closes the connection, by which Triton cancels the request. Raises a CodedError.
         """
         if (reason := self._down_reason()) is not None:
             raise TritonUnavailable(reason=reason)
@@ -106,7 +108,7 @@ class TritonClient:
             try:
                 # NOTE: silence is what we bound; a long answer is not an error.
                 status = await connection.post(
-                    f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s
+                    f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s, headers
                 )
                 if status != 200:
                     raise failure((await _read_all(connection)).decode(errors="replace"))

@@ -44,11 +44,12 @@ class Connection(asyncio.Protocol):
         self.is_free = True
         self.is_closed = False
 
-    async def post(self, path: str, body: bytes, timeout_s: float) -> int:
-        """Ask; the answer's status. Raises asyncio.TimeoutError after such a silence, and ConnectionError."""
+    async def post(self, path: str, body: bytes, timeout_s: float, headers: str = "") -> int:
+        """Ask; the answer's status. ``headers`` are whole lines. Raises asyncio.TimeoutError after such a
+        silence, and ConnectionError."""
         self.is_free = False
         self._timeout_s = timeout_s
-        head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
         self._transport.write(head.encode() + body)
         while (end := self._data.find(_HEAD_END)) < 0:
             await self._more()

@@ -35,6 +35,10 @@ class TritonPorts:
     def http_url(self) -> str:
         return local_url(self.host, self.http)
 
+    @property
+    def metrics_url(self) -> str:
+        return f"{local_url(self.host, self.metrics)}/metrics"
+
 
 def local_url(host: str, port: int) -> str:
     """How this machine reaches what listens there."""

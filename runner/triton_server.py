@@ -73,6 +73,9 @@ class TritonServer:
         self._supervisor: asyncio.Task[None] | None = None
         self._kill_reason: str | None = None
         self.restarts = 0
+        self.more_arguments: list[str] = []
+        """Of Triton's command; set before ``start``."""
+        self.on_restart: Callable[[], None] = lambda: None
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
 
@@ -159,6 +162,7 @@ class TritonServer:
             # more threads, the more room (docs/performance.md); they cost next to nothing.
             "--http-thread-count=64",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            *self.more_arguments,
         ]
 
     @property
@@ -240,6 +244,7 @@ class TritonServer:
         backoff_s = _FIRST_BACKOFF_S
         while True:
             self.restarts += 1
+            self.on_restart()
             try:
                 await self._launch()
             except CodedError as exc:

@@ -39,6 +39,7 @@ from runner.engines.messages import (
 from runner.engines.parent_death import die_with_parent
 from runner.engines.registry import factory, num_ranks
 from runner.engines.wire import FrameReader, FrameSender
+from runner.logs import set_up_logging
 
 _STATISTICS_INTERVAL_MS = 1000
 _BROKEN_EXIT_CODE = 70
@@ -81,7 +82,8 @@ class SocketSink:
 
     def failed(self, request_id: int, error: Exception) -> None:
         if not isinstance(error, CodedError):
-            log.error("request %d failed", request_id, exc_info=error)
+            fields = {"engine_request_ids": [request_id]}
+            log.error("request %d failed", request_id, exc_info=error, extra={"fields": fields})
             error = EngineFailed(engine_kind=self._engine_kind, reason=_reason(error))
         self._sender.send(Failed(request_id, str(error)))
 
@@ -189,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    set_up_logging()
     die_with_parent()  # An engine that hangs does not see its socket close.
     os.setpgid(0, 0)  # With what the engine starts, so that it can be killed whole.
     # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.

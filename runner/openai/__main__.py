@@ -14,13 +14,13 @@ import uvicorn
 from engine.directory import load
 from errors.base import CodedError
 from runner.generation import Generation, GenerationRequest
+from runner.meter import Meter, RequestMeter
 from runner.model_facts import load_model_facts
 from runner.openai.application import API, make_application
 from runner.openai.orders import Served
 from runner.openai.start import Start
 from runner.request_guard import RequestGuard
 from runner.slot_client import SlotClient
-from runner.time_budget import TimeBudget, Untold
 from runner.triton_client import TritonClient
 from runner.triton_ports import local_url
 
@@ -54,7 +54,7 @@ async def serve(start: Start) -> None:
     model.chat.check()
     names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
     served = Served(model, settings, engine.manifest.engine_kind, names)
-    untold = Untold(is_slot_ours=start.is_slot_ours)
+    meter = Meter("openai", start.metrics_dir)
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
     async with AsyncExitStack() as exits:
         client = await exits.enter_async_context(TritonClient(triton_url, settings.triton_timeout_s))
@@ -64,12 +64,11 @@ async def serve(start: Start) -> None:
         requests = RequestGuard(way, client)
 
         def generate(request: GenerationRequest) -> Generation:
-            return Generation(
-                request, model, requests, tells_reason=start.is_slot_ours, budget=TimeBudget(untold)
-            )
+            request_meter = RequestMeter(meter)
+            return Generation(request, model, requests, is_slot_ours=start.is_slot_ours, meter=request_meter)
 
         config = uvicorn.Config(
-            make_application(API(served, client, generate), served),
+            make_application(API(served, client, generate, start.metrics_dir), served),
             http="httptools",
             lifespan="off",
             log_level="warning",

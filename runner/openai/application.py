@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.openai_api import InternalError, UnknownEndpoint
 from runner.generation import Generation, GenerationRequest
+from runner.metrics_text import CONTENT_TYPE, exposition
 from runner.openai.answers import Model, Models, State, Text, Tokens
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.openai.document import make_document
@@ -27,7 +29,6 @@ from runner.openai.failures import failure
 from runner.openai.generating import Generating
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
-from runner.openai.metrics import CONTENT_TYPE, metrics_text
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
@@ -41,10 +42,15 @@ class API:
     """The endpoints. Each reads its body and answers, or raises a CodedError."""
 
     def __init__(
-        self, served: Served, client: TritonClient, generate: Callable[[GenerationRequest], Generation]
+        self,
+        served: Served,
+        client: TritonClient,
+        generate: Callable[[GenerationRequest], Generation],
+        metrics_dir: Path,
     ) -> None:
         settings = served.settings
         self._served = served
+        self._metrics_dir = metrics_dir
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
@@ -115,8 +121,10 @@ class API:
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus: what Triton and the slot have counted."""
-        return Response(await asyncio.to_thread(metrics_text, self._served.settings), media_type=CONTENT_TYPE)
+        """Of all processes of the runner, and Triton's."""
+        settings = self._served.settings
+        text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_ports.metrics_url)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def document(self, request: Request) -> Response:
         return Response(self._document, media_type="application/json")

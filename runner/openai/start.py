@@ -16,6 +16,8 @@ class Start(BaseModel):
 
     settings: Settings
     socket_fd: int
+    metrics_dir: Path
+    """See ``runner.meter``."""
     slot_socket: Path | None
     """Where the slot listens for us; None: NVIDIA's C++ backend fills it."""
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
+from cli import doctor_machine
 from cli.main import main
+from errors.prompt import MissingRequirement
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.tensorrt_llm_engine import make_compiled_model
+from tests.standins.gpus import has_driver, make_gpus
 
 PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
 
@@ -46,6 +54,55 @@ def test_what_is_missing_is_told_with_its_remedy_and_the_rest_is_checked_too(
     assert "TRITON_GRPC_PORT" in found["FAIL  ports"]
     assert found["FAIL  engine environment"].endswith("or name a Python with COG_TRITON_ENGINE_PYTHON.")
     assert "ok    disk" in found
+
+
+def test_an_engine_is_checked_against_this_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced = make_paced_model(tmp_path / "paced", 100)
+    for source in (paced.tar, paced.directory):
+        main(["doctor", str(source)])
+        assert "can run here" in verdicts(capsys)["ok    engine"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # Without nvidia-smi.
+    compiled = make_compiled_model(tmp_path / "compiled")
+    assert main(["doctor", str(compiled.directory)]) == 2
+    assert verdicts(capsys)["FAIL  engine"].startswith(("E1323", "E1322", "E1325"))
+    assert main(["doctor", str(tmp_path / "nowhere.tar")]) == 2
+    assert "E13" in verdicts(capsys)["FAIL  engine"]
+
+
+def test_the_machine_its_driver_and_its_gpus_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["doctor"])
+    found = verdicts(capsys)
+    assert re.search(r"\d+ CPUs, \d+ GiB.*glibc 2\.\d+", found["ok    machine"])
+    if has_driver():
+        assert "for CUDA up to" in found["ok    driver"]
+        return
+    assert found["ok    GPU"].startswith("none;")
+
+
+@pytest.mark.skipif(has_driver(), reason="this machine has a driver")
+def test_gpus_without_a_driver_library_are_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gpus(tmp_path, sm=90)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(smi.read_text().replace("-L)", "*driver_version*) echo 550.1 ;;\n-L)"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert main(["doctor"]) == 2
+    found = verdicts(capsys)
+    assert "--gpus all" in found["FAIL  driver"]
+    assert "SM 90), 23 of 23 GiB free" in found["ok    GPU"] or "24 of 24 GiB free" in found["ok    GPU"]
+
+
+def test_a_torch_for_a_newer_cuda_than_the_drivers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "_cuda_version", lambda: (12, 4))
+    monkeypatch.setattr(doctor_machine, "_driver_version", lambda: "550.54")
+    assert doctor_machine.check_driver("torch 2.9.0+cu128") == "550.54, for CUDA up to 12.4"
+    with pytest.raises(MissingRequirement, match=r"a driver for CUDA 13.*550\.54 is for CUDA 12\.4"):
+        doctor_machine.check_driver("Python 3.12, torch 2.13.0+cu130")
 
 
 def test_a_setting_that_is_wrong_is_told_alone(

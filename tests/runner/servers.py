@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import threading
@@ -213,6 +214,10 @@ class CogUnderTest:
         self.model = model
         port, http, grpc, metrics = free_ports(4)
         self.triton_http_port = http
+        self.triton_metrics_port = metrics
+        self.folder = folder
+        """Its TMPDIR."""
+        self.metrics_dir = folder / f"cog-triton-{os.getuid()}" / str(http) / "metrics"
         extra = triton_environment(http, grpc, metrics) | {
             "COG_WEIGHTS": str(model.tar),
             "COG_TRITON_CACHE": str(folder / "cache"),

@@ -133,16 +133,16 @@ def test_a_stream_that_tells_no_reason_ends_with_the_stream(
     facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
     request = GenerationRequest("hi", max_tokens, 0, (), SamplingInputs(temperature=0))
 
-    async def read(*, tells_reason: bool) -> Generation:
+    async def read(*, is_slot_ours: bool) -> Generation:
         async with served(stream(event % 70, event % 71)) as client:
-            generation = Generation(request, facts, client, tells_reason=tells_reason)
+            generation = Generation(request, facts, client, is_slot_ours=is_slot_ours)
             assert "".join([text async for text in generation.text()]) == facts.tokenizer.decode([70, 71])
             return generation
 
-    generation = asyncio.run(read(tells_reason=False))
+    generation = asyncio.run(read(is_slot_ours=False))
     assert (generation.finish_reason, generation.output_token_count) == (reason, 2)
     with pytest.raises(TritonUnavailable):
-        asyncio.run(read(tells_reason=True))
+        asyncio.run(read(is_slot_ours=True))
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])

@@ -1,0 +1,98 @@
+"""What ``cog-triton doctor`` asks of the machine itself: processor, C library, NVIDIA's driver, GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from bench.machine import machine
+from engine.gpu import Gpu, visible_gpus
+from engine.preflight import RUNNER_IMAGE_SMS
+from errors.prompt import MissingRequirement
+from runner.settings import Settings
+
+_OLDEST_GLIBC = (2, 35)
+"""The wheel that brings Triton is a manylinux_2_35 one."""
+_TORCH_CUDA = re.compile(r"torch \S+\+cu(\d+)\d\b")
+_TIMEOUT_S = 30.0
+
+
+def check_machine(settings: Settings) -> str:
+    _, libc = platform.libc_ver()
+    if platform.machine() != "x86_64":
+        raise MissingRequirement(
+            what=f"an x86-64 processor (this is {platform.machine()})", remedy="use another machine"
+        )
+    if tuple(map(int, libc.split(".")[:2])) < _OLDEST_GLIBC:
+        raise MissingRequirement(
+            what=f"glibc 2.35 or newer (this is {libc})", remedy="use Debian 12, Ubuntu 22.04 or the images"
+        )
+    return f"{machine()}, glibc {libc}"
+
+
+def check_driver(engine_environment: str) -> str:
+    """``engine_environment``: as told; a torch for a newer CUDA than the driver's can't use the GPU."""
+    device = next(Path("/dev").glob("nvidia[0-9]*"), None)
+    version = _driver_version()
+    cuda = _cuda_version()
+    if cuda is None:
+        if device is None and version is None:
+            return "none; only GPUs need one"
+        remedy = (
+            "install NVIDIA's driver; in a container, start it with the NVIDIA container toolkit (--gpus all)"
+        )
+        raise MissingRequirement(
+            what=f"libcuda.so.1, though there is {device or 'nvidia-smi'},", remedy=remedy
+        )
+    wanted = _TORCH_CUDA.search(engine_environment)
+    if wanted is not None and int(wanted[1]) > cuda[0]:
+        raise MissingRequirement(
+            what=f"a driver for CUDA {wanted[1]}, which the engine environment's torch is built for "
+            f"(driver {version} is for CUDA {cuda[0]}.{cuda[1]}),",
+            remedy="install a newer driver, or a torch for this one",
+        )
+    return f"{version or 'of unknown version'}, for CUDA up to {cuda[0]}.{cuda[1]}"
+
+
+def check_gpus(settings: Settings) -> str:
+    gpus = visible_gpus()
+    if not gpus:
+        return "none; transformers and paced engines run on the CPU"
+    sm = gpus[0].sm
+    image = (
+        f"image cog-triton-runner-{sm}" if sm in RUNNER_IMAGE_SMS else "for which there is no runner image"
+    )
+    return f"{'; '.join(map(_described, gpus))}; {image}"
+
+
+def _described(gpu: Gpu) -> str:
+    text = f"{gpu.name or 'GPU'} (SM {gpu.sm})"
+    if gpu.total_bytes is None or gpu.free_bytes is None:
+        return text
+    return f"{text}, {gpu.free_bytes >> 30} of {gpu.total_bytes >> 30} GiB free"
+
+
+def _driver_version() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.strip().splitlines()[0] if answer.strip() else None
+
+
+def _cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver knows; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    if driver.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return version.value // 1000, version.value % 1000 // 10

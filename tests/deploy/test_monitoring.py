@@ -1,0 +1,198 @@
+"""Dashboard, rules and alerts ask for what a runner tells: a real Prometheus scrapes one and has answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cli.openapi_schema import ROOT
+from runner.metrics_text import CONTENT_TYPE, exposition
+from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
+from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
+
+DASHBOARD = ROOT / "deploy" / "grafana" / "cog-triton.json"
+RULES = ROOT / "deploy" / "prometheus" / "cog-triton.rules.yml"
+ALERTS_TEST = Path(__file__).with_name("alerts.test.yml")
+RATE_INTERVAL = "20s"
+THRESHOLD = re.compile(r"\s+(?:==|>|<)\s+[\d.]+$")
+NEEDS_GPU = "nv_gpu_"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="no prometheus (Debian, Ubuntu: apt-get install prometheus)",
+)
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    document = json.loads(DASHBOARD.read_text())
+    return [panel for panel in document["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[tuple[str, str]]:
+    """(where it stands, what is asked), without what makes an alert of a value."""
+    asked = [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
+    asked += [(str(rule.get("record") or rule["alert"]), THRESHOLD.sub("", rule["expr"])) for rule in rules()]
+    return [(where, as_asked(expression)) for where, expression in asked]
+
+
+def as_asked(expression: str) -> str:
+    """With what Grafana puts in place of its variables."""
+    expression = expression.replace("$__rate_interval", RATE_INTERVAL)
+    return expression.replace("$job", ".+").replace("$instance", ".+")
+
+
+@pytest.fixture(scope="module")
+def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
+    folder = tmp_path_factory.mktemp("monitored")
+    server = CogUnderTest(make_paced_model(folder / "model", TOKENS_PER_SECOND), folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def metrics_port(cog: CogUnderTest) -> Iterator[int]:
+    """Answers as the runner's /metrics does."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = exposition(cog.metrics_dir, f"http://{HOST}:{cog.triton_metrics_port}/metrics").encode()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    cog: CogUnderTest, metrics_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of a Prometheus with our rules that has scraped a runner under load for a few seconds."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    shutil.copy(RULES, folder)
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"{HOST}:{metrics_port}"]}]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (port,) = free_ports(1)
+    command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder}"]
+    command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    url = f"http://{HOST}:{port}"
+    try:
+        wait_until(lambda: is_ready(url))
+        with ThreadPoolExecutor(8) as pool:
+            while len(ask(url, "count_over_time(up[1m]) >= 8")) == 0:
+                list(pool.map(lambda _: put_under_load(cog), range(8)))
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def put_under_load(cog: CogUnderTest) -> None:
+    """Three of the outcomes."""
+    assert cog.predict(prompt="What is machine learning?", max_tokens=20)["status"] == "succeeded"
+    assert cog.predict(prompt=" ")["status"] == "failed"
+    body = {"input": {"prompt": "hi", "max_tokens": 500}}
+    with cog.client.stream(
+        "POST", "/predictions", json=body, headers={"Accept": "text/event-stream"}
+    ) as response:
+        next(response.iter_bytes())
+
+
+def ask(url: str, expression: str) -> list[dict[str, Any]]:
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=30).json()
+    assert answer["status"] == "success", answer
+    result: list[dict[str, Any]] = answer["data"]["result"]
+    return result
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_what_is_asked_has_an_answer(prometheus: str, where: str, expression: str) -> None:
+    result = ask(prometheus, expression)
+    if NEEDS_GPU in expression and not result:
+        pytest.skip("no GPU: nothing is told of it")
+    assert result, "no such series"
+    values = [float(each["value"][1]) for each in result]
+    assert any(value == value for value in values), "only NaN"
+    assert all(value >= 0 for value in values if value == value)
+
+
+def test_a_metric_by_another_name_would_be_noticed(prometheus: str) -> None:
+    asked = next(each for where, each in expressions() if where == "Time to first token")
+    assert ask(prometheus, asked)
+    assert not ask(prometheus, asked.replace("first_token", "first_word"))
+
+
+def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: str) -> None:
+    asked = next(each for where, each in expressions() if where == "Time between tokens")
+    (median,) = ask(prometheus, asked)
+    assert float(median["value"][1]) == pytest.approx(1 / TOKENS_PER_SECOND, rel=1)
+
+
+def test_prometheus_has_the_rules_and_none_of_them_fails(prometheus: str) -> None:
+    groups = httpx.get(f"{prometheus}/api/v1/rules").json()["data"]["groups"]
+    found = [rule for group in groups for rule in group["rules"]]
+    assert len(found) == len(rules())
+    assert {rule["health"] for rule in found} == {"ok"}
+    assert ask(prometheus, "job:cog_triton_time_to_first_token_seconds:p95_5m")
+
+
+def test_every_alert_comes_when_it_should_and_only_then(tmp_path: Path) -> None:
+    for path in (RULES, ALERTS_TEST):
+        shutil.copy(path, tmp_path)
+    command = ["promtool", "test", "rules", ALERTS_TEST.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert set(re.findall(r'alertname="(\w+)"', ALERTS_TEST.read_text())) == alerts
+
+
+def test_the_configuration_is_one_that_prometheus_takes() -> None:
+    command = ["promtool", "check", "config", str(ROOT / "deploy" / "prometheus" / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
