@@ -26,6 +26,9 @@ HOST = "127.0.0.1"
 DEADLINE_S = 30.0
 """Long enough for a machine that is busy with other things: no test takes it when all is well."""
 
+_START_DEADLINE_S = 110.0
+"""torch and transformers alone take a minute to import where everybody else is busy as well."""
+
 # NOTE: a pool that closes idle connections may close one that another thread was just given.
 _KEEPS_ALL = httpx.Limits(max_keepalive_connections=None, keepalive_expiry=None)
 
@@ -119,14 +122,14 @@ class TritonUnderTest:
         self._thread = threading.Thread(target=self._loop.run_forever, name="triton-under-test", daemon=True)
         self._thread.start()
         try:
-            self.run(self.service.open())
+            self.run(self.service.open(), _START_DEADLINE_S)
         except BaseException:
             self._end_thread()
             raise
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 2 * DEADLINE_S) -> T:
         """Run ``work`` in the service's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=2 * DEADLINE_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=timeout_s)
 
     def post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
         return self._client.post(path, content=json.dumps(body))
