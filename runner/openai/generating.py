@@ -46,7 +46,7 @@ class Generating:
 
 
 class _Answering(Response):
-    """An ASGI response that generates while it is sent."""
+    """Generates while it is sent; of Starlette's class by its interface alone, which is being called."""
 
     def __init__(
         self, generating: Generating, body: GenerationBody, orders: Sequence[Order], shape: Shape, model: str

@@ -71,8 +71,8 @@ def completion_orders(body: CompletionBody, served: Served) -> list[Order]:
         echo = _text(prompt, served.model) if body.echo else ""
         orders.append(Order(request, body.n or 1, echo))
     if body.echo and body.logprobs is not None:
-        # It would want those of the prompt as well, which the slot does not tell.
-        raise UnsupportedField(name="echo with logprobs", engine_kind=served.engine_kind)
+        expected = "false where there is logprobs, as those of the prompt are not known"
+        raise InvalidInput(name="echo", expected=expected, value=True)
     return orders
 
 

@@ -94,6 +94,14 @@ def test_a_prompt_that_is_too_long_is_told_both_numbers(api: API) -> None:
     assert "maximum input length (4095)" in error["message"]
 
 
+def test_fields_that_contradict_each_other_are_refused_by_name(api: API) -> None:
+    assert api.refused(TEXT, 400, prompt="Earth", echo=True, logprobs=1)["param"] == "echo"
+    error = api.refused(CHAT, 400, messages=ASKED, max_tokens=5, max_completion_tokens=6)
+    assert error["param"] == "max_completion_tokens"
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    assert api.refused(CHAT, 400, messages=ASKED, **both)["param"] == "add_generation_prompt"
+
+
 def test_another_model_and_another_path_are_not_found(api: API) -> None:
     assert api.refused(TEXT, 404, prompt="Earth", model="gpt-4")["param"] == "model"
     assert error_of(api.client.get("/v1/engines"))["code"] == "E1605"
