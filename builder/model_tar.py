@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from engine.archive import TarReader
@@ -80,16 +79,10 @@ def _write(reader: TarReader, path: Path) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
-            for chunk in _chunks(reader):
+            while chunk := reader.chunk():
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _chunks(reader: TarReader) -> Iterator[memoryview]:
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    while count := reader.readinto(buffer):
-        yield buffer[:count]
 
 
 def _model_folder(folder: Path) -> Path:

@@ -102,7 +102,7 @@ class _Cache:
         with self._locked(key, progress):
             engine = self._load(key) if is_content_known else None
             if engine is None:
-                engine = self._unpack(key, tar, stream, progress)
+                engine = self._unpack(key, tar, stream, manifest, progress)
             self._remember(source, key)
         return engine
 
@@ -119,12 +119,14 @@ class _Cache:
         except CodedError:
             return None  # never there, or damaged since: both are cured by fetching it
 
-    def _unpack(self, key: str, tar: PlainTar, stream: Source, progress: Progress | None) -> Engine:
+    def _unpack(
+        self, key: str, tar: PlainTar, stream: Source, manifest: Manifest | None, progress: Progress | None
+    ) -> Engine:
         target = self._engines / key
         if target.exists():
             discard(target)
-        unpack(tar, target, place=stream.place, progress=progress)
-        return load(target)
+        unpack(tar, target, place=stream.place, manifest=manifest, progress=progress)
+        return load(target) if manifest is None else Engine(target, manifest, ())
 
     def _remember(self, source: str | Path, key: str) -> None:
         with staged(self._record(source)) as record, writing(record):
