@@ -13,8 +13,6 @@ from engine.window import Buffer
 SMALL_BYTES = 256 << 10
 """Up to here handing a file from thread to thread takes longer than hashing and writing it on the spot."""
 _BATCH_BYTES = 1 << 20
-_BATCHES = 8
-"""Waiting for the two threads at most."""
 
 Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]

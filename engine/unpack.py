@@ -33,8 +33,9 @@ def unpack(
     """Unpack the tar (or tar.gz) that ``stream`` delivers into the new directory ``target``.
 
     The tar is read once and never stored. ``place`` names it in errors; ``size_bytes`` is its size, if
-    known; ``manifest`` what ``leading_manifest`` found in it. ``target`` may exist if it is empty. Every error is coded (13xx) and leaves nothing behind.
-    For a tar without a manifest the one returned is derived, and not written.
+    known; ``manifest`` what ``leading_manifest`` found in it. ``target`` may exist if it is empty. Every
+    error is coded (13xx) and leaves nothing behind. For a tar without a manifest the one returned is
+    derived, and not written.
     """
     if target.exists() and not _is_empty_directory(target):
         raise EngineNotWritable(place=target, reason="it exists already and is not an empty directory")
@@ -42,9 +43,7 @@ def unpack(
     with staged(target) as folder:
         require_space(folder.parent, tar.size_bytes or 0)
         with _NewFiles(folder) as files:
-            reader = ContentReader(
-                tar, place, files, what="unpacking", manifest=manifest, progress=progress
-            )
+            reader = ContentReader(tar, place, files, what="unpacking", manifest=manifest, progress=progress)
             found = reader.read_all()
         if reader.manifest is None:
             _flush_to_disk(folder / name for name in found.files)
