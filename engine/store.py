@@ -39,6 +39,7 @@ def open_engine(
     cache_dir: Path,
     *,
     check: Callable[[Manifest], None] = lambda manifest: None,
+    on_the_way: Callable[[Engine], None] = lambda engine: None,
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Engine:
@@ -46,10 +47,11 @@ def open_engine(
 
     Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
     signature expired), the engine it last led to is used, with a warning. ``check`` refuses an engine by
-    raising: it sees the manifest first, before gigabytes are fetched for nothing. Raises the errors of
-    ``load``, ``fetch``, ``unpack`` and ``check``.
+    raising: it sees the manifest first, before gigabytes are fetched for nothing. ``on_the_way`` hears of
+    an engine that is about to be unpacked: what it is and where it will be. Raises the errors of ``load``,
+    ``fetch``, ``unpack`` and ``check``.
     """
-    engine = _open(source, cache_dir, check, progress, transfer)
+    engine = _open(source, cache_dir, check, on_the_way, progress, transfer)
     check(engine.manifest)
     return engine
 
@@ -58,6 +60,7 @@ def _open(
     source: str | Path,
     cache_dir: Path,
     check: Callable[[Manifest], None],
+    on_the_way: Callable[[Engine], None],
     progress: Progress | None,
     transfer: Transfer,
 ) -> Engine:
@@ -73,7 +76,7 @@ def _open(
         warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
         return replace(engine, warnings=(*engine.warnings, warning))
     with stream:
-        return cache.open(stream, source, check, progress)
+        return cache.open(stream, source, check, on_the_way, progress)
 
 
 class _Cache:
@@ -90,6 +93,7 @@ class _Cache:
         stream: Source,
         source: str | Path,
         check: Callable[[Manifest], None],
+        on_the_way: Callable[[Engine], None],
         progress: Progress | None,
     ) -> Engine:
         tar = plain_tar(stream, stream.place, stream.size_bytes)
@@ -101,6 +105,8 @@ class _Cache:
             key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
         with self._locked(key, progress):
             engine = self._load(key) if is_content_known else None
+            if engine is None and manifest is not None:
+                on_the_way(Engine(self._engines / key, manifest, ()))
             if engine is None:
                 engine = self._unpack(key, tar, stream, manifest, progress)
             self._remember(source, key)
