@@ -104,10 +104,12 @@ class Service:
                 asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
 
         settings = self._settings
+        limit_gib = settings.cache_limit_gib
         if settings.weights:
             return open_engine(
                 settings.weights,
                 settings.cache_dir,
+                limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
                 check=self._check_runs_here,
                 on_the_way=start_early,
                 progress=self._fetched,
