@@ -54,7 +54,10 @@ def engines() -> Iterator[Path]:
 def engine_tar(builder: Result, engines: Path) -> Path:
     """The tiny engine, built in the builder's container and copied out of it as documented."""
     path = engines / "engine.tar"
-    with Container(builder.reference) as container, http_server(ROOT) as url:
+    with (
+        Container(builder.reference, "-e", "COG_TRITON_ALLOW_PRIVATE_URLS=true") as container,
+        http_server(ROOT) as url,
+    ):
         container.wait_ready()
         answer = container.predict({"config": f"{url}/builder/examples/tiny/config.yaml"})
         assert answer["status"] == "succeeded", answer
