@@ -88,7 +88,7 @@ def _measure_shape(
         transfers.append(measure_transfer(f"{files} files", tar, folder, options.rounds))
     if files == _LARGE_FILES:
         _tell("starting a runner on it")
-        python = options.engine_python or sys.executable
+        python = str(Path(options.engine_python or sys.executable).absolute())
         tables.append(start_table(measure_start(tar, folder, options.mib_per_s * (1 << 20), python)))
 
 
