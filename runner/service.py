@@ -14,6 +14,7 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.arrival import Arrived, announce
 from runner.child_process import Log
 from runner.failures import Failure, FailureLimit
 from runner.flight_recorder import FlightRecorder
@@ -24,9 +25,9 @@ from runner.metrics import TRITON_RESTARTS
 from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
-from runner.openai_server import OpenAIServer
+from runner.openai_server import OpenAIServer, check_openai_port_free
 from runner.request_guard import RequestGuard
-from runner.runtime_dir import make_runtime_dir, metrics_dir, slot_socket_path
+from runner.runtime_dir import make_runtime_dir, metrics_dir, runtime_dir, slot_socket_path
 from runner.settings import Settings
 from runner.slot_client import SlotClient
 from runner.tracing import Tracing, open_tracing, triton_arguments
@@ -57,6 +58,9 @@ class Service:
         self._recorder: FlightRecorder
         self.hopeless = asyncio.Event()
         """Set when failures were too many: who runs us has to end the process, with an error."""
+        self._starting: asyncio.Task[None] | None = None
+        """Triton's start, if it began before the engine was there."""
+        self._is_closed = False
         self._is_cpp = False
         self.is_stopping = False
         self.engine: Engine
@@ -77,10 +81,17 @@ class Service:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
         started_s = time.monotonic()
         try:
-            self.engine = await asyncio.to_thread(self._open_engine)
+            loop = asyncio.get_running_loop()
+            self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._tell_engine()
             self.model = load_model_facts(self.engine, self._settings)
-            await self._start_triton()
+            arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
+            if self._starting is None:
+                await self._start_triton(self.engine, arrived)
+            else:
+                await self._start_openai()
+                announce(self._arrival, arrived)
+                await self._starting
             await self._test()
             self._open_meter()
             self._tracing = open_tracing(self._settings, self._model_name())
@@ -92,6 +103,10 @@ class Service:
         self._log(f"ready after {time.monotonic() - started_s:.1f} s")
 
     async def close(self) -> None:
+        self._is_closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self._exits.aclose()
 
     def kill(self) -> None:
@@ -177,15 +192,54 @@ class Service:
                 self.triton.kill(f"it did not answer for {timeout_s:g} s")
                 heard_s, silences = time.monotonic(), 0
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
+        """Done in a thread; ``loop`` is the one to start Triton in."""
+
+        def start_early(engine: Engine) -> None:
+            if not self._may_be_cpp(engine.manifest):
+                asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
+
         settings = self._settings
+        limit_gib = settings.cache_limit_gib
         if settings.weights:
             return open_engine(
-                settings.weights, settings.cache_dir, check=self.check_runs_here, progress=self._progress
+                settings.weights,
+                settings.cache_dir,
+                limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
+                check=self.check_runs_here,
+                on_the_way=start_early,
+                progress=self._fetched,
             )
         engine = load(settings.engine_dir)
         self.check_runs_here(engine.manifest)
         return engine
+
+    def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
+        """Why go on fetching if Triton could not be started?"""
+        if self._starting is not None and self._starting.done():
+            self._starting.result()
+        if self._progress is not None:
+            self._progress(done_bytes, total_bytes, what)
+
+    async def _start_early(self, engine: Engine) -> None:
+        """Start Triton, whose models and engine worker then wait until ``engine`` is announced."""
+        if self._is_closed:
+            return  # Whoever opened us gave up, which a download does not notice at once.
+        if self._settings.openai_port:
+            check_openai_port_free(self._settings)
+        self._arrival.unlink(missing_ok=True)
+        self._starting = asyncio.create_task(self._start_triton(engine, None), name="triton-start")
+
+    @property
+    def _arrival(self) -> Path:
+        return runtime_dir(self._settings.triton_http_port) / "engine_arrival.json"
+
+    def _may_be_cpp(self, manifest: Manifest) -> bool:
+        """NVIDIA's C++ backend reads the engine at once."""
+        return (
+            manifest.engine_kind == "tensorrt_llm"
+            and cpp_backend_dir(self._settings.triton_backend_dir) is not None
+        )
 
     def check_runs_here(self, manifest: Manifest) -> None:
         """Raise for an engine that this machine can't run, before it is fetched whole."""
@@ -210,34 +264,44 @@ class Service:
                 value=self._settings.world_size,
             )
 
-    async def _start_triton(self) -> None:
+    async def _start_triton(self, engine: Engine, arrived: Arrived | None) -> None:
+        """``arrived`` is None if the engine is still on its way."""
         settings = self._settings
         folder = make_runtime_dir(settings.triton_http_port)
         install = install_triton(folder, settings.triton_backend_dir)
         repository = folder / "model_repository"
-        slot_socket: Path | None = slot_socket_path(settings.triton_http_port)
-        manifest = self.engine.manifest
+        slot_socket = slot_socket_path(settings.triton_http_port)
+        manifest = engine.manifest
+        arrival = self._arrival if arrived is None else None
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
-            self.engine,
+            engine,
             repository,
             engine_python=settings.engine_python,
-            end_id=self.model.end_ids[0],
-            pad_id=self.model.pad_id,
+            end_id=arrived.end_id if arrived is not None else None,
+            pad_id=arrived.pad_id if arrived is not None else None,
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
             slot_socket=slot_socket,
+            arrival=arrival,
         )
-        slot_socket = None if self._is_cpp else slot_socket
         clear_folder(metrics_dir(settings.triton_http_port))
-        await self._start_openai(slot_socket)
+        if arrived is not None:
+            await self._start_openai()
         ports = settings.triton_ports
         num_ranks = manifest.world_size if self._is_cpp else 1
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
         self._triton = TritonServer(
-            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks, self._failed
+            install,
+            repository,
+            ports,
+            settings.triton_start_timeout_s,
+            self._log,
+            num_ranks,
+            arrival,
+            self._failed,
         )
         self.triton.more_arguments = triton_arguments(settings)
         self.triton.on_restart = lambda: self.meter.add(TRITON_RESTARTS)
@@ -246,7 +310,7 @@ class Service:
         client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
         self.client = await self._exits.enter_async_context(client)
         way: TritonClient | SlotClient = client
-        if slot_socket is not None:
+        if not self._is_cpp:
             slot = SlotClient(slot_socket, settings.triton_timeout_s, lambda: self.triton.down_reason)
             way = await self._exits.enter_async_context(slot)
         self.requests = RequestGuard(way, client, self._recorder)
@@ -259,10 +323,11 @@ class Service:
         self.meter = Meter("cog", folder)
         self._exits.callback(self.meter.close)
 
-    async def _start_openai(self, slot_socket: Path | None) -> None:
-        """Before Triton, which takes longer to start."""
+    async def _start_openai(self) -> None:
+        """As soon as the engine is there: it starts beside Triton."""
         if not self._settings.openai_port:
             return
+        slot_socket = None if self._is_cpp else slot_socket_path(self._settings.triton_http_port)
         settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
         server = OpenAIServer(settings, slot_socket, log=self._log)
         await server.start()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,7 @@ import msgspec
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
+from runner.arrival import PARAMETER, await_arrival
 from runner.engines.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.wire import FrameReader, frame
 from runner.process_states import StoppedWatch, descendants
@@ -59,6 +60,9 @@ class EngineCommand:
     engine_dir: Path
     options: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
+    """From the arrival of the engine."""
+    arrival: Path | None = None
+    """See ``runner.arrival``. It is among ``options`` as well, for the worker waits for it, too."""
     hang_timeout_s: float = 300.0
     """0: never."""
 
@@ -69,6 +73,11 @@ class EngineCommand:
         for key, value in self.options.items():
             arguments += ["--option", f"{key}={value}"]
         return arguments
+
+    def without_arrival(self) -> EngineCommand:
+        """The same for an engine that is there: a later start depends on no file but the engine's."""
+        options = {key: value for key, value in self.options.items() if key != PARAMETER}
+        return replace(self, arrival=None, options=options)
 
     def environment(self) -> dict[str, str]:
         """Our environment without what is set for Triton alone: the worker's libraries are its own."""
@@ -190,6 +199,9 @@ class EngineProcess:
 
     def _await_ready(self, connection: socket.socket, reader: FrameReader[FromWorker]) -> Ready:
         assert self._process is not None
+        if self._command.arrival is not None:
+            await_arrival(self._command.arrival)
+            self._command = self._command.without_arrival()
         connection.settimeout(self._command.start_timeout_s)
         messages = next(reader.batches(), None)
         connection.settimeout(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from engine.pack import pack
 from engine.unpack import unpack
 from errors.engine_artifact import GpuRequired
 from errors.prompt import InvalidSetting
-from runner.service import Service, _socket_path
+from runner.runtime_dir import slot_socket_path
+from runner.service import Service
 from runner.settings import load_settings
 
 
@@ -55,6 +57,7 @@ def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) 
         open_service(tmp_path, COG_WEIGHTS=str(tar), WORLD_SIZE="4")
 
 
-def test_a_folder_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_folder_too_long_for_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
     with pytest.raises(InvalidSetting, match="TMPDIR"):
-        _socket_path(tmp_path / ("x" * 100))
+        slot_socket_path(8000)
