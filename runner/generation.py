@@ -63,6 +63,8 @@ class GenerationRequest:
     min_tokens: int
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
+    lora_name: str | None = None
+    """An adapter of the engine; None: the model alone."""
 
 
 class Generation:
@@ -164,6 +166,8 @@ class Generation:
             "repetition_penalty": sampling.repetition_penalty,
         }
         inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+        if request.lora_name is not None:
+            inputs["lora_name"] = request.lora_name
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
         inputs["random_seed"] = sampling.seed

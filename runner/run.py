@@ -99,6 +99,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             min_length=1,
             default=None,
         ),
+        lora_name: str | None = Input(
+            description="Name of a LoRA adapter that the engine carries. Default: none.", default=None
+        ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
@@ -130,6 +133,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                     repetition_penalty=repetition_penalty,
                     seed=secrets.randbelow(_SEEDS) if seed is None else int(seed) % _SEEDS,
                 ),
+                lora_name=lora_name or None,
             )
         except CodedError as exc:
             raise _for_cog(exc) from None
@@ -138,7 +142,10 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
 
     async def _stream(self, request: GenerationRequest, logs_performance: bool) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(request, asks_slot=logs_performance)
+        try:
+            generation = self._service.generate(request, asks_slot=logs_performance)
+        except CodedError as exc:
+            raise _for_cog(exc) from None
         try:
             async for text in generation.text():
                 yield text

@@ -17,6 +17,7 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.adapter_name import check_adapter_name
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
@@ -70,7 +71,12 @@ class Service:
         await self._exits.aclose()
 
     def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
-        """``asks_slot``: also for what only the slot knows of the request's time budget."""
+        """``asks_slot``: also for what only the slot knows of the request's time budget.
+
+        Raises E1104 for an adapter's name where names mean nothing: NVIDIA's backend has no such tensor, and
+        Triton drops what is none of a model's tensors.
+        """
+        check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
         return Generation(
             request,
             self.model,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from runner.adapter_name import check_adapter_name
 from runner.engines.messages import Ready, Sampling, Submit, Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -73,7 +74,6 @@ _HONOURED: dict[str, frozenset[str]] = {
 }
 """By engine kind: what it takes of that which others don't."""
 _NO_ENGINE_REMEDY = "leave it out"
-_ENGINES_WITH_ADAPTERS = ("vllm",)
 _ENGINES_WITH_LOG_PROBS = ("vllm",)
 _GREEDY_TOP_K = 1
 _MAX_SEQUENCES = 256
@@ -298,8 +298,7 @@ def _wants_log_probs(row: Row, engine_kind: str) -> bool:
 
 def _lora_name(row: Row, engine_kind: str) -> str | None:
     name = row.text("lora_name")
-    if name is not None and engine_kind not in _ENGINES_WITH_ADAPTERS:
-        raise _unsupported("lora_name", name, engine_kind)
+    check_adapter_name(name, engine_kind)
     return name
 
 

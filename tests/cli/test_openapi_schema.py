@@ -31,7 +31,7 @@ TABLE: dict[str, tuple[str, object, dict[str, object]]] = {
 }
 """The original's inputs: type, default, limits."""
 
-ADDED = {"frequency_penalty", "repetition_penalty"}
+ADDED = {"lora_name", "frequency_penalty", "repetition_penalty"}
 LIMITS = ("minimum", "maximum", "minLength", "maxLength", "pattern")
 
 
