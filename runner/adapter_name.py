@@ -13,7 +13,7 @@ _BY_NUMBER = (
 
 
 def check_adapter_name(name: str | None, engine_kind: str) -> None:
-    """Raise E1104 if an engine of this kind knows no adapters by name; whether it has this one it says itself."""
+    """Raise E1104 if an engine of this kind knows no adapters by name. Whether it has this one, it says."""
     if name is None or engine_kind in _ENGINES_WITH_NAMES:
         return
     remedy = _BY_NUMBER if engine_kind == "tensorrt_llm" else _ELSEWHERE

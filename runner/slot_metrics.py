@@ -16,7 +16,7 @@ _COUNTERS = {
     "cog_triton_slot_tokens_total": "Output tokens received from the engine",
     "cog_triton_engine_restarts_total": "Restarts of the engine worker after it died",
 }
-_GAUGES = {
+GAUGES = {
     "cog_triton_slot_running_requests": "Requests the engine holds, by the slot's own count",
     "cog_triton_engine_active_requests": "Requests in the engine's batch, by the engine's own count",
     "cog_triton_engine_queued_requests": "Requests waiting in the engine's queue",
@@ -44,11 +44,11 @@ class SlotMetrics:
         kinds = pb_utils.MetricFamily
         self._families = [
             kinds(name=name, description=text, kind=kind)
-            for texts, kind in ((_COUNTERS, kinds.COUNTER), (_GAUGES, kinds.GAUGE))
+            for texts, kind in ((_COUNTERS, kinds.COUNTER), (GAUGES, kinds.GAUGE))
             for name, text in texts.items()
         ]
         self._metrics: dict[str, Any] = {}
-        for family, name in zip(self._families, [*_COUNTERS, *_GAUGES], strict=True):
+        for family, name in zip(self._families, [*_COUNTERS, *GAUGES], strict=True):
             for labels in _labels(name):
                 self._metrics[name + "".join(labels.values())] = family.Metric(labels=labels)
 
