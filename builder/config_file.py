@@ -1,4 +1,4 @@
-"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, apart, its token.
+"""Read a build config: YAML text from a file or URL (http, https, data) -> a checked ``BuildConfig`` and, apart, its token.
 
 All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
 which may hold a token.
@@ -6,12 +6,14 @@ which may hold a token.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import httpx
 import yaml
@@ -76,20 +78,31 @@ class ConfigFile:
 
 
 def read_config(source: str | Path) -> ConfigFile:
-    """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors."""
-    is_url = _is_url(source)
-    shown = redact_url(str(source)) if is_url else str(source)
-    folder = None if is_url else Path(source).absolute().parent
-    return parse_config(read_text(source), shown=shown, folder=folder)
+    """Read and check the config at ``source`` (path or URL); raises 12xx errors."""
+    folder = None if _is_url(source) else Path(source).absolute().parent
+    return parse_config(read_text(source), shown=_shown_source(source), folder=folder)
 
 
 def read_text(source: str | Path) -> bytes:
-    """The file at ``source`` (path or http(s) URL); raises E1201."""
-    return _fetch(str(source), redact_url(str(source))) if _is_url(source) else _read(Path(source))
+    """The file at ``source`` (path or URL); raises E1201."""
+    if not _is_url(source):
+        return _read(Path(source))
+    url = str(source)
+    return _decoded(url) if _is_data(url) else _fetch(url, _shown_source(url))
 
 
 def _is_url(source: str | Path) -> bool:
-    return isinstance(source, str) and source.startswith(("http://", "https://"))
+    return isinstance(source, str) and source.lower().startswith(("http://", "https://", "data:"))
+
+
+def _is_data(url: str) -> bool:
+    return url.lower().startswith("data:")
+
+
+def _shown_source(source: str | Path) -> str:
+    if not _is_url(source):
+        return str(source)
+    return "in the data: URL" if _is_data(str(source)) else redact_url(str(source))
 
 
 def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
@@ -140,6 +153,20 @@ def _fetch(url: str, shown: str) -> bytes:
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise BuildConfigUnreadable(source=shown, reason=type(exc).__name__) from exc
     return _of_allowed_size(text, shown)
+
+
+def _decoded(url: str) -> bytes:
+    """What a ``data:`` URL holds: files that Cog's command line sends come so."""
+    head, comma, content = url.partition(",")
+    try:
+        text = unquote_to_bytes(content)
+        if head.lower().endswith(";base64"):
+            text = base64.b64decode(text, validate=True)
+    except ValueError as exc:
+        raise BuildConfigUnreadable(source=_shown_source(url), reason="its base64 is broken") from exc
+    if not comma:
+        raise BuildConfigUnreadable(source=_shown_source(url), reason="it has no comma")
+    return _of_allowed_size(text, _shown_source(url))
 
 
 def _of_allowed_size(text: bytes, shown: str) -> bytes:

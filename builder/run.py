@@ -11,7 +11,7 @@ from typing import cast
 
 import cog
 
-from builder.build import OWN_FOLDER, build
+from builder.build import build
 from builder.upload import find_upload_url, upload
 from engine.lock import try_lock, unlock
 from engine.progress import Progress
@@ -29,10 +29,10 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
 
     def run(
         self,
-        config: cog.Path = cog.Input(  # noqa: B008 - how Cog declares an input
-            description="The build config (YAML): a URL, or a path on the builder"
-        ),
-        hf_token: cog.Secret | None = cog.Input(  # noqa: B008
+        # NOTE: not a cog.Path: Cog fetches those itself, without a bound, and tells a URL with the password in
+        # it in its log when that fails.
+        config: str = cog.Input(description="The build config (YAML): a URL, or a path on the builder"),
+        hf_token: cog.Secret | None = cog.Input(  # noqa: B008 - how Cog declares an input
             default=None, description="Hugging Face token, for models that are private or gated"
         ),
     ) -> cog.Path:
@@ -44,7 +44,6 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
                 _source(config),
                 engine_tar,
                 hf_token=_secret(hf_token),
-                base_dir=OWN_FOLDER if isinstance(config, cog.Path) else None,
                 report=_print_line,
                 progress=_progress_lines(),
             )
@@ -71,13 +70,10 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 
 def _source(config: object) -> str:
-    """What ``config`` names: Cog downloads a URL and passes a Path, any other text as the str it is.
-
-    Where Cog has no schema to check inputs by, anything else may arrive, too: InvalidInput.
-    """
-    if not isinstance(config, (str, cog.Path)) or not str(config).strip():
+    """What ``config`` names. Where Cog has no schema to check inputs by, anything may arrive: InvalidInput."""
+    if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
-    return str(config)
+    return config
 
 
 def _secret(hf_token: object) -> str | None:
