@@ -1,4 +1,4 @@
-"""Read a build config: YAML text from a file or URL (http, https, data) -> a checked ``BuildConfig`` and, apart, its token.
+"""Read a build config: YAML of a file or URL (also data:) -> a checked ``BuildConfig`` and its token, apart.
 
 All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
 which may hold a token.

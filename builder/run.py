@@ -29,8 +29,8 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
 
     def run(
         self,
-        # NOTE: not a cog.Path: Cog fetches those itself, without a bound, and tells a URL with the password in
-        # it in its log when that fails.
+        # NOTE: not a cog.Path: Cog fetches those itself, without a bound, and when that fails its log tells
+        # the URL with the password in it.
         config: str = cog.Input(description="The build config (YAML): a URL, or a path on the builder"),
         hf_token: cog.Secret | None = cog.Input(  # noqa: B008 - how Cog declares an input
             default=None, description="Hugging Face token, for models that are private or gated"
@@ -70,7 +70,7 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 
 def _source(config: object) -> str:
-    """What ``config`` names. Where Cog has no schema to check inputs by, anything may arrive: InvalidInput."""
+    """What ``config`` names. Where Cog has no schema to check by, anything may arrive: InvalidInput."""
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
     return config

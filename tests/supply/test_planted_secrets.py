@@ -60,7 +60,8 @@ def files() -> Iterator[Files]:
             state.received[path] = content
             self._answer(403 if state.refuses_uploads or not is_let_in else 200, b"")
 
-        do_HEAD = do_GET
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def _answer(self, status: int, content: bytes) -> None:
             self.send_response(status)
@@ -109,7 +110,10 @@ def builder(tmp_path: Path, hub: HubServer, files: Files) -> Iterator[CogServer]
 
 def pickled_weights(folder: Path) -> bytes:
     """The tiny model's weights as torch pickles them: the builder must start a program for them."""
-    code = "import sys, torch; from safetensors.torch import load_file; torch.save(load_file(sys.argv[1]), sys.argv[2])"
+    code = (
+        "import sys, torch; from safetensors.torch import load_file; "
+        "torch.save(load_file(sys.argv[1]), sys.argv[2])"
+    )
     source, target = folder / "model.safetensors", folder / "model.bin"
     source.write_bytes(tiny_model.safetensors(tiny_model.tensors()))
     run = subprocess.run([engine_python(), "-c", code, source, target], capture_output=True, check=False)
@@ -226,10 +230,12 @@ def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: File
 
 def test_the_search_finds_what_is_there() -> None:
     command = [sys.executable, "-c", "import time; time.sleep(60)", PASSWORD]
-    with CommandLines(environments_of="time.sleep(60)") as processes:
-        with subprocess.Popen(command, env={"X": SIGNATURE}) as process:
-            wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
-            process.kill()
+    with (
+        CommandLines(environments_of="time.sleep(60)") as processes,
+        subprocess.Popen(command, env={"X": SIGNATURE}) as process,
+    ):
+        wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
+        process.kill()
     assert {form for form, _ in leaks((PASSWORD,), processes.seen)} == {PASSWORD}
     encoded = ["cGxhbnRlZC1wYXNzd29yZA", "planted-yaml%2F1"]
     assert [form for form, _ in leaks((PASSWORD, IN_YAML), encoded)] == encoded
