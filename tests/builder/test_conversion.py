@@ -9,6 +9,7 @@ import pickle
 import shutil
 import struct
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +173,26 @@ def test_pickles_that_hold_more_than_tensors_are_refused_and_not_run(
         run(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "engine.tar").exists()
+
+
+MAKE_SCRIPT = """
+import sys, torch
+torch.jit.trace(torch.nn.Linear(1, 1), torch.zeros(1)).save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("kind", ["a TorchScript archive", "a tar"])
+def test_formats_that_hold_code_are_refused_before_torch_sees_them(
+    tmp_path: Path, model: Path, kind: str
+) -> None:
+    path = model / "pytorch_model.bin"
+    if kind == "a tar":
+        with tarfile.open(path, "w") as tar:
+            tar.add(model / "config.json", "pickle")
+    else:
+        in_engine_environment(MAKE_SCRIPT, path)
+    with pytest.raises(ModelUnusable, match=f"pytorch_model.bin is {kind} and may hold code"):
+        run(tmp_path)
 
 
 @pytest.mark.parametrize("pack", [bytes, zipped], ids=["bare", "zipped"])

@@ -56,7 +56,8 @@ def test_what_it_holds_is_told_as_cyclonedx(runner: Result) -> None:
     text = runner.run("sbom")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     names = {each["name"] for each in json.loads(text)["components"]}
-    assert {"cog", "nvidia-pytriton", "torch", "transformers", "bash", "tini"} <= names
+    # Of the system nothing: the stand-in's packages tell no version.
+    assert {"cog", "nvidia-pytriton", "torch", "transformers"} <= names
 
 
 def test_what_is_streamed_is_what_is_saved(runner: Result, saved: Path) -> None:
