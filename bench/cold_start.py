@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -14,11 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bench.engines import paced_engine
+from bench.engines import paced_engine, tiny_engine
 from bench.file_server import serve_file
 from bench.servers import starting_stack
 from bench.table import table
 from cli.openapi_schema import ROOT
+from engine.directory import load
 from engine.manifest import EngineFacts
 from engine.pack import pack
 from errors.prompt import MissingRequirement
@@ -36,6 +38,11 @@ before, started = peak(), time.monotonic()
 open_engine(sys.argv[1], Path(sys.argv[2]))
 print(time.monotonic() - started, peak() - before)
 """
+
+_HASHED = (
+    "mkfifo '{folder}.sum'; sha256sum < '{folder}.sum' > /dev/null & "
+    "curl -sf '{url}' | tee '{folder}.sum' | tar x -C '{folder}'; wait; rm '{folder}.sum'"
+)
 
 _MILESTONES = (
     ("coglet ", "Cog's server has started"),
@@ -59,6 +66,8 @@ class Transfer:
     shape: str
     gib: float
     curl_tar_s: float
+    hashed_s: float
+    """`curl | tee | tar x`, with sha256sum at the tee: what does as much as ours, but knows no files."""
     ours_s: float
     extra_bytes: int
 
@@ -68,9 +77,10 @@ class Transfer:
         return self.curl_tar_s / self.ours_s
 
 
-def make_tar(folder: Path, size_bytes: int, files: int) -> Path:
-    """An engine.tar of a paced engine with ``files`` files of random bytes beside it."""
-    directory = paced_engine(folder, 0)
+def make_tar(folder: Path, size_bytes: int, files: int, kind: str = "paced") -> Path:
+    """An engine.tar of a paced or tiny transformers engine with ``files`` files of random bytes beside it."""
+    directory = paced_engine(folder, 0) if kind == "paced" else tiny_engine(folder)
+    facts = load(directory).manifest.model_dump(include=set(EngineFacts.model_fields))
     (directory / "engine_manifest.json").unlink()
     block = os.urandom(_BLOCK_BYTES)
     for index in range(files):
@@ -79,7 +89,7 @@ def make_tar(folder: Path, size_bytes: int, files: int) -> Path:
             while left_bytes:
                 left_bytes -= file.write(block[:left_bytes])
     tar = folder / "engine.tar"
-    pack(directory, EngineFacts(engine_kind="paced"), tar)
+    pack(directory, EngineFacts(**facts), tar)
     shutil.rmtree(directory)
     return tar
 
@@ -88,11 +98,13 @@ def measure_transfer(shape: str, tar: Path, folder: Path, rounds: int) -> Transf
     """In turns, after a sync each; the best of each counts."""
     if shutil.which("curl") is None:
         raise MissingRequirement(what="curl", remedy="install it: its speed is what ours is compared with")
-    curl_tar_s, ours = [], []
+    curl_tar_s, hashed_s, ours = [], [], []
     with serve_file(tar) as url:
         for _ in range(rounds):
             with _scratch(folder / "plain") as plain:
                 curl_tar_s.append(_timed_s(["sh", "-c", f"curl -sf '{url}' | tar x -C '{plain}'"]))
+            with _scratch(folder / "plain") as plain:
+                hashed_s.append(_timed_s(["sh", "-c", _HASHED.format(url=url, folder=plain)]))
             with _scratch(folder / "cache") as cache:
                 command = [sys.executable, "-c", _OPEN, url, str(cache)]
                 done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -100,7 +112,7 @@ def measure_transfer(shape: str, tar: Path, folder: Path, rounds: int) -> Transf
                 ours.append((float(seconds), int(extra_bytes)))
     ours_s = min(seconds for seconds, _ in ours)
     gib = tar.stat().st_size / (1 << 30)
-    return Transfer(shape, gib, min(curl_tar_s), ours_s, max(extra for _, extra in ours))
+    return Transfer(shape, gib, min(curl_tar_s), min(hashed_s), ours_s, max(extra for _, extra in ours))
 
 
 @dataclass(frozen=True)
@@ -111,11 +123,14 @@ class Step:
     what: str
 
 
-def measure_start(tar: Path, folder: Path) -> list[Step]:
+def measure_start(
+    tar: Path, folder: Path, bytes_per_s: float = math.inf, engine_python: str = sys.executable
+) -> list[Step]:
     """From the process's start to READY with COG_WEIGHTS at a URL and an empty cache, in order."""
-    with serve_file(tar) as url, _scratch(folder / "start") as scratch:
+    extra = {"COG_TRITON_ENGINE_PYTHON": engine_python}
+    with serve_file(tar, bytes_per_s) as url, _scratch(folder / "start") as scratch:
         started_s = time.time()
-        with starting_stack(scratch, {"COG_WEIGHTS": url}) as server:
+        with starting_stack(scratch, {"COG_WEIGHTS": url, **extra}) as server:
             server.wait_ready(3600.0)
             ready_s = time.time()
             steps = list(_steps(server.log_path.read_text(errors="replace"), started_s))
@@ -138,14 +153,25 @@ def _steps(log: str, started_s: float) -> Iterator[Step]:
 
 
 def transfer_table(transfers: Sequence[Transfer]) -> str:
-    head = ["engine.tar", "GiB", "curl, tar x", "fetch + unpack + verify", "speed", "extra memory"]
+    head = [
+        "engine.tar",
+        "GiB",
+        "curl, tar x",
+        "and sha256sum",
+        "fetch + unpack + verify",
+        "speed",
+        "with sha256sum",
+        "extra memory",
+    ]
     rows = [
         [
             each.shape,
             f"{each.gib:.2f}",
             f"{each.curl_tar_s:.2f} s",
+            f"{each.hashed_s:.2f} s",
             f"{each.ours_s:.2f} s",
             f"{each.speed:.2f}x",
+            f"{each.hashed_s / each.ours_s:.2f}x",
             f"{each.extra_bytes / (1 << 20):.0f} MiB",
         ]
         for each in transfers

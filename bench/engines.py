@@ -26,7 +26,17 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config))
     tar = folder / f"{name}.tar"
-    build(path, tar, base_dir=OWN_FOLDER, report=lambda line: None)
+    return _built(path, tar, folder / name)
+
+
+def tiny_engine(folder: Path) -> Path:
+    """Build the transformers engine that ships as an example; its folder."""
+    return _built(OWN_FOLDER / "examples" / "tiny" / "config.yaml", folder / "tiny.tar", folder / "tiny")
+
+
+def _built(config: Path, tar: Path, target: Path) -> Path:
+    build(config, tar, base_dir=OWN_FOLDER, report=lambda line: None)
     with tar.open("rb", buffering=0) as stream:
-        unpack(stream, folder / name)
-    return folder / name
+        unpack(stream, target)
+    tar.unlink()
+    return target

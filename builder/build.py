@@ -31,6 +31,7 @@ def build(
     *,
     hf_token: str | None = None,
     base_dir: Path | None = None,
+    only_public: bool = False,
     report: Callable[[str], None] = print,
     progress: Progress | None = None,
 ) -> Manifest:
@@ -38,11 +39,12 @@ def build(
 
     ``model_path`` is relative to ``base_dir``; without one to the config's folder, then to this package's.
     ``hf_token`` wins over a token in the config, that over HF_TOKEN; none of them is reported or packed.
+    ``only_public``: the config is a stranger's; no URL, its own or one in it, may lead to a private address.
     ``report`` is given a line at a time. Raises 12xx for what the caller can change, 13xx and 23xx for the
     rest; a failed build leaves ``destination`` as it was.
     """
     try:
-        file = read_config(config_source)
+        file = read_config(config_source, only_public=only_public)
         planned = engine_plan(file.config)
         steps = all_steps(planned)
         folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
@@ -58,6 +60,7 @@ def build(
                 packed_config=file.config.model_dump(mode="json", exclude_unset=True),
                 report=report,
                 progress=progress,
+                only_public=only_public,
                 resources=resources,
             )
             work.directory.mkdir()

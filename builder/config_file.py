@@ -1,4 +1,4 @@
-"""Read a build config: YAML of a file or URL (also data:) -> a checked ``BuildConfig`` and its token, apart.
+"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, apart, its token.
 
 All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
 which may hold a token.
@@ -6,33 +6,34 @@ which may hold a token.
 
 from __future__ import annotations
 
-import base64
 import difflib
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
-import httpx
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from builder.config import BuildConfig, BuildStep, LoraAdapter, PacedEngine, ProgramStep, Target
 from builder.trtllm.migration import Change
 from builder.trtllm.old_config import migrate
+from engine.fetch import fetch
 from engine.redact import redact_url
+from engine.transfer import Transfer
+from errors.base import CodedError
 from errors.build_config import (
     BuildConfigUnreadable,
     ConflictingBuildKeys,
     InvalidBuildValue,
     UnknownBuildKey,
 )
+from errors.engine_artifact import AddressRefused
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_NODES = 10_000
-FETCH_TIMEOUT_S = 30.0
+_TRANSFER = Transfer(connections=1, attempts=3, head_bytes=MAX_CONFIG_BYTES + 1)
 
 TOKEN_KEY = "hf_token"
 _PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
@@ -77,32 +78,24 @@ class ConfigFile:
         return tuple(map(str, self.changes))
 
 
-def read_config(source: str | Path) -> ConfigFile:
-    """Read and check the config at ``source`` (path or URL); raises 12xx errors."""
-    folder = None if _is_url(source) else Path(source).absolute().parent
-    return parse_config(read_text(source), shown=_shown_source(source), folder=folder)
+def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
+    """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors.
+
+    ``only_public``: a URL must not lead to a private address.
+    """
+    is_url = is_config_url(source)
+    shown = redact_url(str(source)) if is_url else str(source)
+    folder = None if is_url else Path(source).absolute().parent
+    return parse_config(read_text(source, only_public=only_public), shown=shown, folder=folder)
 
 
-def read_text(source: str | Path) -> bytes:
-    """The file at ``source`` (path or URL); raises E1201."""
-    if not _is_url(source):
-        return _read(Path(source))
-    url = str(source)
-    return _decoded(url) if _is_data(url) else _fetch(url, _shown_source(url))
+def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
+    """The file at ``source`` (path or http(s) URL); raises E1201."""
+    return _fetch(str(source), only_public) if is_config_url(source) else _read(Path(source))
 
 
-def _is_url(source: str | Path) -> bool:
-    return isinstance(source, str) and source.lower().startswith(("http://", "https://", "data:"))
-
-
-def _is_data(url: str) -> bool:
-    return url.lower().startswith("data:")
-
-
-def _shown_source(source: str | Path) -> str:
-    if not _is_url(source):
-        return str(source)
-    return "in the data: URL" if _is_data(str(source)) else redact_url(str(source))
+def is_config_url(source: str | Path) -> bool:
+    return isinstance(source, str) and source.startswith(("http://", "https://"))
 
 
 def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
@@ -140,33 +133,23 @@ def _read(path: Path) -> bytes:
     return _of_allowed_size(text, str(path))
 
 
-def _fetch(url: str, shown: str) -> bytes:
-    text = b""
+def _fetch(url: str, only_public: bool) -> bytes:
+    text = bytearray()
+    buffer = memoryview(bytearray(64 << 10))
     try:
-        with httpx.stream("GET", url, follow_redirects=True, timeout=FETCH_TIMEOUT_S) as response:
-            if response.status_code != httpx.codes.OK:
-                raise BuildConfigUnreadable(source=shown, reason=f"HTTP {response.status_code}")
-            for chunk in response.iter_bytes():
-                text += chunk
-                if len(text) > MAX_CONFIG_BYTES:
-                    break
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        raise BuildConfigUnreadable(source=shown, reason=type(exc).__name__) from exc
-    return _of_allowed_size(text, shown)
+        with fetch(url, only_public=only_public, transfer=_TRANSFER) as source:
+            while len(text) <= MAX_CONFIG_BYTES and (count := source.readinto(buffer)):
+                text += buffer[:count]
+    except AddressRefused:
+        raise
+    except CodedError as exc:
+        raise BuildConfigUnreadable(source=redact_url(url), reason=_fetch_problem(exc)) from exc
+    return _of_allowed_size(bytes(text), redact_url(url))
 
 
-def _decoded(url: str) -> bytes:
-    """What a ``data:`` URL holds: files that Cog's command line sends come so."""
-    head, comma, content = url.partition(",")
-    try:
-        text = unquote_to_bytes(content)
-        if head.lower().endswith(";base64"):
-            text = base64.b64decode(text, validate=True)
-    except ValueError as exc:
-        raise BuildConfigUnreadable(source=_shown_source(url), reason="its base64 is broken") from exc
-    if not comma:
-        raise BuildConfigUnreadable(source=_shown_source(url), reason="it has no comma")
-    return _of_allowed_size(text, _shown_source(url))
+def _fetch_problem(error: CodedError) -> str:
+    status, reason = error.facts.get("status"), error.facts.get("reason")
+    return f"HTTP {status}" if status is not None else str(reason)
 
 
 def _of_allowed_size(text: bytes, shown: str) -> bytes:

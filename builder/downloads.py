@@ -180,6 +180,8 @@ def _receive_rest(download: Download, file: BinaryIO, transfer: _Transfer) -> bo
                 raise _Stopped
             file.write(chunk)
             transfer.add(len(chunk))
+            if download.size_bytes is not None and file.tell() > download.size_bytes:
+                return False  # It is something else, or has no end.
     return True
 
 

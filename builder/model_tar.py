@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from engine.archive import TarReader
@@ -20,17 +19,19 @@ from engine.redact import redact_url
 from engine.staging import staged
 from errors.base import CodedError
 from errors.build_config import ModelTarUnavailable
+from errors.engine_artifact import AddressRefused
 
-_BUFFER_BYTES = 1 << 20
 
-
-def obtain_model_tar(url: str, *, cache: Path, scratch: Path, progress: Progress | None) -> tuple[Path, str]:
+def obtain_model_tar(
+    url: str, *, cache: Path, scratch: Path, progress: Progress | None, only_public: bool = False
+) -> tuple[Path, str]:
     """The folder of the model in the tar at ``url``, and the tar's SHA-256 (hex).
 
-    ``scratch`` is on the file system of ``cache``. Raises ModelTarUnavailable.
+    ``scratch`` is on the file system of ``cache``; ``only_public`` as ``fetch`` has it. Raises
+    ModelTarUnavailable, AddressRefused.
     """
     try:
-        with fetch(url, progress=progress) as source:
+        with fetch(url, only_public=only_public, progress=progress) as source:
             record = _record(cache, url, source.identity) if source.identity else None
             digest = record.read_text() if record is not None and record.exists() else ""
             if not digest or not _folder(cache, digest).is_dir():
@@ -38,6 +39,8 @@ def obtain_model_tar(url: str, *, cache: Path, scratch: Path, progress: Progress
                 if record is not None:
                     with staged(record) as path:
                         path.write_text(digest)
+    except AddressRefused:
+        raise
     except CodedError as exc:
         raise ModelTarUnavailable(url=redact_url(url), reason=exc.sentence) from exc
     return _model_folder(_folder(cache, digest)), digest
@@ -80,16 +83,10 @@ def _write(reader: TarReader, path: Path) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
-            for chunk in _chunks(reader):
+            while chunk := reader.chunk():
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-
-
-def _chunks(reader: TarReader) -> Iterator[memoryview]:
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    while count := reader.readinto(buffer):
-        yield buffer[:count]
 
 
 def _model_folder(folder: Path) -> Path:

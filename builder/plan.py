@@ -39,6 +39,8 @@ class Work:
     packed_config: Mapping[str, Any]
     report: Callable[[str], None]
     progress: Progress | None
+    only_public: bool
+    """The config is a stranger's: its URLs must not lead to private addresses."""
     resources: ExitStack
     """Closed when the build ends, however it does: locks that steps take."""
     model: Model = field(init=False)
@@ -94,6 +96,7 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
         scratch=work.scratch,
         with_weights=with_weights,
         progress=work.progress,
+        only_public=work.only_public,
     )
     check_pickled_weights(work.model)
     revision = f" at {work.model.revision}" if work.model.revision else ""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
+from urllib.parse import unquote_to_bytes
 
 import cog
 
-from builder.build import build
+from builder.build import OWN_FOLDER, build
+from builder.config_file import is_config_url
 from builder.upload import find_upload_url, upload
+from engine.address import allows_private_urls
 from engine.lock import try_lock, unlock
 from engine.progress import Progress
 from errors.build import BuilderBusy, BuildFailed
@@ -29,10 +34,10 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
 
     def run(
         self,
-        # NOTE: not a cog.Path: Cog fetches those itself, without a bound, and when that fails its log tells
-        # the URL with the password in it.
-        config: str = cog.Input(description="The build config (YAML): a URL, or a path on the builder"),
-        hf_token: cog.Secret | None = cog.Input(  # noqa: B008 - how Cog declares an input
+        config: str = cog.Input(
+            description="The build config (YAML): a URL (http, https, data), or a path on the builder"
+        ),
+        hf_token: cog.Secret | None = cog.Input(  # noqa: B008
             default=None, description="Hugging Face token, for models that are private or gated"
         ),
     ) -> cog.Path:
@@ -40,13 +45,16 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
         with _alone(engine_tar):
             _remove(engine_tar)
-            build(
-                _source(config),
-                engine_tar,
-                hf_token=_secret(hf_token),
-                report=_print_line,
-                progress=_progress_lines(),
-            )
+            with _source(config) as (source, base_dir):
+                build(
+                    source,
+                    engine_tar,
+                    hf_token=_secret(hf_token),
+                    base_dir=base_dir,
+                    only_public=not allows_private_urls(),
+                    report=_print_line,
+                    progress=_progress_lines(),
+                )
             return _answer(engine_tar)
 
 
@@ -69,11 +77,35 @@ def _alone(engine_tar: Path) -> Iterator[None]:
         unlock(lock_path, descriptor)
 
 
-def _source(config: object) -> str:
-    """What ``config`` names. Where Cog has no schema to check by, anything may arrive: InvalidInput."""
+@contextmanager
+def _source(config: object) -> Iterator[tuple[str, Path | None]]:
+    """What ``config`` names, and what ``model_path`` in it is relative to if not to its own folder.
+
+    It is declared as text, for Cog would fetch a URL itself, from wherever it leads. Where Cog has no
+    schema to check inputs by, anything may arrive: InvalidInput.
+    """
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
-    return config
+    if config.startswith("data:"):
+        with tempfile.TemporaryDirectory(prefix="config-") as folder:
+            path = Path(folder, "config.yaml")
+            path.write_bytes(_data_of(config))
+            yield str(path), OWN_FOLDER
+    else:
+        yield config, OWN_FOLDER if is_config_url(config) else None
+
+
+def _data_of(url: str) -> bytes:
+    """The content of a data URL (RFC 2397)."""
+    media_type, comma, data = url.removeprefix("data:").partition(",")
+    content = unquote_to_bytes(data)
+    try:
+        if comma:
+            is_base64 = media_type.endswith(";base64")
+            return base64.b64decode(content, validate=True) if is_base64 else content
+    except ValueError:
+        pass
+    raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100])
 
 
 def _secret(hf_token: object) -> str | None:

@@ -24,18 +24,20 @@ def obtain_model(
     scratch: Path,
     with_weights: bool,
     progress: Progress | None,
+    only_public: bool = False,
 ) -> Model:
     """The files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
 
     ``folders`` are what ``model_path`` may be relative to, the first that has it counts. model_path wins
-    over model_tar_url, and that over model_id, which is then just the model's name.
+    over model_tar_url, and that over model_id, which is then just the model's name. ``only_public``: the
+    config is a stranger's, and its URLs must not lead to private addresses.
     """
     if config.model_path is not None:
         folder = _find(config.model_path, folders)
         return _of_folder(config, folder, revision=None, with_weights=with_weights)
     if config.model_tar_url is not None:
         folder, digest = obtain_model_tar(
-            config.model_tar_url, cache=cache, scratch=scratch, progress=progress
+            config.model_tar_url, cache=cache, scratch=scratch, progress=progress, only_public=only_public
         )
         return _of_folder(config, folder, revision=f"sha256:{digest}", with_weights=with_weights)
     assert config.model_id is not None, "a checked config names a model"

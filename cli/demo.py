@@ -24,6 +24,7 @@ from cli.cog_server import CogServer, followed
 from cli.curl_forms import CurlForm, curl_forms
 from cli.example_engine import DEMO_DIR, EXAMPLES
 from cli.inspect import describe
+from engine.address import ALLOW_VARIABLE
 from engine.inspect import read_manifest
 from engine.unpack import unpack
 from errors import find_in_text
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 def _build(port: int, folder: Path) -> Path:
     _step(1, "Build: the builder's Cog server makes an engine.tar from a build config")
     tar = folder / "engine.tar"
-    extra = {"ENGINE_TAR": str(tar)}
+    extra = {"ENGINE_TAR": str(tar), ALLOW_VARIABLE: "true"}  # The example's URL is on loopback.
     with (
         _file_server(EXAMPLES) as examples_url,
         CogServer("builder", host=_HOST, port=port, log_path=folder / "builder.log", extra=extra) as builder,

@@ -1,16 +1,17 @@
 """The tar format as an engine uses it: plain files, read strictly from a stream and in bounded memory.
 
-``tarfile`` parses the headers; it is not used for more because it takes a damaged header for the end
-of the archive, a pax header of any size into memory, and lets links through.
+``tarfile`` parses the unusual headers; it is not used for more because it takes a damaged header for the
+end of the archive, a pax header of any size into memory, lets links through and takes 50 us a header.
 """
 
 from __future__ import annotations
 
+import re
 import tarfile
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 from engine.names import BadName, NameSet, normal_name
+from engine.window import Buffer, ByteStream, Window
 from errors.engine_artifact import DamagedTar, UnsafeTarMember
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
@@ -20,6 +21,7 @@ MAX_EXTENSION_BYTES = 1 << 20
 MAX_TRAILER_BYTES = 1 << 20
 """Of the zeros that fill the last record: tar's default is 10 KiB, its -b option rarely makes it more."""
 
+_TRAILER_STEP_BYTES = 64 << 10
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 _GNU_LONG_NAME = b"L"
 _PAX, _PAX_GLOBAL = b"x", b"g"
@@ -34,17 +36,22 @@ _REFUSED_TYPES = {
 }
 
 
-class ByteStream(Protocol):
-    """What an engine is read from: an open binary file, a download, standard input."""
+_PLAIN_FILE, _SPACE = b"0 "
+_CHECKSUM = slice(148, 156)
+_USUAL_CHECKSUM = re.compile(rb"[0-7]{6}\0 ")
+_USUAL_SIZE = re.compile(rb"[0-7]{11}[\0 ]")
 
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill some of ``buffer``; the number of bytes written to it, 0 at the end."""
 
-
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     name: str
     size_bytes: int
+
+
+class _Header(NamedTuple):
+    name: str
+    size_bytes: int
+    kind: bytes
+    """As ``tarfile`` has it in TarInfo.type."""
 
 
 class TarReader:
@@ -56,7 +63,7 @@ class TarReader:
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None = None) -> None:
         self.offset_bytes = 0
-        self._stream = stream
+        self._window = Window(stream)
         self._place = place
         self._size_bytes = size_bytes
         self._names = NameSet()
@@ -68,32 +75,46 @@ class TarReader:
     def next_file(self) -> Member | None:
         """The next file's name and size; None at the tar's end, which has then been checked."""
         self._skip_content()
-        while (info := self._next_header()) is not None:
-            if (member := self._checked(info)) is not None:
+        while (header := self._next_header()) is not None:
+            if (member := self._checked(header)) is not None:
                 return member
         self._check_trailer()
         return None
 
-    def readinto(self, buffer: memoryview) -> int:
-        """Read on in the content of the current file; 0 at its end."""
+    @property
+    def buffer(self) -> Buffer:
+        """Where what ``chunk`` and ``content`` returned last lies: hold it to keep that."""
+        return self._window.buffer
+
+    def chunk(self) -> memoryview:
+        """Some more of the current file's content, up to BUFFER_BYTES; empty at its end."""
         if self._left_bytes == 0:
-            return 0
-        wanted = buffer[: self._left_bytes]
-        count = self._stream.readinto(wanted) or 0
-        if count == 0:
+            return memoryview(b"")
+        return self._passed(self._window.take_some(self._left_bytes))
+
+    def content(self) -> memoryview:
+        """All that is left of the current file, at most BUFFER_BYTES."""
+        size_bytes = self._left_bytes
+        content = self._passed(self._window.take(size_bytes)) if size_bytes else memoryview(b"")
+        if len(content) < size_bytes:
             raise self._truncated(f"in the middle of {self._member.name!r}")
-        self.offset_bytes += count
-        self._left_bytes -= count
-        return count
+        return content
+
+    def _passed(self, content: memoryview) -> memoryview:
+        if not content:
+            raise self._truncated(f"in the middle of {self._member.name!r}")
+        self.offset_bytes += len(content)
+        self._left_bytes -= len(content)
+        return content
 
     def _skip_content(self) -> None:
-        scratch = memoryview(bytearray(min(self._left_bytes, 1 << 20)))
-        while self.readinto(scratch):
+        while self.chunk():
             pass
-        self._read_exactly(self._padding_bytes, f"after {self._member.name!r}")
-        self._padding_bytes = 0
+        if self._padding_bytes:
+            self._read_exactly(self._padding_bytes, f"after {self._member.name!r}")
+            self._padding_bytes = 0
 
-    def _next_header(self) -> tarfile.TarInfo | None:
+    def _next_header(self) -> _Header | None:
         """The next header, with long names from the extension headers before it filled in."""
         overrides: dict[str, str] = {}
         while True:
@@ -102,19 +123,19 @@ class TarReader:
                 if overrides:
                     raise self._damaged("its end marker follows an extension header")
                 return None
-            info = self._parse_header(block)
+            header = _usual_header(block) or self._parse_header(block)
             self._members += 1
             if self._members > MAX_MEMBERS:
                 raise self._damaged(f"it has more than {MAX_MEMBERS} members")
-            if info.type in (_GNU_LONG_NAME, _PAX, _PAX_GLOBAL):
-                overrides.update(self._read_extension(info))
+            if header.kind in (_GNU_LONG_NAME, _PAX, _PAX_GLOBAL):
+                overrides.update(self._read_extension(header))
                 continue
-            info.name = overrides.get("path", info.name)
-            if "size" in overrides:
-                info.size = self._number(overrides["size"])
-            return info
+            if not overrides:
+                return header
+            size_bytes = self._number(overrides["size"]) if "size" in overrides else header.size_bytes
+            return _Header(overrides.get("path", header.name), size_bytes, header.kind)
 
-    def _parse_header(self, block: bytes) -> tarfile.TarInfo:
+    def _parse_header(self, block: bytes) -> _Header:
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError) as exc:
@@ -126,50 +147,52 @@ class TarReader:
             ) from exc
         if info.size < 0:
             raise self._damaged(f"{info.name!r} claims {info.size} bytes")
-        return info
+        return _Header(info.name, info.size, info.type)
 
-    def _checked(self, info: tarfile.TarInfo) -> Member | None:
-        """``info`` as the current file; None if it is a folder, which needs nothing done."""
+    def _checked(self, header: _Header) -> Member | None:
+        """``header``'s file as the current one; None if it is a folder, which needs nothing done."""
+        size_bytes = header.size_bytes
         try:
-            name = normal_name(info.name)
-            if info.type in _REFUSED_TYPES:
-                raise BadName(_REFUSED_TYPES[info.type])
-            if info.isdir() and info.size == 0:
+            name = normal_name(header.name)
+            if header.kind in _REFUSED_TYPES:
+                raise BadName(_REFUSED_TYPES[header.kind])
+            if header.kind == tarfile.DIRTYPE and size_bytes == 0:
                 return None
-            if not info.isreg() or not name:
-                raise BadName(f"is not a plain file (type {info.type!r})")
+            if header.kind not in tarfile.REGULAR_TYPES or not name:
+                raise BadName(f"is not a plain file (type {header.kind!r})")
             self._names.add(name)
         except BadName as exc:
-            raise UnsafeTarMember(place=self._place, member=info.name, reason=str(exc)) from exc
-        if self._size_bytes is not None and self.offset_bytes + info.size > self._size_bytes:
+            raise UnsafeTarMember(place=self._place, member=header.name, reason=str(exc)) from exc
+        if self._size_bytes is not None and self.offset_bytes + size_bytes > self._size_bytes:
             raise self._damaged(
-                f"{name!r} should have {info.size} bytes, "
+                f"{name!r} should have {size_bytes} bytes, "
                 f"but only {self._size_bytes - self.offset_bytes} follow"
             )
-        self._member = Member(name, info.size)
-        self._left_bytes = info.size
-        self._padding_bytes = -info.size % BLOCK_BYTES
+        self._member = Member(name, size_bytes)
+        self._left_bytes = size_bytes
+        self._padding_bytes = -size_bytes % BLOCK_BYTES
         return self._member
 
-    def _read_extension(self, info: tarfile.TarInfo) -> dict[str, str]:
-        if info.size > MAX_EXTENSION_BYTES:
-            raise self._damaged(f"the extension header of {info.name!r} claims {info.size} bytes")
-        content = self._read_exactly(info.size, "in an extension header")
-        self._read_exactly(-info.size % BLOCK_BYTES, "in an extension header")
-        if info.type == _GNU_LONG_NAME:
+    def _read_extension(self, header: _Header) -> dict[str, str]:
+        size_bytes = header.size_bytes
+        if size_bytes > MAX_EXTENSION_BYTES:
+            raise self._damaged(f"the extension header of {header.name!r} claims {size_bytes} bytes")
+        content = self._read_exactly(size_bytes, "in an extension header")
+        self._read_exactly(-size_bytes % BLOCK_BYTES, "in an extension header")
+        if header.kind == _GNU_LONG_NAME:
             return {"path": content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")}
         try:
             records = _pax_records(content)
         except ValueError as exc:
-            raise self._damaged(f"the extension header of {info.name!r} is bad ({exc})") from exc
+            raise self._damaged(f"the extension header of {header.name!r} is bad ({exc})") from exc
         if any(key.startswith("GNU.sparse") for key in records):
-            raise UnsafeTarMember(place=self._place, member=info.name, reason=_REFUSED_TYPES[b"S"])
+            raise UnsafeTarMember(place=self._place, member=header.name, reason=_REFUSED_TYPES[b"S"])
         overrides = {
             key: value.decode("utf-8", "surrogateescape")
             for key, value in records.items()
             if key in ("path", "size")
         }
-        if info.type == _PAX_GLOBAL and overrides:
+        if header.kind == _PAX_GLOBAL and overrides:
             raise self._damaged("a global header gives every member the same name or size")
         return overrides
 
@@ -182,23 +205,18 @@ class TarReader:
         """The end marker is two zero blocks; only zeros may follow, to fill the last record."""
         if self._read_exactly(BLOCK_BYTES, "in its end marker") != _ZERO_BLOCK:
             raise self._damaged("its end marker is followed by more content")
-        buffer = memoryview(bytearray(1 << 16))
         trailer_bytes = 0
-        while count := self._stream.readinto(buffer) or 0:
-            trailer_bytes += count
-            if trailer_bytes > MAX_TRAILER_BYTES or bytes(buffer[:count]).strip(b"\0"):
+        while block := self._window.take_some(_TRAILER_STEP_BYTES):
+            trailer_bytes += len(block)
+            if trailer_bytes > MAX_TRAILER_BYTES or bytes(block).strip(b"\0"):
                 raise self._damaged("its end marker is followed by more content")
         self.offset_bytes += trailer_bytes
 
     def _read_exactly(self, size_bytes: int, where: str) -> bytes:
-        content = bytearray(size_bytes)
-        view = memoryview(content)
-        while view:
-            count = self._stream.readinto(view) or 0
-            if count == 0:
-                raise self._truncated(where)
-            self.offset_bytes += count
-            view = view[count:]
+        content = self._window.take(size_bytes)
+        self.offset_bytes += len(content)
+        if len(content) < size_bytes:
+            raise self._truncated(where)
         return bytes(content)
 
     def _truncated(self, where: str) -> DamagedTar:
@@ -206,6 +224,19 @@ class TarReader:
 
     def _damaged(self, reason: str) -> DamagedTar:
         return DamagedTar(place=self._place, reason=reason)
+
+
+def _usual_header(block: bytes) -> _Header | None:
+    """A plain file's header as most programs write it; None for ``tarfile`` to judge."""
+    if block[156] != _PLAIN_FILE or block[345] or block[257:262] != b"ustar":
+        return None
+    if not (_USUAL_SIZE.match(block, 124, 136) and _USUAL_CHECKSUM.match(block, 148, 156)):
+        return None
+    blank = 8 * _SPACE  # In place of the checksum itself.
+    if int(block[148:154], 8) != sum(block) - sum(block[_CHECKSUM]) + blank:
+        return None
+    name = block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    return _Header(name, int(block[124:135], 8), b"0")
 
 
 def file_header(name: str, size_bytes: int) -> bytes:

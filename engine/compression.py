@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from engine.archive import ByteStream
+from engine.window import ByteStream
 from errors.engine_artifact import DamagedTar, EngineUnreadable
 
 MAX_RATIO = 100

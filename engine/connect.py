@@ -8,6 +8,7 @@ import ssl
 import urllib.request
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from engine.address import connect_to_public, require_public_host
 from engine.redact import redact_url
 from errors.engine_artifact import SourceUnsupported
 
@@ -42,9 +43,21 @@ def proxy_for(parts: SplitResult) -> SplitResult | None:
 
 
 def new_connection(
+    parts: SplitResult, proxy: SplitResult | None, timeout_s: float, *, only_public: bool = False
+) -> http.client.HTTPConnection:
+    """Not open yet: the first request opens it. ``only_public``: see ``engine.address``."""
+    connection = _new_connection(parts, proxy, timeout_s)
+    if only_public and proxy is None:
+        # NOTE: the hook that http.client has for its own tests; its sockets are made nowhere else.
+        connection._create_connection = connect_to_public  # type: ignore[attr-defined]
+    elif only_public and parts.hostname is not None:
+        require_public_host(parts.hostname, parts.port or 443)
+    return connection
+
+
+def _new_connection(
     parts: SplitResult, proxy: SplitResult | None, timeout_s: float
 ) -> http.client.HTTPConnection:
-    """Not open yet: the first request opens it."""
     assert parts.hostname is not None, "split_url has seen to it"
     host, port = parts.hostname, parts.port
     if proxy is not None and proxy.hostname is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Container, Mapping
 from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
-from engine.archive import ByteStream, Member, TarReader
-from engine.digest import HashingCopier
+from engine.archive import Member, TarReader
+from engine.compression import PlainTar
+from engine.file_writer import SMALL_BYTES, Digests, FileWriter, Write
 from engine.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -19,37 +20,58 @@ from engine.manifest import (
 )
 from engine.manifestless import DOCUMENTS, MAX_DOCUMENT_BYTES, describe
 from engine.progress import Progress
+from engine.window import Buffer
 from errors.engine_artifact import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
 
-Write = Callable[[memoryview], object]
-OpenFile = Callable[[Member], AbstractContextManager[Write]]
+
+class Found(NamedTuple):
+    """What a file turned out to be."""
+
+    size_bytes: int
+    sha256: str
+
+
+class Files(Protocol):
+    """Where the files go. ``write`` is called from several threads."""
+
+    def write(self, name: str, content: memoryview) -> None:
+        """Make a small file."""
+
+    def create(self, name: str, size_bytes: int) -> AbstractContextManager[Write]:
+        """Make a file whose content comes in pieces."""
 
 
 class ContentReader:
-    """Passes every file of a tar to what ``open_file`` gives for it, and knows what it passed.
+    """Passes every file of a tar to ``files``, and knows what it passed.
 
-    ``stream`` and ``size_bytes`` as for TarReader; ``what`` names the work to ``progress``.
+    ``tar`` and ``place`` as for TarReader; ``what`` names the work to ``progress``; ``manifest`` is the
+    tar's own, if somebody has parsed it already.
     """
 
     def __init__(
         self,
-        stream: ByteStream,
+        tar: PlainTar,
         place: str,
-        open_file: OpenFile,
+        files: Files,
         *,
         what: str,
-        size_bytes: int | None = None,
+        manifest: Manifest | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.manifest: Manifest | None = None
-        self._tar = TarReader(stream, place, size_bytes)
+        self.manifest = manifest
+        self._is_manifest_known = manifest is not None
+        self._tar = TarReader(tar, place, tar.size_bytes)
         self._place = place
-        self._open_file = open_file
+        self._files = files
         self._what = what
-        self._size_bytes = size_bytes
+        self._size_bytes = tar.size_bytes
         self._progress = progress
-        self._files: dict[str, FileEntry] = {}
-        self._unchecked: deque[tuple[Member, Future[str]]] = deque()
+        self._found: dict[str, Found] = {}
+        self._uncompared: dict[str, Found] = {}
+        """Those of ``_found`` that came before the manifest."""
+        self._added: list[Member] = []
+        """Given to the writer, but not set to work on."""
+        self._unchecked: deque[tuple[list[Member], Digests]] = deque()
         self._documents: dict[str, bytes] = {}
 
     def read_all(self) -> Manifest:
@@ -58,69 +80,103 @@ class ContentReader:
         Raises the errors of TarReader and ``parse_manifest``; EngineFileMissing, EngineFileDamaged or
         UnexpectedEngineFile where tar and manifest differ; EngineNotFound for a tar of something else.
         """
-        with HashingCopier() as copier:
+        with FileWriter(self._files.write) as writer:
             while (member := self._tar.next_file()) is not None:
-                self._take(member, copier)
+                self._take(member, writer)
                 self._settle(wait=False)
+            self._flush(writer)
             self._settle(wait=True)
         if self.manifest is not None:
-            compare(self.manifest, self._files, self._place)
+            compare(self.manifest, self._uncompared, self._place)
+            require_all(self.manifest, self._found, self._place)
             return self.manifest
-        sizes = {name: entry.size_bytes for name, entry in self._files.items()}
+        sizes = {name: found.size_bytes for name, found in self._found.items()}
         facts = describe(sizes, self._documents.get, self._place).facts
-        return make_manifest(facts, self._files, self._place)
+        entries = {
+            name: FileEntry(size_bytes=found.size_bytes, sha256=found.sha256)
+            for name, found in self._found.items()
+        }
+        return make_manifest(facts, entries, self._place)
 
-    def _take(self, member: Member, copier: HashingCopier) -> None:
-        limit_bytes = MAX_MANIFEST_BYTES if member.name == MANIFEST_NAME else MAX_DOCUMENT_BYTES
-        is_kept = member.name in (MANIFEST_NAME, *DOCUMENTS) and member.size_bytes <= limit_bytes
-        kept = bytearray()
+    def _take(self, member: Member, writer: FileWriter) -> None:
+        if member.name == MANIFEST_NAME:
+            self._take_manifest(member)
+            return
         if self.manifest is not None:
             _compare_size(self.manifest, member.name, member.size_bytes, self._place)
-        with self._open_file(member) as write:
+        if member.name in DOCUMENTS and member.size_bytes <= MAX_DOCUMENT_BYTES:
+            self._documents[member.name] = content = self._read(member)
+            self._add(member, memoryview(content), None, writer)
+        elif member.size_bytes <= SMALL_BYTES:
+            content_there = self._tar.content()
+            self._add(member, content_there, self._tar.buffer, writer)
+        else:
+            self._flush(writer)
+            with self._files.create(member.name, member.size_bytes) as write:
+                self._unchecked.append(([member], writer.copy(self._chunk, write)))
+        self._tell()
 
-            def keep_and_write(chunk: memoryview) -> None:
-                kept.extend(chunk)
-                write(chunk)
+    def _take_manifest(self, member: Member) -> None:
+        if member.size_bytes > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(place=self._place, reason=f"its {member.size_bytes} bytes are too many")
+        content = self._read(member)
+        if not self._is_manifest_known:
+            self.manifest = parse_manifest(content, self._place)
+        self._files.write(member.name, memoryview(content))
 
-            digest = copier.copy(self._read, keep_and_write if is_kept else write, member.size_bytes)
-        if member.name == MANIFEST_NAME:
-            self._take_manifest(bytes(kept), member.size_bytes)
-            return
-        self._unchecked.append((member, digest))
-        if is_kept:
-            self._documents[member.name] = bytes(kept)
+    def _read(self, member: Member) -> bytes:
+        content = bytearray()
+        while chunk := self._tar.chunk():
+            content += chunk
+        return bytes(content)
 
-    def _take_manifest(self, content: bytes, size_bytes: int) -> None:
-        if len(content) != size_bytes:
-            raise InvalidManifest(place=self._place, reason=f"its {size_bytes} bytes are too many")
-        self.manifest = parse_manifest(content, self._place)
+    def _chunk(self) -> tuple[memoryview, Buffer]:
+        chunk = self._tar.chunk()
+        self._tell()
+        return chunk, self._tar.buffer
 
-    def _read(self, buffer: memoryview) -> int:
-        count = self._tar.readinto(buffer)
+    def _add(self, member: Member, content: memoryview, buffer: Buffer | None, writer: FileWriter) -> None:
+        digests = writer.add(member.name, content, buffer)
+        if digests is not None:
+            self._unchecked.append((self._added, digests))
+            self._added = []
+        self._added.append(member)
+
+    def _flush(self, writer: FileWriter) -> None:
+        if self._added:
+            self._unchecked.append((self._added, writer.flush()))
+            self._added = []
+
+    def _tell(self) -> None:
         if self._progress:
             self._progress(self._tar.offset_bytes, self._size_bytes, self._what)
-        return count
 
     def _settle(self, *, wait: bool) -> None:
         """Hold the files whose digests are known against the manifest, so that damage shows early."""
         while self._unchecked and (wait or self._unchecked[0][1].done()):
-            member, digest = self._unchecked.popleft()
-            entry = FileEntry(size_bytes=member.size_bytes, sha256=digest.result())
-            self._files[member.name] = entry
-            if self.manifest is not None:
-                _compare_file(self.manifest, member.name, entry, self._place)
+            members, digests = self._unchecked.popleft()
+            for member, sha256 in zip(members, digests.result(), strict=True):
+                self._found[member.name] = found = Found(member.size_bytes, sha256)
+                if self.manifest is not None:
+                    _compare_file(self.manifest, member.name, found, self._place)
+                else:
+                    self._uncompared[member.name] = found
 
 
-def compare(manifest: Manifest, files: Mapping[str, FileEntry], place: str) -> None:
-    """Raise unless ``files`` (hashed) are exactly those that ``manifest`` lists."""
-    for name, entry in files.items():
-        _compare_file(manifest, name, entry, place)
+def compare(manifest: Manifest, found: Mapping[str, Found], place: str) -> None:
+    """Raise unless ``manifest`` lists the files ``found``, just so."""
+    for name, file in found.items():
+        _compare_file(manifest, name, file, place)
+
+
+def require_all(manifest: Manifest, found: Container[str], place: str) -> None:
+    """Raise unless every file that ``manifest`` lists was ``found``."""
     for name in manifest.files:
-        if name not in files:
+        if name not in found:
             raise EngineFileMissing(place=place, name=name)
 
 
-def _compare_file(manifest: Manifest, name: str, found: FileEntry, place: str) -> None:
+def _compare_file(manifest: Manifest, name: str, found: Found, place: str) -> None:
     expected = _compare_size(manifest, name, found.size_bytes, place)
     if found.sha256 != expected.sha256:
         raise EngineFileDamaged(

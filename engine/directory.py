@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.disk import reading
@@ -34,6 +34,8 @@ class Engine:
     manifest: Manifest
     warnings: tuple[str, ...]
     """What could not be known or verified, a sentence each."""
+    lease: object = field(default=None, compare=False, repr=False)
+    """Keeps an engine in a cache from being removed, as long as this object lives."""
 
 
 def load(path: Path) -> Engine:

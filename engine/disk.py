@@ -19,10 +19,14 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        reason = exc.strerror or str(exc)
-        if exc.errno in _NO_SPACE:
-            raise NoSpaceLeft(place=place, reason=reason) from exc
-        raise EngineNotWritable(place=place, reason=reason) from exc
+        raise disk_error(place, exc) from exc
+
+
+def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
+    """What ``writing`` raises, for who can't afford it for each of many thousand files."""
+    reason = error.strerror or str(error)
+    kind = NoSpaceLeft if error.errno in _NO_SPACE else EngineNotWritable
+    return kind(place=place, reason=reason)
 
 
 @contextmanager

@@ -79,19 +79,24 @@ class Source:
 
 
 def fetch(
-    source: str | Path, *, progress: Progress | None = None, transfer: Transfer = DEFAULT_TRANSFER
+    source: str | Path,
+    *,
+    only_public: bool = False,
+    progress: Progress | None = None,
+    transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Source:
     """Open ``source``; of a URL, no more than ``transfer.head_bytes`` are asked for before they are read.
 
     Where the server has ranges, the rest comes over several connections and a broken one goes on where
-    it broke; else in one piece (see PlainDownload). Raises, here or while reading: EngineNotFound,
-    EngineUnreadable, SourceUnsupported, SourceUnreachable, SourceNotFound, SourceForbidden, SourceFailed,
-    SourceInterrupted, SourceChanged, RedirectRefused.
+    it broke; else in one piece (see PlainDownload). ``only_public``: the URL is a stranger's, and neither it
+    nor its redirects may lead to a private address (see ``engine.address``). Raises, here or while reading:
+    EngineNotFound, EngineUnreadable, SourceUnsupported, SourceUnreachable, SourceNotFound, SourceForbidden,
+    SourceFailed, SourceInterrupted, SourceChanged, RedirectRefused, AddressRefused.
     """
     path = local_path(source)
     if path is not None:
         return _open_file(path, progress)
-    return _open_url(str(source), progress, transfer)
+    return _open_url(Target(str(source), only_public=only_public), progress, transfer)
 
 
 def local_path(source: str | Path) -> Path | None:
@@ -150,8 +155,7 @@ def _open_file(path: Path, progress: Progress | None) -> Source:
     )
 
 
-def _open_url(url: str, progress: Progress | None, transfer: Transfer) -> Source:
-    target = Target(url)
+def _open_url(target: Target, progress: Progress | None, transfer: Transfer) -> Source:
     connection = Connection(target, transfer.timeout_s)
     patience = Patience(transfer, threading.Event())
     while True:

@@ -41,7 +41,9 @@ class Temporary(Exception):
 class Target:
     """A URL, and where its redirects led: shared by all connections that read from it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, only_public: bool = False) -> None:
+        """``only_public``: the URL is not the operator's, and must not lead into our own network."""
+        self.only_public = only_public
         self.shown = redact_url(url)
         self.parts = split_url(url)
         self.resolved = self.parts
@@ -122,7 +124,8 @@ class Connection:
     def _request(self, url: SplitResult, headers: dict[str, str]) -> http.client.HTTPResponse:
         proxy = proxy_for(url)
         if self._connection is None:
-            self._connection = new_connection(url, proxy, self._timeout_s)
+            only_public = self._target.only_public
+            self._connection = new_connection(url, proxy, self._timeout_s, only_public=only_public)
             self._origin = url.scheme, url.netloc
         headers = {"Accept-Encoding": "identity", "User-Agent": "cog-triton", **headers}
         headers |= self._authorization(url)

@@ -42,8 +42,7 @@ def leading_manifest(tar: PlainTar, place: str) -> Manifest | None:
             return None
         if member.size_bytes > MAX_MANIFEST_BYTES:
             raise InvalidManifest(place=place, reason=f"its {member.size_bytes} bytes are too many")
-        content = bytearray(member.size_bytes)
-        left = memoryview(content)
-        while left:
-            left = left[reader.readinto(left) :]
+        content = bytearray()
+        while chunk := reader.chunk():
+            content += chunk
     return parse_manifest(bytes(content), place)

@@ -125,7 +125,7 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
 
 def content_key(manifest: Manifest) -> str:
     """What names an engine's content: equal keys, equal bytes in every file."""
-    return hashlib.sha256(manifest_bytes(manifest)).hexdigest()
+    return _digest(manifest.model_dump(mode="json"))
 
 
 def _parse(data: bytes, place: str) -> Manifest:

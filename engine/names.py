@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import unicodedata
 
 MAX_NAME_BYTES = 1024
 MAX_PART_BYTES = 255
+
+_USUAL_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,5}[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+"""Normal for certain. Of many thousand files, judging their names is a good part of the work."""
+
+
+_NONE: set[str] = set()
 
 
 class BadName(ValueError):
@@ -17,6 +25,8 @@ def normal_name(raw: str) -> str:
 
     The root itself (``./``) is the empty string.
     """
+    if _USUAL_NAME.fullmatch(raw):
+        return raw
     if raw.startswith("/"):
         raise BadName("is absolute")
     if any(ord(character) < 32 or ord(character) == 127 for character in raw):
@@ -43,7 +53,7 @@ class NameSet:
     def add(self, name: str) -> None:
         """Add a name from ``normal_name``; BadName if it meets one that is already there."""
         key = _folded(name)
-        parents = {key[:end] for end in range(len(key)) if key[end] == "/"}
+        parents = set(itertools.accumulate(key.split("/")[:-1], "{}/{}".format)) if "/" in key else _NONE
         if key in self._files:
             raise BadName("occurs twice (upper and lower case, accents and './' don't make it another)")
         if key in self._folders or parents & self._files:
@@ -53,4 +63,6 @@ class NameSet:
 
 
 def _folded(name: str) -> str:
+    if name.isascii():
+        return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -24,6 +24,7 @@ from engine.directory import Engine, load
 from engine.disk import writing
 from engine.fetch import Source, fetch, local_path
 from engine.inspect import leading_manifest
+from engine.lease import Lease, lock_path_of, make_room
 from engine.lock import lock, unlock
 from engine.manifest import Manifest, content_key
 from engine.progress import Progress
@@ -38,93 +39,101 @@ def open_engine(
     source: str | Path,
     cache_dir: Path,
     *,
+    limit_bytes: int | None = None,
     check: Callable[[Manifest], None] = lambda manifest: None,
+    on_the_way: Callable[[Engine], None] = lambda engine: None,
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Engine:
     """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
 
     Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
-    signature expired), the engine it last led to is used, with a warning. ``check`` refuses an engine by
-    raising: it sees the manifest first, before gigabytes are fetched for nothing. Raises the errors of
-    ``load``, ``fetch``, ``unpack`` and ``check``.
+    signature expired), the engine it last led to is used, with a warning. Before one more is unpacked, those
+    that nobody uses are removed, the longest unused first, until all are within ``limit_bytes``. ``check``
+    refuses an engine by raising: it sees the manifest first, before gigabytes are fetched for nothing.
+    ``on_the_way`` hears of an engine that is about to be unpacked: what it is and where it will be. Raises
+    the errors of ``load``, ``fetch``, ``unpack`` and ``check``.
     """
-    engine = _open(source, cache_dir, check, progress, transfer)
+    path = local_path(source)
+    if path is not None and path.is_dir():
+        engine = load(path)
+    else:
+        engine = _Cache(cache_dir, limit_bytes, check, on_the_way, progress).open(source, transfer)
     check(engine.manifest)
     return engine
 
 
-def _open(
-    source: str | Path,
-    cache_dir: Path,
-    check: Callable[[Manifest], None],
-    progress: Progress | None,
-    transfer: Transfer,
-) -> Engine:
-    path = local_path(source)
-    if path is not None and path.is_dir():
-        return load(path)
-    cache = _Cache(cache_dir)
-    try:
-        stream = fetch(source, transfer=transfer)
-    except (SourceUnreachable, SourceForbidden, SourceFailed) as error:
-        if (engine := cache.last_known(source)) is None:
-            raise
-        warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
-        return replace(engine, warnings=(*engine.warnings, warning))
-    with stream:
-        return cache.open(stream, source, check, progress)
-
-
 class _Cache:
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int | None,
+        check: Callable[[Manifest], None],
+        on_the_way: Callable[[Engine], None],
+        progress: Progress | None,
+    ) -> None:
         self._engines = folder / "engines"
         self._sources = folder / "sources"
+        self._limit_bytes = limit_bytes
+        self._check = check
+        self._on_the_way = on_the_way
+        self._progress = progress
         with writing(folder):
             self._engines.mkdir(parents=True, exist_ok=True)
             self._sources.mkdir(exist_ok=True)
             remove_stale(self._engines)
 
-    def open(
-        self,
-        stream: Source,
-        source: str | Path,
-        check: Callable[[Manifest], None],
-        progress: Progress | None,
-    ) -> Engine:
+    def open(self, source: str | Path, transfer: Transfer) -> Engine:
+        try:
+            stream = fetch(source, transfer=transfer)
+        except (SourceUnreachable, SourceForbidden, SourceFailed) as error:
+            if (engine := self._last_known(source)) is None:
+                raise
+            warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
+            return replace(engine, warnings=(*engine.warnings, warning))
+        with stream:
+            return self._open(stream, source)
+
+    def _open(self, stream: Source, source: str | Path) -> Engine:
         tar = plain_tar(stream, stream.place, stream.size_bytes)
         manifest = leading_manifest(tar, stream.place)
         if manifest is not None:
-            check(manifest)
+            self._check(manifest)
             key, is_content_known = content_key(manifest), True
         else:
             key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
-        with self._locked(key, progress):
+        with self._locked(key):
             engine = self._load(key) if is_content_known else None
             if engine is None:
-                engine = self._unpack(key, tar, stream, progress)
+                engine = self._unpack(key, tar, stream, manifest)
             self._remember(source, key)
         return engine
 
-    def last_known(self, source: str | Path) -> Engine | None:
+    def _last_known(self, source: str | Path) -> Engine | None:
         try:
             key = self._record(source).read_text()
         except OSError:
             return None
-        return self._load(key)
+        with self._locked(key):
+            return self._load(key)
 
     def _load(self, key: str) -> Engine | None:
         try:
-            return load(self._engines / key)
+            return _leased(load(self._engines / key))
         except CodedError:
             return None  # never there, or damaged since: both are cured by fetching it
 
-    def _unpack(self, key: str, tar: PlainTar, stream: Source, progress: Progress | None) -> Engine:
+    def _unpack(self, key: str, tar: PlainTar, stream: Source, manifest: Manifest | None) -> Engine:
         target = self._engines / key
         if target.exists():
             discard(target)
-        unpack(tar, target, place=stream.place, progress=progress)
-        return load(target)
+        if self._limit_bytes is not None:
+            wanted_bytes = manifest.size_bytes if manifest is not None else stream.size_bytes or 0
+            make_room(self._engines, wanted_bytes, self._limit_bytes)
+        if manifest is not None:
+            self._on_the_way(Engine(target, manifest, ()))
+        unpack(tar, target, place=stream.place, manifest=manifest, progress=self._progress)
+        return _leased(load(target) if manifest is None else Engine(target, manifest, ()))
 
     def _remember(self, source: str | Path, key: str) -> None:
         with staged(self._record(source)) as record, writing(record):
@@ -134,13 +143,13 @@ class _Cache:
         return self._sources / _digest(_name(source))
 
     @contextmanager
-    def _locked(self, key: str, progress: Progress | None) -> Iterator[None]:
+    def _locked(self, key: str) -> Iterator[None]:
         """One process unpacks an engine; who wants the same one meanwhile waits, and finds it."""
-        path = self._engines / f"{key}.lock"
+        path = lock_path_of(self._engines / key)
 
         def tell() -> None:
-            if progress:
-                progress(0, None, "waiting for another process that unpacks this engine")
+            if self._progress:
+                self._progress(0, None, "waiting for another process that unpacks this engine")
 
         with writing(path):
             descriptor = lock(path, tell)
@@ -148,6 +157,10 @@ class _Cache:
             yield
         finally:
             unlock(path, descriptor)
+
+
+def _leased(engine: Engine) -> Engine:
+    return replace(engine, lease=Lease(engine.path))
 
 
 def _name(source: str | Path) -> str:

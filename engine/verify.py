@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.archive import Member
 from engine.compression import plain_tar
-from engine.contents import ContentReader, Write, compare
+from engine.contents import ContentReader, Found, compare, require_all
 from engine.digest import HashingCopier
 from engine.directory import file_sizes, load
 from engine.disk import reading
-from engine.manifest import MANIFEST_NAME, FileEntry, Manifest
+from engine.file_writer import Write
+from engine.manifest import MANIFEST_NAME, Manifest
 from engine.progress import Progress
 from errors.engine_artifact import EngineNotFound
 
@@ -36,14 +36,18 @@ def _verify_tar(path: Path, progress: Progress | None) -> Manifest:
         file = path.open("rb")
     with file:
         tar = plain_tar(file, str(path), os.fstat(file.fileno()).st_size)
-        return ContentReader(
-            tar, str(path), _discard, what="verifying", size_bytes=tar.size_bytes, progress=progress
-        ).read_all()
+        return ContentReader(tar, str(path), _Nowhere(), what="verifying", progress=progress).read_all()
 
 
-@contextmanager
-def _discard(member: Member) -> Iterator[Write]:
-    yield _ignore
+class _Nowhere:
+    """See ``engine.contents.Files``: they are read to be hashed alone."""
+
+    def write(self, name: str, content: memoryview) -> None:
+        pass
+
+    @contextmanager
+    def create(self, name: str, size_bytes: int) -> Iterator[Write]:
+        yield _ignore
 
 
 def _verify_directory(path: Path, progress: Progress | None) -> Manifest:
@@ -65,11 +69,9 @@ def _verify_directory(path: Path, progress: Progress | None) -> Manifest:
         for name, size_bytes in file_sizes(path):
             with reading(path / name), (path / name).open("rb", buffering=0) as file:
                 digests[name] = size_bytes, copier.copy(read, _ignore, size_bytes)
-        files = {
-            name: FileEntry(size_bytes=size_bytes, sha256=digest.result())
-            for name, (size_bytes, digest) in digests.items()
-        }
-    compare(manifest, files, str(path))
+        found = {name: Found(size_bytes, digest.result()) for name, (size_bytes, digest) in digests.items()}
+    compare(manifest, found, str(path))
+    require_all(manifest, found, str(path))
     return manifest
 
 

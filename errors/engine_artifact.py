@@ -182,3 +182,12 @@ class GpuMemoryTooSmall(CodedError):
         "Rank {rank} of the engine takes {needed} and GPU {device} has {free} free: end what else uses "
         "that GPU, use a larger one, or rebuild the engine quantized or for more GPUs."
     )
+
+
+class AddressRefused(CodedError):
+    code = "E1327"
+    summary = "A URL given by a caller leads to an address that is not on the internet"
+    template = (
+        "{host} is at {address}, an address that callers' URLs must not lead to: use a public URL, "
+        "or, if you run this server and trust its callers, set {variable}=true."
+    )

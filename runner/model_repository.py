@@ -131,14 +131,17 @@ def render(
     target: Path,
     *,
     engine_python: str,
-    end_id: int,
-    pad_id: int,
+    end_id: int | None,
+    pad_id: int | None,
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None = None,
     engine_cache_dir: Path | None = None,
+    arrival: Path | None = None,
 ) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
+    An engine whose files are still on their way is announced by the file ``arrival``, with its ``end_id`` and
+    ``pad_id``, which are None here.
     ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
     ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
     ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
@@ -146,7 +149,18 @@ def render(
     """
     if target.exists():
         shutil.rmtree(target)
-    values = _values(engine, engine_python, end_id, pad_id, overrides, cpp_backend, engine_cache_dir)
+    facts = {
+        "triton_max_batch_size": str(engine.manifest.max_batch_size or 64),
+        "tokenizer_dir": str(engine.path),
+        "engine_dir": str(engine.path),
+        "engine_kind": engine.manifest.engine_kind,
+        "engine_python": engine_python,
+        "engine_arrival": _text(arrival),
+        "end_id": _text(end_id),
+        "pad_id": _text(pad_id),
+        "engine_cache_dir": _text(engine_cache_dir),
+    }
+    values = _values(facts, overrides, cpp_backend)
     is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
     for model in MODELS:
         version = target / model / "1"
@@ -161,25 +175,8 @@ def render(
 
 
 def _values(
-    engine: Engine,
-    engine_python: str,
-    end_id: int,
-    pad_id: int,
-    overrides: Mapping[str, Mapping[str, object]],
-    cpp_backend: Path | None,
-    engine_cache_dir: Path | None,
+    facts: Mapping[str, str], overrides: Mapping[str, Mapping[str, object]], cpp_backend: Path | None
 ) -> dict[str, dict[str, str]]:
-    batch_size = str(engine.manifest.max_batch_size or 64)
-    facts = {
-        "triton_max_batch_size": batch_size,
-        "tokenizer_dir": str(engine.path),
-        "engine_dir": str(engine.path),
-        "engine_kind": engine.manifest.engine_kind,
-        "engine_python": engine_python,
-        "end_id": str(end_id),
-        "pad_id": str(pad_id),
-        "engine_cache_dir": str(engine_cache_dir or ""),
-    }
     values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
     if cpp_backend is not None:
         values[SLOT]["triton_backend"] = CPP_BACKEND

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from errors.triton_arguments import InvalidTensor
+from runner.arrival import PARAMETER, await_arrival
 from runner.detokenizer import Detokenizer
 
 _MOST_STREAMS = 65536
@@ -27,6 +28,8 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
+        if arrival := parameters[PARAMETER]["string_value"]:
+            await_arrival(Path(arrival))
         directory = Path(parameters["tokenizer_dir"]["string_value"])
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._skips_special = parameters["skip_special_tokens"]["string_value"].lower() in ("true", "1")

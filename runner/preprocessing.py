@@ -14,6 +14,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from errors.triton_arguments import InvalidTensor
+from runner.arrival import PARAMETER, await_arrival
 
 _OFFSET_PADDING = -1
 
@@ -23,13 +24,16 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
+        arrival = parameters[PARAMETER]["string_value"]
+        arrived = await_arrival(Path(arrival)) if arrival else None
         directory = Path(parameters["tokenizer_dir"]["string_value"])
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
-        self._end_id = int(parameters["end_id"]["string_value"])
-        self._pad_id = int(parameters["pad_id"]["string_value"])
+        end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
+        self._end_id = arrived.end_id if arrived is not None and not end_id else int(end_id)
+        self._pad_id = arrived.pad_id if arrived is not None and not pad_id else int(pad_id)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

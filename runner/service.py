@@ -18,6 +18,7 @@ from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.adapter_name import check_adapter_name
+from runner.arrival import Arrived, announce
 from runner.generation import Generation, GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts, load_model_facts
 from runner.model_repository import CPP_BACKEND, SLOT, render
@@ -46,6 +47,8 @@ class Service:
         self._log = log
         self._progress = progress
         self._exits = AsyncExitStack()
+        self._starting: asyncio.Task[None] | None = None
+        """Triton's start, if it began before the engine was there."""
         self._is_cpp = False
         self._untold: Untold
         self.engine: Engine
@@ -57,10 +60,16 @@ class Service:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
         started_s = time.monotonic()
         try:
-            self.engine = await asyncio.to_thread(self._open_engine)
+            loop = asyncio.get_running_loop()
+            self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._tell_engine()
             self.model = load_model_facts(self.engine, self._settings)
-            await self._start_triton()
+            arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
+            if self._starting is None:
+                await self._start_triton(self.engine, arrived)
+            else:
+                announce(self._arrival, arrived)
+                await self._starting
             await self._test()
         except BaseException:
             await self.close()
@@ -68,6 +77,9 @@ class Service:
         self._log(f"ready after {time.monotonic() - started_s:.1f} s")
 
     async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         await self._exits.aclose()
 
     def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
@@ -90,15 +102,50 @@ class Service:
         """True only while Triton and the engine behind the slot answer."""
         return self.triton.down_reason is None and await self.client.is_slot_answering()
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
+        """Done in a thread; ``loop`` is the one to start Triton in."""
+
+        def start_early(engine: Engine) -> None:
+            if not self._may_be_cpp(engine.manifest):
+                asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
+
         settings = self._settings
+        limit_gib = settings.cache_limit_gib
         if settings.weights:
             return open_engine(
-                settings.weights, settings.cache_dir, check=self._check_runs_here, progress=self._progress
+                settings.weights,
+                settings.cache_dir,
+                limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
+                check=self._check_runs_here,
+                on_the_way=start_early,
+                progress=self._fetched,
             )
         engine = load(settings.engine_dir)
         self._check_runs_here(engine.manifest)
         return engine
+
+    def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
+        """Why go on fetching if Triton could not be started?"""
+        if self._starting is not None and self._starting.done():
+            self._starting.result()
+        if self._progress is not None:
+            self._progress(done_bytes, total_bytes, what)
+
+    async def _start_early(self, engine: Engine) -> None:
+        """Start Triton, whose models and engine worker then wait until ``engine`` is announced."""
+        self._arrival.unlink(missing_ok=True)
+        self._starting = asyncio.create_task(self._start_triton(engine, None), name="triton-start")
+
+    @property
+    def _arrival(self) -> Path:
+        return _runtime_dir(self._settings.triton_http_port) / "engine_arrival.json"
+
+    def _may_be_cpp(self, manifest: Manifest) -> bool:
+        """NVIDIA's C++ backend reads the engine at once."""
+        return (
+            manifest.engine_kind == "tensorrt_llm"
+            and cpp_backend_dir(self._settings.triton_backend_dir) is not None
+        )
 
     def _check_runs_here(self, manifest: Manifest) -> None:
         """Raise for an engine that this machine can't run, before it is fetched whole."""
@@ -123,22 +170,25 @@ class Service:
                 value=self._settings.world_size,
             )
 
-    async def _start_triton(self) -> None:
+    async def _start_triton(self, engine: Engine, arrived: Arrived | None) -> None:
+        """``arrived`` is None if the engine is still on its way."""
         settings = self._settings
         runtime_dir = _runtime_dir(settings.triton_http_port)
         install = install_triton(runtime_dir, settings.triton_backend_dir)
         repository = runtime_dir / "model_repository"
-        manifest = self.engine.manifest
+        manifest = engine.manifest
+        arrival = self._arrival if arrived is None else None
         cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
         self._is_cpp = render(
-            self.engine,
+            engine,
             repository,
             engine_python=settings.engine_python,
-            end_id=self.model.end_ids[0],
-            pad_id=self.model.pad_id,
+            end_id=arrived.end_id if arrived is not None else None,
+            pad_id=arrived.pad_id if arrived is not None else None,
             overrides=settings.server,
             cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
+            arrival=arrival,
         )
         self._untold = Untold(is_slot_ours=not self._is_cpp)
         ports = TritonPorts(
@@ -149,7 +199,7 @@ class Service:
         )
         num_ranks = manifest.world_size if self._is_cpp else 1
         self.triton = TritonServer(
-            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks
+            install, repository, ports, settings.triton_start_timeout_s, self._log, num_ranks, arrival
         )
         await self.triton.start()
         self._exits.push_async_callback(self.triton.stop)

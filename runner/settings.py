@@ -30,6 +30,7 @@ class Settings(BaseModel):
     engine_dir: Path = Path(DEFAULT_ENGINE_DIR)
     weights: str | None = None
     cache_dir: Path
+    cache_limit_gib: float | None = None
     system_prompt: str = ""
     prompt_template: str = "{prompt}"
     stop_sequences: str | None = None
@@ -119,6 +120,12 @@ VARIABLES = (
         "LOG_PERFORMANCE_METRICS", "log_performance_metrics", _boolean, "log performance of every request"
     ),
     Variable("COG_TRITON_CACHE", "cache_dir", Path, "folder for downloaded engines and logs"),
+    Variable(
+        "COG_TRITON_CACHE_LIMIT_GIB",
+        "cache_limit_gib",
+        _at_least(float, 0),
+        "GiB of downloaded engines to keep: the longest unused go first, those in use stay; else all",
+    ),
     Variable(
         ENGINE_PYTHON_VARIABLE,
         "engine_python",

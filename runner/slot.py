@@ -22,6 +22,7 @@ from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
 from errors.triton_system import EngineFailed
+from runner.arrival import PARAMETER
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -249,7 +250,9 @@ def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
 
 
 def _command(parameters: dict[str, str]) -> EngineCommand:
+    arrival = parameters.get(PARAMETER)
     return EngineCommand(
+        arrival=Path(arrival) if arrival else None,
         python=parameters.pop("engine_python"),
         engine_kind=parameters.pop("engine_kind"),
         engine_dir=Path(parameters.pop("gpt_model_path")),

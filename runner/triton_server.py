@@ -58,9 +58,14 @@ class TritonServer:
         start_timeout_s: float,
         log: Log,
         num_ranks: int = 1,
+        arrival: Path | None = None,
     ) -> None:
-        """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each."""
+        """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each.
+
+        ``arrival``: see ``runner.arrival``; the time to become ready counts from then.
+        """
         self._num_ranks = num_ranks
+        self._arrival = arrival
         self._install = install
         self._model_repository = model_repository
         self._ports = ports
@@ -157,9 +162,16 @@ class TritonServer:
                 if process.returncode is not None:
                     await self._drain_log()
                     raise self._start_failed(f"it ended ({_exit_reason(process.returncode)})")
+                if self._is_waiting:
+                    deadline_s = time.monotonic() + self._start_timeout_s
                 if time.monotonic() > deadline_s:
                     raise self._start_failed(f"not within {self._start_timeout_s:g} s")
                 await asyncio.sleep(_READY_POLL_S)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether Triton's models still wait for the engine."""
+        return self._arrival is not None and not self._arrival.exists()
 
     async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
         try:
@@ -218,7 +230,8 @@ class TritonServer:
         process = self._process
         if process is None:
             return
-        _signal_group(process, signal.SIGTERM)
+        # It heeds SIGTERM only when its models are loaded, and these wait for an engine that won't come.
+        _signal_group(process, signal.SIGKILL if self._is_waiting else signal.SIGTERM)
         try:
             await asyncio.wait_for(_end_of(process), _STOP_GRACE_S)
         except asyncio.TimeoutError:

@@ -20,6 +20,7 @@ from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
+from runner.arrival import await_arrival
 from runner.engines.messages import FromWorker, Ready, StartFailed, ToWorker
 from runner.engines.wire import FrameReader, frame
 
@@ -45,6 +46,9 @@ class EngineCommand:
     engine_dir: Path
     options: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
+    """From the arrival of the engine."""
+    arrival: Path | None = None
+    """See ``runner.arrival``. It is among ``options`` as well, for the worker waits for it, too."""
 
     def arguments(self, socket_fd: int, last_words_fd: int) -> list[str]:
         arguments = [self.python, "-m", "runner.engines.worker", "--socket-fd", str(socket_fd)]
@@ -167,6 +171,8 @@ class EngineProcess:
 
     def _await_ready(self, connection: socket.socket, reader: FrameReader[FromWorker]) -> Ready:
         assert self._process is not None
+        if self._command.arrival is not None:
+            await_arrival(self._command.arrival)
         connection.settimeout(self._command.start_timeout_s)
         messages = next(reader.batches(), None)
         connection.settimeout(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -42,6 +44,20 @@ FACTORIES: dict[str, Factory] = {
     "paced": _paced,
     "tensorrt_llm": _tensorrt_llm,
 }
+
+
+_PRELOADED = {"transformers": "runner.engines.transformers", "vllm": "torch"}
+"""What takes longest to import and reads neither the engine nor an environment that the engine decides on.
+
+NOTE: not vllm itself, which does; nor tensorrt_llm, which starts MPI in whoever imports it.
+"""
+
+
+def preload(engine_kind: str) -> None:
+    """Import what the engine will need, while its files are on their way. Failures show when it is loaded."""
+    if (module := _PRELOADED.get(engine_kind)) is not None:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def num_ranks(engine_kind: str, engine_dir: Path) -> int:

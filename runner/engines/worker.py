@@ -22,6 +22,7 @@ import msgspec
 
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineFailed, EngineStartFailed
+from runner.arrival import PARAMETER, await_arrival
 from runner.engines.adapter import Engine
 from runner.engines.messages import (
     Cancel,
@@ -36,7 +37,7 @@ from runner.engines.messages import (
     ToWorker,
 )
 from runner.engines.parent_death import die_with_parent
-from runner.engines.registry import factory, num_ranks
+from runner.engines.registry import factory, num_ranks, preload
 from runner.engines.wire import FrameReader, FrameSender
 
 _STATISTICS_INTERVAL_MS = 1000
@@ -199,6 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.register_at_fork(after_in_child=die_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
     last_words = LastWords(options.last_words_fd)
+    if arrival := pairs.pop(PARAMETER, None):
+        preload(options.kind)
+        await_arrival(Path(arrival))
     try:
         has_ranks = num_ranks(options.kind, options.engine_dir) > 1
     except CodedError as exc:

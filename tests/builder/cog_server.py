@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from engine.address import ALLOW_VARIABLE
+
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 110.0
@@ -43,6 +45,7 @@ class CogServer:
                 "PYTHONPATH": str(ROOT),
                 "COG_PREDICT_TYPE_STUB": f"{ROOT / 'builder' / 'run.py'}:Runner",
                 "LOG_FORMAT": "console",
+                ALLOW_VARIABLE: "true",  # Configs are served on loopback here.
                 **environment,
             },
             stdout=subprocess.PIPE,

@@ -50,25 +50,6 @@ def parse(text: str | bytes) -> ConfigFile:
     return parse_config(text.encode() if isinstance(text, str) else text, shown="x.yaml", folder=None)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "data:application/yaml;base64,bW9kZWxfaWQ6IGEvYg==",
-        "data:,model_id:%20a/b",
-        "DATA:;BASE64,bW9kZWxfaWQ6IGEvYg==",
-    ],
-)
-def test_a_config_may_be_a_data_url(url: str) -> None:
-    file = read_config(url)
-    assert (file.config.model_id, file.folder) == ("a/b", None)
-
-
-@pytest.mark.parametrize("url", ["data:", "data:;base64,bW9k%", "data:;base64,x", "data:text/plain,%00"])
-def test_a_broken_data_url_is_told_without_its_content(url: str) -> None:
-    with pytest.raises(BuildConfigUnreadable, match="in the data: URL can't be read"):
-        read_config(url)
-
-
 def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
     file = parse(GPT_EXAMPLE)
     assert file.config.engine_kind == "tensorrt_llm"
@@ -268,5 +249,5 @@ def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials() ->
         with pytest.raises(BuildConfigUnreadable, match="larger than"):
             read_config(f"http://{host}/huge.yaml")
         server.shutdown()
-    with pytest.raises(BuildConfigUnreadable, match="ConnectError"):
+    with pytest.raises(BuildConfigUnreadable, match="nothing listens there"):
         read_config(f"http://{host}/c.yaml")

@@ -107,7 +107,7 @@ def test_the_runners_output_is_a_concatenated_stream_of_strings() -> None:
 def test_the_builder_takes_a_config_and_a_secret_and_answers_with_a_file() -> None:
     schema = inputs("builder")
     assert set(schema) == {"config", "hf_token"}
-    assert (schema["config"]["type"], schema["config"].get("format")) == ("string", None)
+    assert "format" not in schema["config"], "with one, Cog would fetch a URL itself, from wherever it leads"
     assert (schema["hf_token"]["format"], schema["hf_token"]["x-cog-secret"]) == ("password", True)
     assert document("builder")["components"]["schemas"]["Input"]["required"] == ["config"]
     assert document("builder")["components"]["schemas"]["Output"]["format"] == "uri"

@@ -25,6 +25,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("LOG_PERFORMANCE_METRICS", "True", "log_performance_metrics", True),
     ("LOG_PERFORMANCE_METRICS", "0", "log_performance_metrics", False),
     ("COG_TRITON_CACHE", "/cache", "cache_dir", Path("/cache")),
+    ("COG_TRITON_CACHE_LIMIT_GIB", "1.5", "cache_limit_gib", 1.5),
     ("COG_TRITON_ENGINE_PYTHON", sys.executable, "engine_python", sys.executable),
     ("TRITONSERVER_BACKEND_DIR", "/", "triton_backend_dir", Path("/")),
     ("TRITON_TIMEOUT", "0.5", "triton_timeout_s", 0.5),

@@ -1,0 +1,88 @@
+"""Where a URL of somebody we don't trust may lead: to the internet, not into the network we stand in.
+
+Names are resolved here, and what is connected to is one of the addresses that were judged: a name that
+resolves to something else a moment later (DNS rebinding) gains nothing. Each redirect is judged anew.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+
+from errors.engine_artifact import AddressRefused
+from errors.prompt import InvalidSetting
+
+ALLOW_VARIABLE = "COG_TRITON_ALLOW_PRIVATE_URLS"
+
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+_NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24")))
+"""What clouds tell their machines secrets from (Azure; Oracle), yet ``is_global`` here or in some Python."""
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
+    """What the operator has set; a value that is neither yes nor no is E1006."""
+    text = (os.environ if environment is None else environment).get(ALLOW_VARIABLE, "").lower()
+    if text not in (*_TRUE, *_FALSE):
+        raise InvalidSetting(name=ALLOW_VARIABLE, expected="true or false", value=text)
+    return text in _TRUE
+
+
+def connect_to_public(
+    target: tuple[str, int], timeout_s: float, source_address: tuple[str, int] | None = None
+) -> socket.socket:
+    """As ``socket.create_connection``; AddressRefused if any address of the host is not public."""
+    host, port = target
+    error: OSError | None = None
+    for family, address in _public_addresses(host, port):
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout_s)
+            if source_address:
+                connection.bind(source_address)
+            connection.connect(address)
+            return connection
+        except OSError as exc:
+            connection.close()
+            error = exc
+    raise error or OSError("the host has no address")
+
+
+def require_public_host(host: str, port: int) -> None:
+    """For a host that a proxy connects to: AddressRefused if it is not public, as far as we can see.
+
+    A name that only the proxy can resolve is the proxy's to judge.
+    """
+    try:
+        _public_addresses(host, port)
+    except socket.gaierror:
+        pass
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is reached over the internet, also where one address stands for another."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.teredo is not None or address.is_site_local:
+            return False
+    is_secret_teller = any(address in network for network in _NOT_PUBLIC)
+    return address.is_global and not address.is_multicast and not is_secret_teller
+
+
+def _public_addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
+    for family, _, _, _, socket_address in found:
+        number = str(socket_address[0]).partition("%")[0]
+        if not is_public(ipaddress.ip_address(number)):
+            raise AddressRefused(host=host, address=number, variable=ALLOW_VARIABLE)
+        addresses.append((family, (number, port)))
+    return addresses
