@@ -49,6 +49,7 @@ class Service:
         self._exits = AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
         """Triton's start, if it began before the engine was there."""
+        self._is_closed = False
         self._is_cpp = False
         self._untold: Untold
         self.engine: Engine
@@ -77,9 +78,10 @@ class Service:
         self._log(f"ready after {time.monotonic() - started_s:.1f} s")
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._starting is not None:
             self._starting.cancel()
-            await asyncio.wait([self._starting])
+            await asyncio.gather(self._starting, return_exceptions=True)
         await self._exits.aclose()
 
     def generate(self, request: GenerationRequest, *, asks_slot: bool = False) -> Generation:
@@ -133,6 +135,8 @@ class Service:
 
     async def _start_early(self, engine: Engine) -> None:
         """Start Triton, whose models and engine worker then wait until ``engine`` is announced."""
+        if self._is_closed:
+            return  # Whoever opened us gave up, which a download does not notice at once.
         self._arrival.unlink(missing_ok=True)
         self._starting = asyncio.create_task(self._start_triton(engine, None), name="triton-start")
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
-from runner.arrival import await_arrival
+from runner.arrival import PARAMETER, await_arrival
 from runner.engines.messages import FromWorker, Ready, StartFailed, ToWorker
 from runner.engines.wire import FrameReader, frame
 
@@ -57,6 +57,11 @@ class EngineCommand:
         for key, value in self.options.items():
             arguments += ["--option", f"{key}={value}"]
         return arguments
+
+    def without_arrival(self) -> EngineCommand:
+        """The same for an engine that is there: a later start depends on no file but the engine's."""
+        options = {key: value for key, value in self.options.items() if key != PARAMETER}
+        return replace(self, arrival=None, options=options)
 
     def environment(self) -> dict[str, str]:
         """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
@@ -173,6 +178,7 @@ class EngineProcess:
         assert self._process is not None
         if self._command.arrival is not None:
             await_arrival(self._command.arrival)
+            self._command = self._command.without_arrival()
         connection.settimeout(self._command.start_timeout_s)
         messages = next(reader.batches(), None)
         connection.settimeout(None)

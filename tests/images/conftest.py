@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.address import ALLOW_VARIABLE
 from tests.images.container import Container, docker, http_server
 from tests.images.registry import RegistryServer
 from tests.images.result import Result, build
@@ -54,7 +55,8 @@ def engines() -> Iterator[Path]:
 def engine_tar(builder: Result, engines: Path) -> Path:
     """The tiny engine, built in the builder's container and copied out of it as documented."""
     path = engines / "engine.tar"
-    with Container(builder.reference) as container, http_server(ROOT) as url:
+    allow = ("-e", f"{ALLOW_VARIABLE}=true")  # The config is served on this machine.
+    with Container(builder.reference, *allow) as container, http_server(ROOT) as url:
         container.wait_ready()
         answer = container.predict({"config": f"{url}/builder/examples/tiny/config.yaml"})
         assert answer["status"] == "succeeded", answer
