@@ -11,7 +11,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-images test-gpu bench lint format generated lock clean
+.PHONY: help setup demo serve test test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -79,6 +79,9 @@ generated: setup ## renew what is generated: tables and help in README and docs,
 
 lock: setup ## pin again what requirements/*.in ask for
 	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) requirements/$(name).in -o requirements/$(name).txt &&) true
+
+audit: setup ## ask a public database for known vulnerabilities of everything pinned
+	@.venv/bin/python scripts/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
 	@rm -rf .venv .venv-engine .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 
+from engine.child_environment import without_secret_variables
 from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.build import ProgramMissing
 
 LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"
-_WITHHELD = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONHOME", LIBRARY_PATH_VARIABLE)
-"""Tokens, for the model's own code may run there; and what would pull our environment into the other."""
+_WITHHELD = ("PYTHONPATH", "PYTHONHOME", LIBRARY_PATH_VARIABLE, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+"""What would pull our environment into the other, or undo what is set here."""
 
 
 def program_environment(*, offline: bool) -> dict[str, str]:
     """The variables of a program of the engine environment; ``offline`` ones never ask the Hub."""
-    environment = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+    environment = {
+        name: value for name, value in without_secret_variables(os.environ).items() if name not in _WITHHELD
+    }
     environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    # NOTE: TensorRT-LLM reads `.bin` and `.pt` with a plain torch.load, which with its torch (2.5) runs a
+    # pickle's code. With this, torch's weights-only loader reads them, whatever the caller asks for.
+    environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     if (own := os.environ.get(LIBRARY_PATH_VARIABLE)) is not None:
         environment["LD_LIBRARY_PATH"] = own
     if offline:

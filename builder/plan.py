@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from builder.config import BuildConfig
 from builder.model_files import Model
+from builder.pickled_weights import check_pickled_weights
 from builder.tokenizer import place_tokenizer
 from builder.weights import obtain_model
 from engine.manifest import EngineFacts, Manifest
@@ -97,6 +98,7 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
         progress=work.progress,
         only_public=work.only_public,
     )
+    check_pickled_weights(work.model)
     revision = f" at {work.model.revision}" if work.model.revision else ""
     size_bytes = sum(path.stat().st_size for path in work.model.files.values())
     work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import httpx
 
@@ -46,20 +46,26 @@ def find_upload_url() -> str | None:
 
 def upload(path: Path, prefix: str, progress: Progress | None) -> str:
     """Send ``path`` to below ``prefix`` and return the URL under which it can be had; else UploadFailed."""
-    url = prefix.rstrip("/") + "/" + path.name
     try:
+        url = _below(prefix, path.name)
         with httpx.Client(timeout=TIMEOUT_S) as client:
             for _ in range(_MAX_REDIRECTS + 1):
                 response = _put(client, path, url, progress)
                 if response.status_code not in (307, 308) or "Location" not in response.headers:
                     break
                 url = urljoin(url, response.headers["Location"])
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
         raise _failed(path, prefix, redact_text(str(exc)) or type(exc).__name__) from exc
     if not response.is_success:
         raise _failed(path, prefix, f"HTTP {response.status_code}")
     final = httpx.URL(urljoin(url, response.headers.get("Location", url)))
     return str(final.copy_with(query=None, userinfo=b""))
+
+
+def _below(prefix: str, name: str) -> str:
+    """``prefix`` with the file's name added to its path: a signature stands behind it and stays."""
+    parts = urlsplit(prefix)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 
 
 def _put(client: httpx.Client, path: Path, url: str, progress: Progress | None) -> httpx.Response:

@@ -32,6 +32,7 @@ let
     code = call ./code.nix;
     labels = call ./labels.nix;
     image = call ./image.nix;
+    sbom = call ./sbom.nix;
     product = call ./product.nix;
     images = call ./images.nix;
     librariesFound = call ./libraries-found.nix;

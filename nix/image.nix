@@ -18,6 +18,8 @@
   config,
   # Time in RFC 3339.
   created,
+  # What it holds, as a CycloneDX document.
+  contents,
   # Checks without which it is not built.
   requires ? [ ],
 }:
@@ -44,14 +46,14 @@ let
 in
 runCommand name
   {
-    inherit layout;
+    inherit layout contents;
     passthru = {
       inherit layers config layout;
     };
   }
   ''
     {
-      printf '#!%s\nlayout=%s\nPATH=%s:$PATH\n' ${bash}/bin/bash "$layout" ${path}
+      printf '#!%s\nlayout=%s\ncontents=%s\nPATH=%s:$PATH\n' ${bash}/bin/bash "$layout" "$contents" ${path}
       cat ${./build/result.sh}
     } > $out
     chmod +x $out

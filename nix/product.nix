@@ -8,6 +8,7 @@
   labels,
   layer,
   librariesFound,
+  sbom,
   created,
 }:
 
@@ -123,6 +124,7 @@ let
   )
   // variables;
 
+  layers = below ++ [ (code { inherit kind below; }) ];
   ports = [ "5000/tcp" ] ++ (if kind == "runner" then [ "8000/tcp" "8001/tcp" "8002/tcp" "9000/tcp" ] else [ ]);
 in
 image {
@@ -140,7 +142,14 @@ image {
     })
   ];
   # From the bottom to the top: what changes least comes first.
-  layers = below ++ [ (code { inherit kind below; }) ];
+  inherit layers;
+  contents = sbom {
+    inherit name layers;
+    environments = [
+      engineEnvironment
+      servingEnvironment
+    ];
+  };
   config = {
     # Passes signals on, and takes in what others leave behind.
     Entrypoint = [

@@ -82,6 +82,8 @@ class GenerationRequest:
     """No token ends the text."""
     num_top_log_probs: int | None = None
     """Tell each output token's log probability, and those of so many of the likeliest; None: neither."""
+    lora_name: str | None = None
+    """An adapter of the engine; None: the model alone."""
 
 
 class TokenSource(Protocol):
@@ -251,6 +253,8 @@ class Generation:
             inputs["return_log_probs"] = True
         if request.num_top_log_probs:
             inputs["num_top_log_probs"] = request.num_top_log_probs
+        if request.lora_name is not None:
+            inputs["lora_name"] = request.lora_name
         if sampling.is_greedy:
             return inputs | {"runtime_top_k": _GREEDY}
         inputs["random_seed"] = sampling.seed

@@ -119,6 +119,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         regex: str | None = Input(
             description="Regular expression that the whole output matches.", min_length=1, default=None
         ),
+        lora_name: str | None = Input(
+            description="Name of a LoRA adapter that the engine carries. Default: none.", default=None
+        ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
@@ -162,6 +165,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                     seed=secrets.randbelow(_SEEDS) if seed is None else int(seed) % _SEEDS,
                 ),
                 guide=_guide(json_schema, regex),
+                lora_name=lora_name or None,
             )
         except CodedError as exc:
             self._mailbox.post(partial(self._service.meter.refused, exc.code))
@@ -173,9 +177,13 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         self, request: GenerationRequest, logs_performance: bool, arrived_s: float
     ) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
-        generation = self._service.generate(
-            request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=prediction_id()
-        )
+        try:
+            generation = self._service.generate(
+                request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=prediction_id()
+            )
+        except CodedError as exc:
+            self._service.meter.refused(exc.code)
+            raise _for_cog(exc) from None
         try:
             async for text in generation.text():
                 yield text

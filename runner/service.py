@@ -14,6 +14,7 @@ from engine.preflight import Machine, check_runs_here, installed_version, needs_
 from engine.progress import Progress
 from engine.store import open_engine
 from errors.prompt import InvalidSetting, MissingRequirement
+from runner.adapter_name import check_adapter_name
 from runner.arrival import Arrived, announce
 from runner.child_process import Log
 from runner.failures import Failure, FailureLimit
@@ -123,7 +124,12 @@ class Service:
         request_id: str = "",
     ) -> Generation:
         """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
-        the request came, by ``perf_counter``; else now. ``request_id`` is for logs and traces."""
+        the request came, by ``perf_counter``; else now. ``request_id`` is for logs and traces.
+
+        Raises E1104 for an adapter's name where names mean nothing: NVIDIA's backend has no such tensor, and
+        Triton drops what is none of a model's tensors.
+        """
+        check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
         trace = self._tracing.begin(request) if self._tracing else None
         return Generation(
             request,

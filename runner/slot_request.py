@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from runner.adapter_name import check_adapter_name
 from runner.engines.capabilities import honours
 from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Sampling, Submit, Tensor
 
@@ -346,8 +347,7 @@ def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
 
 def _lora_name(row: Row, engine_kind: str) -> str | None:
     name = row.text("lora_name")
-    if name is not None and not honours(engine_kind, "lora_name"):
-        raise _unsupported("lora_name", name, engine_kind)
+    check_adapter_name(name, engine_kind)
     return name
 
 

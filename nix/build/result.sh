@@ -1,4 +1,4 @@
-# An image, in the folder $layout: loads, pushes, saves, shows or streams it.
+# An image, in the folder $layout: loads, pushes, saves, shows or streams it. $contents tells what it holds.
 set -euo pipefail
 
 usage() {
@@ -12,6 +12,7 @@ commands:
   push REF [...]    to a registry: what it has already is not sent; [...] are options of \`skopeo copy\`
   save FILE         as an archive that \`docker load\`, \`podman load\` and OCI tools read
   inspect           name, digest, sizes, labels and settings, as JSON
+  sbom              every package in it with version and hash, as CycloneDX JSON
   (none)            the archive to stdout: result | docker load
 END
 }
@@ -107,6 +108,9 @@ case "${1-}" in
         ;;
     inspect)
         inspect
+        ;;
+    sbom)
+        cat "$contents"
         ;;
     -h | --help)
         usage

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
@@ -80,8 +81,9 @@ class EngineCommand:
         return replace(self, arrival=None, options=options)
 
     def environment(self) -> dict[str, str]:
-        """Our environment without what is set for Triton alone: the worker's libraries are its own."""
-        environment = dict(os.environ, PYTHONPATH=str(SOURCE_ROOT), PYTHONSAFEPATH="1", PYTHONUNBUFFERED="1")
+        """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
+        environment = without_secret_variables(os.environ)
+        environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         environment.pop("PYTHONHOME", None)
         own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
         environment.pop("LD_LIBRARY_PATH", None)

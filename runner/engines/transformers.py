@@ -138,7 +138,12 @@ def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
     # It tells of sizes, seeds and faster attention at every start.
     logging.getLogger(LIBRARY_LOGGER).setLevel(logging.WARNING)
     model, info = AutoModelForCausalLM.from_pretrained(
-        engine_dir, dtype=options.dtype or "auto", local_files_only=True, output_loading_info=True
+        engine_dir,
+        dtype=options.dtype or "auto",
+        local_files_only=True,
+        # Else it asks whoever sits at the terminal.
+        trust_remote_code=False,
+        output_loading_info=True,
     )
     # NOTE: the library fills what is missing with random numbers and goes on.
     if info["missing_keys"]:

@@ -85,7 +85,7 @@ class CogServer:
 
     def _write_schema(self) -> None:
         inputs = {
-            "config": {"type": "string", "format": "uri"},
+            "config": {"type": "string"},
             "hf_token": {"type": "string", "format": "password", "nullable": True},
         }
         schemas = {

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import pickle
 import shutil
 import struct
 import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from builder.build import build
+from builder.engine_environment import program_environment
 from engine.manifest import Manifest
 from engine.python import engine_python
 from engine.unpack import unpack
@@ -138,16 +144,75 @@ def test_weights_inside_a_training_checkpoint_are_found_and_transformers_loads_t
     in_engine_environment(LOAD, engine)
 
 
-def test_pickles_that_hold_more_than_tensors_are_refused_and_not_run(tmp_path: Path, model: Path) -> None:
-    class Payload:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "ran",)
+class Payload:
+    """Makes a file when it is unpickled."""
 
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Payload()}))
-    with pytest.raises(ConversionFailed, match="bin weights into safetensors"):
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._proof),)
+
+
+def zipped(pickled: bytes) -> bytes:
+    """A pickle in the format that torch writes today."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/version", b"3")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+@pytest.mark.parametrize("pack", [bytes, zipped], ids=["bare", "zipped"])
+def test_pickles_that_hold_more_than_tensors_are_refused_and_not_run(
+    tmp_path: Path, model: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (model / name).write_bytes(pack(pickle.dumps({"weight": Payload(tmp_path / "ran")})))
+    with pytest.raises(ConversionFailed, match="weights into safetensors"):
         run(tmp_path)
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "engine.tar").exists()
+
+
+MAKE_SCRIPT = """
+import sys, torch
+torch.jit.trace(torch.nn.Linear(1, 1), torch.zeros(1)).save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("kind", ["a TorchScript archive", "a tar"])
+def test_formats_that_hold_code_are_refused_before_torch_sees_them(
+    tmp_path: Path, model: Path, kind: str
+) -> None:
+    path = model / "pytorch_model.bin"
+    if kind == "a tar":
+        with tarfile.open(path, "w") as tar:
+            tar.add(model / "config.json", "pickle")
+    else:
+        in_engine_environment(MAKE_SCRIPT, path)
+    with pytest.raises(ModelUnusable, match=f"pytorch_model.bin is {kind} and may hold code"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize("pack", [bytes, zipped], ids=["bare", "zipped"])
+def test_programs_that_ask_for_everything_in_a_pickle_do_not_get_it(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As TensorRT-LLM's converters do, by a plain torch.load that once meant this."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(pack(pickle.dumps({"weight": Payload(tmp_path / "ran")})))
+    command = [engine_python(), "-c", "import sys, torch; torch.load(sys.argv[1], weights_only=False)", path]
+    loading = subprocess.run(
+        command, env=program_environment(offline=True), capture_output=True, text=True, check=False
+    )
+    assert "UnpicklingError" in loading.stderr
+    assert not (tmp_path / "ran").exists()
+    subprocess.run(
+        command, env={**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": ""}, capture_output=True, check=False
+    )
+    assert (tmp_path / "ran").exists(), "the pickle does no harm to anyone"
 
 
 def test_a_missing_part_is_told_before_anything_is_converted(tmp_path: Path, model: Path) -> None:

@@ -76,6 +76,11 @@ def test_the_file_arrives_whole_under_its_name(uploads: Uploads, engine_tar: Pat
     assert uploads.content_types == {"application/x-tar"}
 
 
+def test_a_signature_stays_behind_the_name_and_is_not_answered(uploads: Uploads, engine_tar: Path) -> None:
+    assert upload(engine_tar, f"{uploads.url}?sig=a%2Fb&expires=9", None) == f"{uploads.url}/engine.tar"
+    assert uploads.received == {"/put/engine.tar?sig=a%2Fb&expires=9": engine_tar.read_bytes()}
+
+
 def test_progress_is_told_up_to_the_end(uploads: Uploads, engine_tar: Path) -> None:
     told: list[tuple[int, int | None, str]] = []
     upload(engine_tar, uploads.url, lambda *progress: told.append(progress))

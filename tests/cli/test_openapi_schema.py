@@ -31,7 +31,7 @@ TABLE: dict[str, tuple[str, object, dict[str, object]]] = {
 }
 """The original's inputs: type, default, limits."""
 
-ADDED = {"messages", "frequency_penalty", "repetition_penalty", "json_schema", "regex"}
+ADDED = {"messages", "lora_name", "frequency_penalty", "repetition_penalty", "json_schema", "regex"}
 LIMITS = ("minimum", "maximum", "minLength", "maxLength", "pattern")
 
 

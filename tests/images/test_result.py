@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.images.container import docker
 from tests.images.registry import RegistryServer
@@ -48,6 +50,14 @@ def test_labels_tell_what_it_is(runner: Result) -> None:
     assert labels["cog-triton.kind"] == "runner"
     assert labels["run.cog.version"] == "0.23.1"
     assert "Input" in json.loads(labels["run.cog.openapi_schema"])["components"]["schemas"]
+
+
+def test_what_it_holds_is_told_as_cyclonedx(runner: Result) -> None:
+    text = runner.run("sbom")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    names = {each["name"] for each in json.loads(text)["components"]}
+    # Of the system nothing: the stand-in's packages tell no version.
+    assert {"cog", "nvidia-pytriton", "torch", "transformers"} <= names
 
 
 def test_what_is_streamed_is_what_is_saved(runner: Result, saved: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from cli.curl_forms import curl_forms
 from tests.images.container import Container, docker, http_server
+from tests.images.kubernetes import probe, run_options
 from tests.images.result import Result
 
 _FORMS = curl_forms(5000, 8000)
@@ -60,6 +61,35 @@ def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) ->
     with Container(runner.reference, *options, "--volume", mount) as container:
         container.wait_ready()
         assert container.predict(_PROMPT)["status"] == "succeeded"
+
+
+def test_it_runs_as_kubernetes_runs_it(runner: Result, engine_tar: Path) -> None:
+    with (
+        http_server(engine_tar.parent) as url,
+        Container(
+            runner.reference, *run_options(), "--env", f"COG_WEIGHTS={url}/{engine_tar.name}"
+        ) as container,
+    ):
+        container.wait_ready()
+        assert container.predict(_PROMPT)["status"] == "succeeded"
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container.execute(*probe(kind)) == "READY\n"
+        assert container.execute("id", "-u") == "1000\n"
+
+
+def test_nothing_gives_rights_and_only_folders_for_it_are_writable(serving: Container) -> None:
+    script = (
+        "import os, stat, sys\n"
+        "for folder, folders, names in os.walk('/'):\n"
+        "    folders[:] = [each for each in folders if folder != '/' or each not in ('proc', 'sys', 'dev')]\n"
+        "    for name in folders + names:\n"
+        "        path = os.path.join(folder, name)\n"
+        "        mode = os.lstat(path).st_mode\n"
+        "        if stat.S_ISLNK(mode): continue\n"
+        "        if mode & (stat.S_ISUID | stat.S_ISGID): print('gives rights', path)\n"
+        "        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX: print('writable', path)\n"
+    )
+    assert serving.execute("python", "-c", script) == ""
 
 
 def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_dir: Path) -> None:

@@ -44,6 +44,7 @@ def serves_on(cog: CogUnderTest) -> bool:
         ("log_performance_metrics", "yes"),
         ("max_new_tokens", 0),
         ("min_new_tokens", -2),
+        ("lora_name", 5),
     ],
 )
 def test_an_input_of_the_wrong_type_or_beyond_its_limits_is_422_with_its_name(
@@ -102,6 +103,7 @@ def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
         ),
         ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
         ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),
+        ({"lora_name": "french"}, "E1104 UnsupportedArgument: lora_name='french' can't be honoured"),
     ],
 )
 def test_what_the_schema_can_not_see_is_a_coded_error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from engine.gpu import Gpu
+from errors.triton_arguments import InvalidTensor
 from runner import service
+from runner.generation import GenerationRequest, SamplingInputs
 from tests.runner.engines.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
@@ -80,6 +83,16 @@ def test_an_adapter_is_named_in_the_request(vllm_triton: TritonUnderTest) -> Non
     refused = vllm_triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "german"}).text
     assert "E1103" in refused
     assert "an adapter of this engine (french)" in refused
+
+
+def test_a_prediction_names_its_adapter(vllm_triton: TritonUnderTest) -> None:
+    async def text(lora_name: str | None) -> str:
+        request = GenerationRequest("hi", 4, 0, (), SamplingInputs(temperature=0), lora_name)
+        return "".join([text async for text in vllm_triton.service.generate(request).text()])
+
+    assert vllm_triton.run(text("french")) == vllm_triton.run(text(None)) != ""
+    with pytest.raises(InvalidTensor, match=re.escape("an adapter of this engine (french) or empty")):
+        vllm_triton.run(text("german"))
 
 
 def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:

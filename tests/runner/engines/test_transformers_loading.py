@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,6 +107,38 @@ def test_truncated_weights_are_refused(directory: Path, tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert_refused(tmp_path, "SafetensorError")
+
+
+def test_a_models_own_code_is_not_run(directory: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["model_type"] = "own"
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "own.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
+    with pytest.raises(EngineStartFailed, match="custom code"):
+        load(copy, RecordingSink(), {})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_pickles_code_is_not_run(directory: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    tensors: dict[str, object] = dict(load_file(copy / "model.safetensors"))
+    (copy / "model.safetensors").unlink()
+    torch.save({**tensors, "extra": _Payload(tmp_path / "ran")}, copy / "pytorch_model.bin")
+    with pytest.raises(EngineStartFailed):
+        load(copy, RecordingSink(), {})
+    assert not (tmp_path / "ran").exists()
+
+
+class _Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self._proof = proof
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self._proof),)
 
 
 def test_a_missing_weight_is_refused_rather_than_made_up(directory: Path, tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""What `deploy/kubernetes` builds is valid for Kubernetes, and means what the runner needs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from runner.settings import VARIABLES
+from runner.slot_metrics import GAUGES
+from tests.deploy.conftest import (
+    COMPONENTS,
+    KUBERNETES,
+    OVERLAYS,
+    Document,
+    built,
+    of_kind,
+    runner_container,
+    with_components,
+)
+
+VERSIONS = ("1.29", "1.32", "1.37")
+"""Of Kubernetes: the oldest, one between and the newest that the manifests are held against."""
+OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2")
+"""API groups of Kubernetes itself; others are told by their custom resource definitions."""
+
+
+def test_there_is_one_overlay_per_image() -> None:
+    assert OVERLAYS == ["cpu", "sm-80", "sm-86", "sm-90", "vllm-4-gpus"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_fits_kubernetes_own_schemas(overlay: str, version: str) -> None:
+    documents = built(KUBERNETES / "overlays" / overlay)
+    assert {each["kind"] for each in documents} >= {
+        "Deployment",
+        "Service",
+        "ConfigMap",
+        "PodDisruptionBudget",
+    }
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("component", sorted(set(COMPONENTS) - {"gpu"}))
+def test_a_component_fits_every_overlay(tmp_path: Path, component: str) -> None:
+    plain = {"cpu", "sm-90"}
+    for overlay in plain:
+        documents = with_components(tmp_path / overlay, overlay, component)
+        for document in documents:
+            if document["apiVersion"] in OWN:
+                kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+
+
+def test_the_schemas_refuse_what_is_wrong() -> None:
+    deployment = dict(of_kind(built(KUBERNETES / "overlays" / "cpu"), "Deployment"))
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(
+            {**deployment, "spec": {**deployment["spec"], "replica": 1}}, VERSIONS[-1], strict=True
+        )
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_pod_runs_without_rights_and_writes_to_volumes_alone(overlay: str) -> None:
+    documents = built(KUBERNETES / "overlays" / overlay)
+    pod = of_kind(documents, "Deployment")["spec"]["template"]["spec"]
+    container = runner_container(documents)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts.values()) == {"/cache", "/tmp", "/home/cog", "/dev/shm"}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert set(volumes) == set(mounts)
+    assert volumes["shared-memory"]["emptyDir"]["medium"] == "Memory"
+
+
+@pytest.mark.parametrize(
+    ("overlay", "image", "gpus", "sm"),
+    [
+        ("cpu", "cog-triton-runner-cpu", None, None),
+        ("sm-80", "cog-triton-runner-80", "1", "80"),
+        ("sm-86", "cog-triton-runner-86", "1", "86"),
+        ("sm-90", "cog-triton-runner-90", "1", "90"),
+        ("vllm-4-gpus", "cog-triton-runner-vllm-90", "4", "90"),
+    ],
+)
+def test_an_image_meets_its_gpu(overlay: str, image: str, gpus: str | None, sm: str | None) -> None:
+    documents = built(KUBERNETES / "overlays" / overlay)
+    container = runner_container(documents)
+    assert re.fullmatch(rf".*/{image}:latest", container["image"])
+    assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus
+    labels = of_kind(documents, "Deployment")["spec"]["template"]["spec"].get("nodeSelector", {})
+    assert "".join(labels[f"nvidia.com/gpu.compute.{part}"] for part in ("major", "minor") if labels) == (
+        sm or ""
+    )
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_budgets_and_scrapers_find_the_pods(overlay: str) -> None:
+    documents = built(KUBERNETES / "overlays" / overlay)
+    labels = of_kind(documents, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    assert of_kind(documents, "Service")["spec"]["selector"].items() <= labels
+    assert of_kind(documents, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    monitor = yaml.safe_load((KUBERNETES / "components" / "pod-monitor" / "pod-monitor.yaml").read_text())
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
+    ports = {port["name"] for port in runner_container(documents)["ports"]}
+    assert {port["targetPort"] for port in of_kind(documents, "Service")["spec"]["ports"]} <= ports
+    assert {each["port"] for each in monitor["spec"]["podMetricsEndpoints"]} <= ports
+
+
+def test_settings_are_the_runners() -> None:
+    known = {variable.name for variable in VARIABLES} | {"COG_MAX_CONCURRENCY"}
+    settings = of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]
+    runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")
+    (container,) = runtime["spec"]["containers"]
+    assert set(settings) <= known
+    assert {variable["name"] for variable in container["env"]} <= known
+
+
+def test_what_is_scaled_on_is_a_metric_of_the_slot(tmp_path: Path) -> None:
+    text = "".join(
+        path.read_text() for name in ("components", "kserve") for path in (KUBERNETES / name).rglob("*.yaml")
+    )
+    named = set(re.findall(r"cog_triton_\w+_requests\b", text))
+    assert named == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"} <= set(GAUGES)
+    rules = yaml.safe_load(
+        (KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml").read_text()
+    )
+    (pattern,) = re.findall(r'__name__=~"([^"]+)"', rules["rules"]["custom"][0]["seriesQuery"])
+    metrics = of_kind(with_components(tmp_path, "cpu", "autoscaling-hpa"), "HorizontalPodAutoscaler")["spec"][
+        "metrics"
+    ]
+    assert all(re.fullmatch(pattern, each["pods"]["metric"]["name"]) for each in metrics)
+
+
+def test_endings_have_time(tmp_path: Path) -> None:
+    pod = of_kind(built(KUBERNETES / "overlays" / "cpu"), "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    _, pause_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    probe = container["readinessProbe"]
+    assert float(pause_s) >= probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert pod["terminationGracePeriodSeconds"] > float(pause_s)
+
+
+def test_a_start_may_take_what_triton_may_take() -> None:
+    documents = built(KUBERNETES / "overlays" / "cpu")
+    probe = runner_container(documents)["startupProbe"]
+    settings = of_kind(documents, "ConfigMap")["data"]
+    start_s = probe["periodSeconds"] * probe["failureThreshold"]
+    assert start_s > float(settings["TRITON_START_TIMEOUT"])
+    assert of_kind(documents, "Deployment")["spec"]["progressDeadlineSeconds"] > start_s
+
+
+def test_kserves_container_is_kubernetes_container() -> None:
+    runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")["spec"]
+    pod = {"containers": runtime["containers"], "volumes": runtime["volumes"]}
+    kubernetes_validate.validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}, VERSIONS[-1], strict=True
+    )
+    assert [each["name"] for each in runtime["containers"]] == ["kserve-container"]
+
+
+def test_kserves_service_names_its_runtime() -> None:
+    documents = built(KUBERNETES / "kserve")
+    runtime = of_kind(documents, "ServingRuntime")
+    model = of_kind(documents, "InferenceService")["spec"]["predictor"]["model"]
+    assert model["runtime"] == runtime["metadata"]["name"]
+    formats = [(each["name"], each["version"]) for each in runtime["spec"]["supportedModelFormats"]]
+    assert (model["modelFormat"]["name"], model["modelFormat"]["version"]) in formats
+
+
+def _documents(name: str) -> list[Document]:
+    return [each for each in built(KUBERNETES / name) if each["apiVersion"] not in OWN]

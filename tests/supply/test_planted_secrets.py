@@ -1,0 +1,241 @@
+"""Tokens and signed URLs are planted, real builds and a real runner run, and nothing shows any of them."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from engine.python import engine_python
+from tests.builder import tiny_model
+from tests.builder.cog_server import CogServer
+from tests.builder.hub_server import HubServer, Repository
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import CogUnderTest, wait_until
+from tests.supply.watch import CommandLines, leaks, texts_of
+
+MODEL_ID = "acme/tiny"
+IN_YAML, IN_INPUT, IN_ENVIRONMENT = "planted-yaml/1", "hf_plantedInput0123456789", "planted-variable/3"
+PASSWORD, SIGNATURE, CLOUD_KEY = "planted-password", "planted-signature", "planted-cloud-key"
+SECRETS = (IN_YAML, IN_INPUT, IN_ENVIRONMENT, PASSWORD, SIGNATURE, CLOUD_KEY)
+WHOLE_LOGIN = f"user:{PASSWORD}"
+
+
+@dataclass
+class Files:
+    """An HTTP server that asks for the planted password: what it has, and what it was sent, by path."""
+
+    url: str = ""
+    offered: dict[str, bytes] = field(default_factory=dict)
+    received: dict[str, bytes] = field(default_factory=dict)
+    refuses_uploads: bool = False
+
+    def secret_url(self, path: str) -> str:
+        return self.url.replace("//", f"//{WHOLE_LOGIN}@") + f"{path}?sig={SIGNATURE}"
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    state = Files()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            content = state.offered.get(path)
+            is_let_in = "Authorization" in self.headers and query == f"sig={SIGNATURE}"
+            self._answer(401 if not is_let_in else 404 if content is None else 200, content or b"")
+
+        def do_PUT(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            path, _, query = self.path.partition("?")
+            is_let_in = "Authorization" in self.headers and query == f"sig={SIGNATURE}"
+            state.received[path] = content
+            self._answer(403 if state.refuses_uploads or not is_let_in else 200, b"")
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def _answer(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    server = HubServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def builder(tmp_path: Path, hub: HubServer, files: Files) -> Iterator[CogServer]:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    server = CogServer(
+        folder,
+        {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(folder / "hf"),
+            "COG_TRITON_CACHE": str(folder / "cache"),
+            "TMPDIR": str(folder),
+            "HF_TOKEN": IN_ENVIRONMENT,
+            "AWS_SECRET_ACCESS_KEY": CLOUD_KEY,
+            "COG_UPLOAD_URL": files.secret_url("/put"),
+        },
+    )
+    yield server
+    server.close()
+
+
+def pickled_weights(folder: Path) -> bytes:
+    """The tiny model's weights as torch pickles them: the builder must start a program for them."""
+    code = (
+        "import sys, torch; from safetensors.torch import load_file; "
+        "torch.save(load_file(sys.argv[1]), sys.argv[2])"
+    )
+    source, target = folder / "model.safetensors", folder / "model.bin"
+    source.write_bytes(tiny_model.safetensors(tiny_model.tensors()))
+    run = subprocess.run([engine_python(), "-c", code, source, target], capture_output=True, check=False)
+    if run.returncode != 0:
+        pytest.skip(f"{engine_python()} has no torch: make setup, or COG_TRITON_ENGINE_PYTHON")
+    return target.read_bytes()
+
+
+def config_file(builder: CogServer, name: str, **keys: object) -> str:
+    (builder.folder / name).write_text(yaml.safe_dump(keys))
+    return name
+
+
+@pytest.mark.timeout(240)
+def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServer, files: Files) -> None:
+    weights = pickled_weights(tmp_path)
+    content = {name: each for name, each in tiny_model.files().items() if not name.endswith(".safetensors")}
+    repository = Repository({**content, "pytorch_model.bin": weights}, lfs={"pytorch_model.bin"})
+    hub.repositories[MODEL_ID] = repository
+    files.offered["/config.yaml"] = yaml.safe_dump({"model_id": MODEL_ID, "hf_token": IN_YAML}).encode()
+    by_url = files.secret_url("/config.yaml")
+    by_path = config_file(builder, "plain.yaml", model_id=MODEL_ID)
+    answers = []
+    with CommandLines(environments_of="builder/conversion") as processes:
+        for token, inputs in (
+            (IN_YAML, {"config": by_url}),
+            (IN_INPUT, {"config": by_url, "hf_token": IN_INPUT}),
+            (IN_ENVIRONMENT, {"config": by_path}),
+        ):
+            repository.token = token
+            answers.append(builder.build(**inputs))
+            assert answers[-1]["status"] == "succeeded", (answers[-1], builder.log)
+        assert any("weights_to_safetensors" in line for line in processes.seen)
+        repository.token = "another"
+        answers += [
+            builder.build(config=by_url, hf_token=IN_INPUT),
+            builder.build(config=files.secret_url("/none.yaml")),
+        ]
+        repository.token = None
+        files.refuses_uploads = True
+        answers.append(builder.build(config=by_path))
+    assert [answer["status"] for answer in answers[3:]] == ["failed"] * 3
+    assert "E1207" in answers[3]["error"]
+    assert "UploadFailed" in answers[5]["error"]
+    assert answers[0]["output"] == f"{files.url}/put/engine.tar"
+    assert files.received["/put/engine.tar"][:100].startswith(b"engine_manifest.json")
+    (builder.folder / "plain.yaml").unlink()
+
+    shown = [str(answer) for answer in answers] + builder.log + texts_of(builder.folder)
+    shown += [body.decode(errors="replace") for body in files.received.values()]
+    assert processes.environments
+    shown += [*processes.seen, *processes.environments]
+    assert leaks(SECRETS, shown) == []
+
+
+def test_a_model_by_a_signed_url_shows_no_secret(tmp_path: Path, builder: CogServer, files: Files) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in tiny_model.files().items():
+        if "/" not in name:
+            (folder / name).write_bytes(content)
+    subprocess.run(["tar", "cf", tmp_path / "model.tar", "-C", folder, "."], check=True)
+    files.offered["/model.tar"] = (tmp_path / "model.tar").read_bytes()
+    config = config_file(builder, "tar.yaml", model_tar_url=files.secret_url("/model.tar"))
+    missing = config_file(builder, "none.yaml", model_tar_url=files.secret_url("/none.tar"))
+    with CommandLines(environments_of="builder/conversion") as processes:
+        answers = [builder.build(config=config), builder.build(config=missing)]
+    assert [answer["status"] for answer in answers] == ["succeeded", "failed"], answers
+    for name in (config, missing):
+        (builder.folder / name).unlink()
+    shown = [str(answer) for answer in answers] + builder.log + texts_of(builder.folder)
+    shown += [body.decode(errors="replace") for body in files.received.values()]
+    assert leaks(SECRETS, [*shown, *processes.seen]) == []
+
+
+def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
+    model = make_paced_model(tmp_path / "model", 0)
+    files.offered["/engine.tar"] = model.tar.read_bytes()
+    folder = tmp_path / "runner"
+    folder.mkdir()
+    variables = {"HF_TOKEN": IN_ENVIRONMENT, "AWS_SECRET_ACCESS_KEY": CLOUD_KEY}
+    with CommandLines(environments_of="runner.engines.worker") as processes:
+        server = CogUnderTest(model, folder, COG_WEIGHTS=files.secret_url("/engine.tar"), **variables)
+        try:
+            shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]
+            shown += [str(server.predict(prompt="hi", lora_name="none"))]
+            metrics_port = server.counters._client.base_url.port
+            shown += [httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text]
+        finally:
+            server.close()
+    assert "succeeded" in shown[0]
+    shown += [server.log(), *texts_of(folder), *processes.seen, *processes.environments]
+    assert processes.environments
+    assert leaks(SECRETS, shown) == []
+
+
+@pytest.mark.parametrize("path", ["/none.tar", "/broken.tar"])
+def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: Files, path: str) -> None:
+    model = make_paced_model(tmp_path / "model", 0)
+    files.offered["/broken.tar"] = b"no tar at all" * 100
+    folder = tmp_path / "runner"
+    folder.mkdir()
+    server = CogUnderTest(
+        model, folder, wait=False, COG_WEIGHTS=files.secret_url(path), HF_TOKEN=IN_ENVIRONMENT
+    )
+    try:
+        wait_until(lambda: server.status() == "SETUP_FAILED")
+        shown = [str(server.server.health()), server.log(), *texts_of(folder)]
+    finally:
+        server.close()
+    assert any("E13" in text for text in shown)
+    assert leaks(SECRETS, shown) == []
+
+
+def test_the_search_finds_what_is_there() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)", PASSWORD]
+    with (
+        CommandLines(environments_of="time.sleep(60)") as processes,
+        subprocess.Popen(command, env={"X": SIGNATURE}) as process,
+    ):
+        wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
+        process.kill()
+    assert {form for form, _ in leaks((PASSWORD,), processes.seen)} == {PASSWORD}
+    encoded = ["cGxhbnRlZC1wYXNzd29yZA", "planted-yaml%2F1"]
+    assert [form for form, _ in leaks((PASSWORD, IN_YAML), encoded)] == encoded
