@@ -194,7 +194,9 @@ async def _main(options: argparse.Namespace) -> int:
             print(f"  memory {before >> 20} MiB, at most {growth >> 20} MiB more in the flood")
             print(f"  a stream of each API was served again after {recovery_s:.1f} s")
             is_settled = settle(metrics_port, _RECOVERY_S)
-            is_right &= is_settled and recovery_s < _RECOVERY_S and growth < _MOST_GROWTH_BYTES
+            is_right &= (
+                is_settled and (recovery_s < _RECOVERY_S or options.short) and growth < _MOST_GROWTH_BYTES
+            )
         print("all promises kept" if is_right else "BROKEN")
         return 0 if is_right else 1
 
@@ -207,6 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--idle", type=int, default=1960, help="clients that are silent (default %(default)s)"
     )
     parser.add_argument("--deaf", type=int, default=40, help="clients that don't read (default %(default)s)")
+    parser.add_argument("--short", action="store_true", help="the time of recovery is not judged")
     return asyncio.run(_main(parser.parse_args(arguments)))
 
 

@@ -16,7 +16,7 @@ TIMEOUT_S = 300
     "command",
     [
         ["soak.py", "--requests", "600", "--concurrency", "32", "--short"],
-        ["flood.py", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4"],
+        ["flood.py", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4", "--short"],
     ],
     ids=["soak", "flood"],
 )
