@@ -17,6 +17,7 @@ import msgspec
 from errors import find_in_text
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
+from errors.triton_arguments import UnsupportedArgument
 from errors.triton_system import (
     TritonMalformedEvent,
     TritonMalformedJSON,
@@ -37,6 +38,8 @@ _QUOTED_DATA_LENGTH = 200
 _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d+)\) exceeds maximum input length \((\d+)\)")
 """What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
+_UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
+"""What Triton says where NVIDIA's C++ backend fills the slot and was not told to follow guides."""
 
 
 class Event(msgspec.Struct):
@@ -169,6 +172,11 @@ def _failure(text: str) -> CodedError:
         return error
     if (lengths := _PROMPT_TOO_LONG.search(text)) is not None:
         return PromptTooLong(prompt_tokens=int(lengths[1]), max_input_tokens=int(lengths[2]))
+    if (unexpected := _UNEXPECTED.search(text)) is not None:
+        remedy = "set guided_decoding_backend and xgrammar_tokenizer_info_path in the server configuration"
+        return UnsupportedArgument(
+            name=unexpected[1], value="given", engine_kind="tensorrt_llm", remedy=remedy
+        )
     if "the first token of the stop sequence IDs was not" in text:
         return TritonTokenizerError(reason=text)
     return TritonUnknownError(reason=text)

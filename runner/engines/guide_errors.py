@@ -65,17 +65,17 @@ def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
     """The schemas right inside, each with its step of a JSON pointer."""
     for key in _LISTS:
         if isinstance(parts := schema.get(key), list):
-            yield from ((f"{key}/{index}", part) for index, part in enumerate(parts) if _is_schema(part))
+            yield from (
+                (f"{key}/{index}", part) for index, part in enumerate(parts) if isinstance(part, dict)
+            )
     for key in _ONE:
-        if _is_schema(part := schema.get(key)):
+        if isinstance(part := schema.get(key), dict):
             yield key, part
     for key in _MANY:
         if isinstance(parts := schema.get(key), dict):
-            yield from ((f"{key}/{_escaped(name)}", part) for name, part in parts.items() if _is_schema(part))
-
-
-def _is_schema(part: Any) -> bool:
-    return isinstance(part, dict)
+            yield from (
+                (f"{key}/{_escaped(name)}", part) for name, part in parts.items() if isinstance(part, dict)
+            )
 
 
 def _escaped(name: str) -> str:

@@ -100,6 +100,22 @@ def test_the_rendered_model_is_nvidias(compiled: PacedModel, backends: Path, tmp
     assert "slot" not in text
 
 
+@pytest.mark.parametrize("guides", [{}, {"guided_decoding_backend": "xgrammar"}])
+def test_guides_are_passed_on_once_there_is_a_backend_for_them(
+    compiled: PacedModel, backends: Path, tmp_path: Path, guides: dict[str, object]
+) -> None:
+    """Else Triton refuses them, where NVIDIA's backend would drop them."""
+    overrides = {"tensorrt_llm": guides}
+    engine, library = load(compiled.directory), backends / "tensorrtllm"
+    render(engine, tmp_path, engine_python="", end_id=0, pad_id=0, overrides=overrides, cpp_backend=library)
+    for model in ("tensorrt_llm", "ensemble"):
+        config = text_format.Parse(
+            (tmp_path / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+        )
+        taken = {each.name for each in config.input if each.name.startswith("guided_decoding")}
+        assert taken == ({"guided_decoding_guide_type", "guided_decoding_guide"} if guides else set())
+
+
 def test_an_engine_of_another_kind_keeps_the_slot(paced: PacedModel, backends: Path, tmp_path: Path) -> None:
     server = TritonUnderTest(paced, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends))
     try:

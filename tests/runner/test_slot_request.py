@@ -12,7 +12,7 @@ import pytest
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from runner.engines.messages import Ready
+from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot_request import SlotRequest, batch_size, parse_row
 
 READY = Ready(engine_kind="paced", vocab_size=50_000, max_sequence_length=100, max_batch_size=8)
@@ -267,3 +267,54 @@ def test_every_refusal_is_the_callers_to_fix() -> None:
         with pytest.raises(CodedError) as raised:
             parse(**given)
         assert raised.value.code.startswith("E1")
+
+
+GUIDING = Ready("transformers", 1000, 100, 8, GUIDE_TYPES)
+
+
+def guided(ready: Ready, guide_type: str | None, guide: str | None, **more: Any) -> Submit:
+    texts = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
+    tensors = {name: np.array([[text.encode()]], object) for name, text in texts.items() if text is not None}
+    rest = {"input_ids": np.array([[1]], np.int32), "request_output_len": np.array([[9]], np.int32)}
+    return parse_row({**rest, **tensors, **more}, 0, ready, includes_input=False).submit
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide"),
+    [("json", None), ("json_schema", "{}"), ("regex", "é+"), ("ebnf_grammar", "root ::=")],
+)
+def test_a_guide_is_taken_as_it_is(guide_type: GuideType, guide: str | None) -> None:
+    assert guided(GUIDING, guide_type, guide).guide == Guide(guide_type, guide or "")
+    assert guided(GUIDING, None, None).guide is None
+    assert guided(GUIDING, "", "").guide is None
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "guide", "message"),
+    [
+        ("yaml", "a", "guided_decoding_guide_type must be one of json, json_schema, regex, ebnf_grammar"),
+        (None, "a", "guided_decoding_guide_type must be one of"),
+        ("regex", None, "guided_decoding_guide must be given"),
+        ("json", "{}", "guided_decoding_guide must be left out"),
+    ],
+)
+def test_half_a_guide_is_e1103(guide_type: str | None, guide: str | None, message: str) -> None:
+    with pytest.raises(InvalidTensor, match=message):
+        guided(GUIDING, guide_type, guide)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("paced", "leave it out"), ("tensorrt_llm", "set guided_decoding_backend"), ("vllm", "tokenizer.json")],
+)
+def test_an_engine_that_follows_no_guides_refuses_with_what_helps(kind: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedArgument, match=remedy):
+        guided(Ready(kind, 1000, 100, 8), "regex", "a")
+
+
+def test_what_does_not_go_with_a_guide_is_refused() -> None:
+    least, width = {"min_length": np.array([[3]], np.int32)}, {"beam_width": np.array([[2]], np.int32)}
+    assert guided(GUIDING, "regex", "a+", **least).min_tokens == 3
+    for kind, tensors in (("vllm", least), ("tensorrt_llm", least), ("tensorrt_llm", width)):
+        with pytest.raises(UnsupportedArgument, match="guide"):
+            guided(Ready(kind, 1000, 100, 8, GUIDE_TYPES), "regex", "a+", **tensors)

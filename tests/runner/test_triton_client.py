@@ -14,7 +14,7 @@ from aiohttp import web
 
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
-from errors.triton_arguments import InvalidTensor
+from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from errors.triton_system import (
     EngineCrashed,
     TritonMalformedEvent,
@@ -195,6 +195,7 @@ TEXTS: list[tuple[str, type[CodedError]]] = [
     ("Prompt length (600) exceeds maximum input length (512)", PromptTooLong),
     ("the first token of the stop sequence IDs was not '!', which suggests ...", TritonTokenizerError),
     ("unexpected shape for input 'input_ids'", TritonUnknownError),
+    ("unexpected inference input 'guided_decoding_guide' for model 'tensorrt_llm'", UnsupportedArgument),
     ("", TritonUnknownError),
 ]
 

@@ -279,7 +279,7 @@ HOSTILE: list[tuple[GuideType, str]] = [
     ("json_schema", '{"items":' * 7_000 + "{}" + "}" * 7_000),
     ("json_schema", json.dumps({"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(1200)]})),
     ("regex", "(" * 16_000),
-    ("regex", "a?" * 8_000),
+    ("regex", "a?" * 4_000),
     ("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"),
     ("regex", ".*a.{60}b.*c.{60}d"),
     ("regex", "(a|aa|aaa)*" * 1_000 + "b"),
