@@ -165,7 +165,7 @@ def test_tritons_models_take_nvidias_tensors(tiny: API) -> None:
     regex = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "xq[0-9]z"}
     output = triton.generate_ids(ids, 20, **regex).json()
     assert output["finish_reason"] == "end"
-    text = tiny.ask("/detokenize", tokens=output["output_ids"])["text"]
+    text = tiny.ask("/detokenize", tokens=output["output_ids"])["prompt"]
     assert re.match("xq[0-9]z", text)
 
 
