@@ -7,7 +7,6 @@ import gc
 import math
 import socket
 import sys
-from contextlib import AsyncExitStack
 
 import uvicorn
 
@@ -19,9 +18,7 @@ from runner.model_facts import load_model_facts
 from runner.openai.application import API, make_application
 from runner.openai.orders import Served
 from runner.openai.start import Start
-from runner.request_guard import RequestGuard
-from runner.slot_client import SlotClient
-from runner.triton_client import TritonClient
+from runner.request_guard import RequestGuard, open_guard
 from runner.triton_ports import local_url
 
 _KEEP_ALIVE_S = 75
@@ -56,19 +53,14 @@ async def serve(start: Start) -> None:
     served = Served(model, settings, engine.manifest.engine_kind, names)
     meter = Meter("openai", start.metrics_dir)
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
-    async with AsyncExitStack() as exits:
-        client = await exits.enter_async_context(TritonClient(triton_url, settings.triton_timeout_s))
-        way: TritonClient | SlotClient = client
-        if start.slot_socket is not None:
-            way = await exits.enter_async_context(SlotClient(start.slot_socket, settings.triton_timeout_s))
-        requests = RequestGuard(way, client)
+    async with open_guard(triton_url, start.slot_socket, settings.triton_timeout_s) as requests:
 
         def generate(request: GenerationRequest) -> Generation:
             request_meter = RequestMeter(meter)
             return Generation(request, model, requests, is_slot_ours=start.is_slot_ours, meter=request_meter)
 
         config = uvicorn.Config(
-            make_application(API(served, client, generate, start.metrics_dir), served),
+            make_application(API(served, requests.client, generate, start.metrics_dir), served),
             http="httptools",
             lifespan="off",
             log_level="warning",
