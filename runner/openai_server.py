@@ -24,7 +24,7 @@ from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.client_sockets import set_options
-from runner.model_repository import SOURCE_ROOT
+from runner.engines.command import SOURCE_ROOT
 from runner.openai.start import Start
 from runner.runtime_dir import metrics_dir
 from runner.settings import Settings

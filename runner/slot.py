@@ -24,6 +24,7 @@ from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
 from errors.triton_system import EngineFailed
 from runner.arrival import PARAMETER
+from runner.engines.command import EngineCommand
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -35,7 +36,7 @@ from runner.engines.messages import (
     Submit,
     Tokens,
 )
-from runner.engines.process import EngineCommand, EngineProcess
+from runner.engines.process import EngineProcess
 from runner.logs import set_up_logging
 from runner.relay import End, Relay, Stream
 from runner.slot_call import Call, Generation, observe_runner
