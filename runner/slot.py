@@ -42,8 +42,9 @@ from runner.relay import End, Relay, Stream
 from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_metrics import SlotMetrics
-from runner.slot_request import Tensors, batch_size, parse_row
+from runner.slot_request import parse_row
 from runner.slot_socket import SlotSocket
+from runner.slot_tensors import Tensors, batch_size
 from runner.slot_triton_call import TritonCall
 
 _CANCEL_POLL_S = 0.05

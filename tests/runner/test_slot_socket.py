@@ -20,8 +20,8 @@ from runner.engines.wire import FrameReader, frame
 from runner.slot_call import Call
 from runner.slot_client import SlotClient
 from runner.slot_messages import Ask
-from runner.slot_request import Tensors
 from runner.slot_socket import SlotSocket
+from runner.slot_tensors import Tensors
 from runner.triton_client import Event
 from tests.runner.servers import wait_until
 
