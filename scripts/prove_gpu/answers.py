@@ -1,16 +1,16 @@
-"""What else a request may ask of the vLLM engine: sampling by seed, log probabilities, LoRA adapters by name;
-and weights in 8 bits, made by vLLM at load or by a compressed-tensors checkpoint.
+"""What else a request may ask of the vLLM engine: sampling by seed, log probabilities, LoRA adapters by name.
 
-The model with flat logits (``known_model.py --flat``) says different things when sampling, adapter or seed
-differ. Its log probabilities are compared with transformers' in float32 (reference.py).
+And weights in 8 bits, made by vLLM at load or by a compressed-tensors checkpoint. The model with flat logits
+(``known_model.py --flat``) says different things when sampling, adapter or seed differ. Its log probabilities
+are compared with transformers' in float32 (reference.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,43 +37,51 @@ _SMALL_ENGINE = {
 
 
 def run_answers(proof: Proof) -> None:
-    flat, known = proof.work / "model-flat", proof.work / "model-small"
-    proof.make_model(flat, "--shape", "small", "--flat", "--adapters")
-    proof.make_model(known, "--shape", "small", "--fp8", str(proof.work / "model-fp8"))
-    arguments = _SMALL_ENGINE | (
-        {"attention_backend": proof.options.attention_backend} if proof.options.attention_backend else {}
-    )
-    adapters = {name: {"model_path": f"{flat.name}/adapters/{name}"} for name in ("loud", "silent")}
-    configs: dict[str, dict[str, Any]] = {
-        "flat": {"model_path": flat.name, "vllm": arguments, "lora": adapters},
-        "online-fp8": {"model_path": known.name, "vllm": {**arguments, "quantization": "fp8"}},
-        "packed-fp8": {"model_path": "model-fp8", "vllm": arguments},
-    }
-    for name, config in configs.items():
-        proof.build(proof.work / f"engine-{name}.tar", {"engine": "vllm", **config})
-    with ExitStack() as opened, ThreadPoolExecutor(len(configs)) as pool:
-        started = [
-            servers.stack(proof, name, {"COG_WEIGHTS": str(proof.work / f"engine-{name}.tar")})
-            for name in configs
-        ]
-        stacks = dict(zip(configs, pool.map(opened.enter_context, started), strict=True))
-        _check_flat(proof, stacks["flat"].triton_url, flat)
-        workload = proof.work / "workload-small.json"
-        write_workload(workload, known, streams=_STREAMS, lengths=(128,))
-        with Clients() as clients:
-            for name in ("online-fp8", "packed-fp8"):
-                measured = clients.measure("slot", stacks[name].triton_url, workload, _STREAMS, 128)
-                proof.row({**measured, "target": f"slot, {name}"})
-
-
-def _check_flat(proof: Proof, url: str, model: Path) -> None:
-    text = (model / "tokenizer_config.json").read_bytes()
-    prompts = [[3 + (byte * 7 + index * 31) % 900 for byte in text[:40]] for index in range(8)]
-    _check_seeds(proof, url, prompts[0])
-    _check_log_probs(proof, url, prompts, model)
-    refused = ask(url, {**_greedy(prompts[0]), "lora_name": "nobody"}).error
+    model = proof.work / "model-flat"
+    proof.make_model(model, "--shape", "small", "--flat", "--adapters")
+    adapters = {name: {"model_path": f"{model.name}/adapters/{name}"} for name in ("loud", "silent")}
+    config = {"model_path": model.name, "vllm": _arguments(proof), "lora": adapters}
+    with _stacks(proof, {"flat": config}) as stacks:
+        url = stacks["flat"].triton_url
+        text = (model / "tokenizer_config.json").read_bytes()
+        prompts = [[3 + (byte * 7 + index * 31) % 900 for byte in text[:40]] for index in range(8)]
+        _check_seeds(proof, url, prompts[0])
+        _check_log_probs(proof, url, prompts, model)
+        refused = ask(url, {**_greedy(prompts[0]), "lora_name": "nobody"}).error
     proof.facts["unknown_adapter"] = refused
     proof.expect("an adapter that the engine lacks is refused", "E1103" in refused)
+
+
+def run_quantized(proof: Proof) -> None:
+    model, packed = proof.work / "model-small", proof.work / "model-fp8"
+    proof.make_model(model, "--shape", "small", "--fp8", str(packed))
+    arguments = _arguments(proof)
+    configs = {
+        "online-fp8": {"model_path": model.name, "vllm": {**arguments, "quantization": "fp8"}},
+        "packed-fp8": {"model_path": packed.name, "vllm": arguments},
+    }
+    workload = proof.work / "workload-small.json"
+    write_workload(workload, model, streams=_STREAMS, lengths=(128,))
+    with _stacks(proof, configs) as stacks, Clients() as clients:
+        for name, stack in stacks.items():
+            measured = clients.measure("slot", stack.triton_url, workload, _STREAMS, 128)
+            proof.row({**measured, "target": f"slot, {name}"})
+
+
+def _arguments(proof: Proof) -> dict[str, Any]:
+    backend = proof.options.attention_backend
+    return _SMALL_ENGINE | ({"attention_backend": backend} if backend else {})
+
+
+@contextmanager
+def _stacks(proof: Proof, configs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, servers.Stack]]:
+    """An engine of each build config, all served at once."""
+    tars = {name: proof.work / f"engine-{name}.tar" for name in configs}
+    for name, config in configs.items():
+        proof.build(tars[name], {"engine": "vllm", **config})
+    with ExitStack() as opened, ThreadPoolExecutor(len(configs)) as pool:
+        started = [servers.stack(proof, name, {"COG_WEIGHTS": str(tar)}) for name, tar in tars.items()]
+        yield dict(zip(configs, pool.map(opened.enter_context, started), strict=True))
 
 
 def _greedy(ids: Sequence[int]) -> dict[str, Any]:

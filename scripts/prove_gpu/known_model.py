@@ -82,6 +82,8 @@ def main() -> None:
         bos_token_id=1,
         eos_token_id=2,
         tie_word_embeddings=False,
+        # What the layers add grows with the width: it must stay small beside the embeddings.
+        initializer_range=0.02 * min(1.0, 2048 / hidden),
         dtype="bfloat16",
     )
     with torch.device(options.device):

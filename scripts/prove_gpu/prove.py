@@ -10,7 +10,8 @@ and built into a vLLM engine.tar by our builder. Phases:
   speed         the engine in its own process, our slot by Triton, the whole stack by Cog as JSON and as
                 events, vLLM's OpenAI server: all resident, measured in turn with the same client
   cancel        clients that vanish: the engine's counters tell what is freed
-  answers       sampling, log probabilities, LoRA adapters, weights in 8 bits
+  answers       sampling, log probabilities, LoRA adapters
+  quantized     weights in 8 bits, made at load and packed so
   transformers  that engine on the same model, beside the library's static batch
 
 Exit status 0 if all was as it should be.
@@ -19,6 +20,7 @@ Exit status 0 if all was as it should be.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-from answers import run_answers
+from answers import run_answers, run_quantized
 from batches import run_transformers
 from endings import run_cancel, run_preflight
 from known_load import write_workload
@@ -41,6 +43,7 @@ PHASES: dict[str, Callable[[Proof], None]] = {
     "speed": run_speed,
     "cancel": run_cancel,
     "answers": run_answers,
+    "quantized": run_quantized,
     "transformers": run_transformers,
 }
 
@@ -80,6 +83,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
+    # So that what was started is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     proof = Proof(parse())
     proof.work.mkdir(parents=True, exist_ok=True)
     make_engine(proof)

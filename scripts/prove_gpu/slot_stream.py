@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ def ask(url: str, request: Request) -> Output:
         {"Content-Type": "application/json"},
     )
     output = Output()
-    with urllib.request.urlopen(asked, timeout=120) as response:  # noqa: S310
+    with _opened(asked) as response:
         for line in response:
             if not line.startswith(b"data:"):
                 continue
@@ -41,6 +42,14 @@ def ask(url: str, request: Request) -> Output:
             output.tokens += _listed(event.get("output_ids", []))
             output.log_probs += _listed(event.get("output_log_probs", []))
     return output
+
+
+def _opened(asked: urllib.request.Request) -> Any:
+    """The response, also where its status tells of an error."""
+    try:
+        return urllib.request.urlopen(asked, timeout=120)  # noqa: S310
+    except urllib.error.HTTPError as exc:
+        return exc
 
 
 def ask_together(url: str, requests: Sequence[Request]) -> list[Output]:
