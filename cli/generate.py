@@ -13,7 +13,7 @@ from typing import Any
 from cli.progress import ProgressPrinter
 from cli.serve import engine_environment
 from errors.prompt import InvalidInput
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.logs import log_text
 from runner.prompt import format_prompt
 from runner.service import Service

@@ -18,7 +18,8 @@ from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
 from runner.cog_control import WorkerControl
 from runner.engines.messages import Guide
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service

@@ -11,7 +11,8 @@ from engine.progress import Progress
 from runner.adapter_name import check_adapter_name
 from runner.arrival import Arrived
 from runner.child_process import Log
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.logs import JSON, RequestLog, log_json, log_text
 from runner.meter import Meter, RequestMeter
 from runner.metrics import TRITON_RESTARTS

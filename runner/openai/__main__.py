@@ -12,7 +12,8 @@ import uvicorn
 
 from engine.directory import load
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.meter import Meter, RequestMeter
 from runner.model_facts import load_model_facts
 from runner.openai.application import API, make_application

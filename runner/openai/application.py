@@ -20,7 +20,8 @@ from starlette.routing import Route
 from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.openai_api import InternalError, UnknownEndpoint
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.metrics_text import CONTENT_TYPE, exposition
 from runner.openai.answers import Model, Models, State, Text, Tokens
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
 from runner.openai.bodies import GenerationBody
 from runner.openai.failures import error_body, failure

@@ -13,7 +13,7 @@ from errors.openai_api import UnknownModel, UnsupportedField
 from errors.prompt import InvalidInput
 from runner.chat_messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts
 from runner.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.openai.guides import guide_of

@@ -9,8 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.settings import VARIABLES
 from runner.slot_metrics import GAUGES
+from runner.variables import VARIABLES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,

@@ -16,7 +16,8 @@ from errors.base import CodedError
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
 from runner import triton_heart
 from runner.engines.paced_faults import FAULT_SEEDS, VARIABLE
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     ENSEMBLE,

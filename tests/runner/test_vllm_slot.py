@@ -15,7 +15,7 @@ import pytest
 from engine.gpu import Gpu
 from errors.triton_arguments import InvalidTensor
 from runner import served_engine
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.engines.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
