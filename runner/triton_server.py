@@ -18,6 +18,7 @@ from engine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
+from runner.backoff import Backoff
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.engines.process import ENGINE_LOST
 from runner.failures import Failure
@@ -32,8 +33,6 @@ _READY_TIMEOUT_S = 2.0
 _SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
 _EXIT_TIMEOUT_S = 5
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _LOG_LINES = 200
 _TOLD_ERROR_LINES = 3
 _TOLD_LINES = 15
@@ -253,7 +252,7 @@ class TritonServer:
 
     async def _restart(self) -> bool:
         """Until Triton is ready; False if it failed too often."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while True:
             self.restarts += 1
             self.on_restart()
@@ -263,9 +262,9 @@ class TritonServer:
                 if not self._on_failure(Failure("triton start", str(exc), tuple(self._log_tail))):
                     self.down_reason = f"{exc.sentence}, and it failed too often"
                     return False
-                self._log(f"{exc}; next try in {backoff_s:g} s")
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+                wait_s = backoff.next_s()
+                self._log(f"{exc}; next try in {wait_s:g} s")
+                await asyncio.sleep(wait_s)
             else:
                 self._log("Triton is ready again")
                 return True

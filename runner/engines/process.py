@@ -17,13 +17,12 @@ from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
 from runner.arrival import await_arrival
+from runner.backoff import Backoff
 from runner.engines.command import EngineCommand
 from runner.engines.hang_watch import HangWatch
 from runner.engines.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.wire import FrameReader, frame
 
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _STOP_GRACE_S = 5.0
 _LAST_WORDS_BYTES = 1 << 16
 _END_S = 2.0
@@ -200,19 +199,19 @@ class EngineProcess:
         return os.pread(self._last_words, _LAST_WORDS_BYTES, 0).decode(errors="replace")
 
     def _restart(self) -> FrameReader[FromWorker] | None:
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while not self._stopping.is_set():
             started_s = time.monotonic()
             self.restarts += 1
             try:
                 _, reader = self._launch()
             except CodedError as exc:
-                log.error("%s%s; next try in %g s", ENGINE_LOST, exc, backoff_s)
+                wait_s = backoff.next_s()
+                log.error("%s%s; next try in %g s", ENGINE_LOST, exc, wait_s)
             else:
                 log.warning("engine worker restarted in %.1f s", time.monotonic() - started_s)
                 return reader
-            self._stopping.wait(backoff_s)
-            backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            self._stopping.wait(wait_s)
         return None
 
     def _watch(self) -> None:
