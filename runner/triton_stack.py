@@ -19,6 +19,7 @@ from runner.request_guard import RequestGuard, open_guard
 from runner.runtime_dir import make_runtime_dir, metrics_dir, runtime_dir, slot_socket_path
 from runner.settings import Settings
 from runner.tracing import triton_arguments
+from runner.triton_command import TritonCommand
 from runner.triton_heart import watch_heart
 from runner.triton_install import cpp_backend_dir, install_triton
 from runner.triton_server import TritonServer
@@ -97,17 +98,15 @@ class TritonStack:
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
         limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
+        num_ranks = manifest.world_size if self.is_cpp else 1
+        arguments = triton_arguments(settings)
         server = TritonServer(
-            install,
-            repository,
-            settings.triton_ports,
+            TritonCommand(install, repository, settings.triton_ports, num_ranks, arguments),
             settings.triton_start_timeout_s,
             self._log,
-            manifest.world_size if self.is_cpp else 1,
             arrival,
             FailureLog(self._recorder, limit, self._log, self._hopeless).add,
         )
-        server.more_arguments = triton_arguments(settings)
         server.on_restart = self._on_restart
         self.server = server
 
