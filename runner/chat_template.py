@@ -162,7 +162,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(_read_text(path))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ChatTemplateBroken(place=path, reason=f"it is not JSON ({exc})") from exc
     return document if isinstance(document, dict) else {}
 
