@@ -113,7 +113,9 @@ class Asker:
     def _take_message(self, message: Ask | Leave, start: Start, leave: Callable[[Call], None]) -> None:
         left = self._calls.pop(message.request_id, None)
         if left is not None:
-            leave(left)  # NOTE: also where its number is used again, against the rule: nobody could tell them apart.
+            leave(
+                left
+            )  # NOTE: also where its number is used again, against the rule: nobody could tell them apart.
         if isinstance(message, Ask):
             name = str(message.tensors.pop("id", ""))
             call = SocketCall(self, message.request_id, name)

@@ -66,7 +66,9 @@ class Event(msgspec.Struct):
         values = _as_list(self.output_log_probs)
         top_ids, top_values = _as_list(self.top_log_prob_ids), _as_list(self.top_log_probs)
         if len(top_ids) != len(top_values):
-            raise TritonMalformedEvent(event=f"{len(top_ids)} top_log_prob_ids, {len(top_values)} top_log_probs")
+            raise TritonMalformedEvent(
+                event=f"{len(top_ids)} top_log_prob_ids, {len(top_values)} top_log_probs"
+            )
         top = list(zip(top_ids, top_values, strict=True))
         return [
             TokenLogProb(value, [each for each in top[at * num_top : (at + 1) * num_top] if each[0] >= 0])

@@ -1,4 +1,4 @@
-"""Hostile documents out of a fuzzer's bytes: each choice takes one, so that a coverage-guided fuzzer steers them.
+"""Hostile documents out of a fuzzer's bytes: each choice takes one, so that coverage can guide them.
 
 Building them by a property-testing library's strategies costs a hundred times as much per document.
 """
@@ -70,9 +70,7 @@ class Choices:
             return self.object(keys, words, depth + 1)
         return self.of((None, True, False, self.of(NASTY_NUMBERS), self.text(), self.byte()))
 
-    def object(
-        self, keys: Sequence[str], words: Sequence[object] = (), depth: int = 0
-    ) -> dict[str, object]:
+    def object(self, keys: Sequence[str], words: Sequence[object] = (), depth: int = 0) -> dict[str, object]:
         count = self.below(7)
         return {self._name(keys): self.value(words, keys, depth) for _ in range(count)}
 

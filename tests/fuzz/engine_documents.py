@@ -1,4 +1,4 @@
-"""The documents that an engine brings: manifests, config.json, tokenizers' files. Read, or refused by a code."""
+"""What an engine brings: manifests, config.json, tokenizers' files. Read, or refused by a code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,22 @@ from tests.runner.paced_engine import make_tokenizer
 
 _FIELDS = (*Manifest.model_fields, "manifest_sha256", "name", "version", "size_bytes", "sha256")
 _NAMES = ("a", "A", "a/b", "../a", "/a", "a//b", "con", "é", "e\u0301", "engine_manifest.json")
-_ENTRIES = ({"size_bytes": 5, "sha256": "0" * 64}, {"size_bytes": -1, "sha256": "0" * 64}, {"size_bytes": 1 << 70})
+_ENTRIES = (
+    {"size_bytes": 5, "sha256": "0" * 64},
+    {"size_bytes": -1, "sha256": "0" * 64},
+    {"size_bytes": 1 << 70},
+)
 _EXAMPLE = manifest_bytes(Manifest(**EngineFacts(engine_kind="paced").model_dump(), files={}))
 _CONFIG_KEYS = (
-    *("pretrained_config", "build_config", "builder_config", "mapping", "version", "quantization", "model_type"),
+    *(
+        "pretrained_config",
+        "build_config",
+        "builder_config",
+        "mapping",
+        "version",
+        "quantization",
+        "model_type",
+    ),
     *("world_size", "tp_size", "pp_size", "max_batch_size", "max_input_len", "max_seq_len", "plugin_config"),
     *("max_output_len", "dtype", "architectures", "vocab_size", "tensor_parallel", "max_position_embeddings"),
     *("pad_token_id", "eos_token_id", "max_num_tokens", "kv_cache_type", "quantization_config", "precision"),

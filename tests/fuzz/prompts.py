@@ -1,4 +1,4 @@
-"""Prompts, templates, chats and stop lists of callers: what comes out holds their texts and nothing of ours."""
+"""Prompts, templates, chats and stop lists of callers: out come their texts and nothing of ours."""
 
 from __future__ import annotations
 
@@ -53,19 +53,41 @@ def _filled(template: str, texts: dict[str, str]) -> str:
 def messages(data: bytes) -> None:
     choices = Choices(data)
     chat = [
-        {"role": "user", "content": "hi", **choices.object(_MESSAGE_KEYS, _WORDS)} for _ in range(choices.below(4))
+        {"role": "user", "content": "hi", **choices.object(_MESSAGE_KEYS, _WORDS)}
+        for _ in range(choices.below(4))
     ]
-    document = choices.of((as_json(chat), as_json(choices.value(_WORDS, _MESSAGE_KEYS)), b"[" * 100_000, b"[{]"))
+    document = choices.of(
+        (as_json(chat), as_json(choices.value(_WORDS, _MESSAGE_KEYS)), b"[" * 100_000, b"[{]")
+    )
     template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
     try:
-        format_chat(template, choices.damaged(document).decode("utf-8", "replace"), system_prompt=choices.text())
+        format_chat(
+            template, choices.damaged(document).decode("utf-8", "replace"), system_prompt=choices.text()
+        )
     except CodedError as exc:
         check_refusal(exc, "E1")
 
 
 def stop_list(data: bytes) -> None:
     choices = Choices(data)
-    pool = ("a", "b", "ab", "aab", "ba", "aaa", "", "\n", "]", "^", "-", "\\", "é", "e\u0301", "\ud800", "a-z")
+    pool = (
+        "a",
+        "b",
+        "ab",
+        "aab",
+        "ba",
+        "aaa",
+        "",
+        "\n",
+        "]",
+        "^",
+        "-",
+        "\\",
+        "é",
+        "e\u0301",
+        "\ud800",
+        "a-z",
+    )
     stops = choices.some(pool, 8)
     if choices.flag():
         stops += choices.text().split(",")

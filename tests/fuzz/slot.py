@@ -35,12 +35,43 @@ _ANSWERS = (
     *([[1, {"finish_reason": "end"}]], [[1, {"output_ids": 1 << 40}]], {"a": 1}, [[]], 7, None),
 )
 _TENSORS = (
-    *("input_ids", "input_lengths", "request_output_len", "temperature", "runtime_top_k", "runtime_top_p", "id"),
+    *(
+        "input_ids",
+        "input_lengths",
+        "request_output_len",
+        "temperature",
+        "runtime_top_k",
+        "runtime_top_p",
+        "id",
+    ),
     *("random_seed", "stop_words_list", "bad_words_list", "logit_bias_ids", "logit_bias_values", "lora_name"),
     *("guided_decoding_guide_type", "guided_decoding_guide", "streaming", "end_id", "pad_id", "min_length"),
-    *("num_return_sequences", "beam_width", "return_log_probs", "num_top_log_probs", "runner_seconds", "stop"),
+    *(
+        "num_return_sequences",
+        "beam_width",
+        "return_log_probs",
+        "num_top_log_probs",
+        "runner_seconds",
+        "stop",
+    ),
 )
-_VALUES = (b"\1\0\0\0", b"\1\0\0", b"", [1, 2], [[1], [2, 3]], 1, 0, -1, 0.5, "regex", True, [], None, {"a": 1}, "\0")
+_VALUES = (
+    b"\1\0\0\0",
+    b"\1\0\0",
+    b"",
+    [1, 2],
+    [[1], [2, 3]],
+    1,
+    0,
+    -1,
+    0.5,
+    "regex",
+    True,
+    [],
+    None,
+    {"a": 1},
+    "\0",
+)
 _folder = Path(tempfile.mkdtemp(prefix="fuzz-slot-"))
 _loop = asyncio.new_event_loop()
 

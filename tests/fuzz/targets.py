@@ -1,6 +1,6 @@
 """Fuzz targets by name, each a function of bytes that raises if a promise is broken.
 
-``scripts/fuzz.py`` runs one for as long as you like, guided by coverage; ``test_targets.py`` runs all for a moment.
+``scripts/fuzz.py`` runs one for long, guided by coverage; ``test_targets.py`` runs all for a moment.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ TARGETS = {
     "manifest": Place("engine_documents", ("engine",)),
     "manifestless": Place("engine_documents", ("engine", "yaml")),
     "compiled_config": Place("engine_documents", ("engine",)),
-    "engine_directory": Place("engine_documents", ("engine", "runner"), 200),
-    "engine_tar": Place("tars", ("engine",)),
+    "engine_directory": Place("engine_documents", ("engine", "runner"), 80),
+    "engine_tar": Place("tars", ("engine",), 60),
     "prompt_template": Place("prompts", ("runner",), 1000),
-    "messages": Place("prompts", ("runner",)),
+    "messages": Place("prompts", ("runner",), 150),
     "stop_list": Place("prompts", ("runner",), 1000),
     "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
-    "triton_stream": Place("triton", ("runner",)),
-    "slot_answers": Place("slot", ("runner",)),
+    "triton_stream": Place("triton", ("runner",), 150),
+    "slot_answers": Place("slot", ("runner",), 150),
     "slot_asks": Place("slot", ("runner",)),
-    "request_body": Place("bodies", ("runner",)),
+    "request_body": Place("bodies", ("runner",), 150),
 }

@@ -18,7 +18,18 @@ from tests.fuzz.refusal import check_refusal
 
 _NAMES = (
     *("config.json", "rank0.engine", "./config.json", "../victim", "/tmp/victim", "a/b", "a", "Config.json"),
-    *("tokenizer.json", "engine_manifest.json", "x" * 120, "y/" * 60 + "z", "é", "con\n", ".", "", "a\\b", "..."),
+    *(
+        "tokenizer.json",
+        "engine_manifest.json",
+        "x" * 120,
+        "y/" * 60 + "z",
+        "é",
+        "con\n",
+        ".",
+        "",
+        "a\\b",
+        "...",
+    ),
 )
 _TYPES = (*(tarfile.REGTYPE,) * 6, *(bytes([kind]) for kind in range(256)))
 _FORMATS = (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT)
@@ -35,7 +46,9 @@ def engine_tar(data: bytes) -> None:
         folder = Path(root, "out")
         folder.mkdir()
         try:
-            manifest = unpack(io.BytesIO(tar), folder / "engine", size_bytes=len(tar) if choices.flag() else None)
+            manifest = unpack(
+                io.BytesIO(tar), folder / "engine", size_bytes=len(tar) if choices.flag() else None
+            )
         except CodedError as exc:
             check_refusal(exc, "E13")
             assert everything_in(folder) == []
@@ -61,10 +74,14 @@ def _made(choices: Choices) -> bytes:
         info.type = choices.of(_TYPES)
         info.linkname = choices.of(_NAMES)
         if choices.below(4) == 3:
-            info.pax_headers = {choices.of(("path", "size", "linkpath", "GNU.sparse.map")): choices.of(_PAX_VALUES)}
+            info.pax_headers = {
+                choices.of(("path", "size", "linkpath", "GNU.sparse.map")): choices.of(_PAX_VALUES)
+            }
         members.append((info, choices.bytes(40)))
     if choices.flag():
-        files = {name: FileEntry(size_bytes=5, sha256="0" * 64) for name in choices.some(("a", "b", "config.json"))}
+        files = {
+            name: FileEntry(size_bytes=5, sha256="0" * 64) for name in choices.some(("a", "b", "config.json"))
+        }
         members.insert(0, ("engine_manifest.json", manifest_bytes(make_manifest(FACTS, files, ""))))
     try:
         tar = bytearray(handmade_tar(members, choices.of(_FORMATS)))

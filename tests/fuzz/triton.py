@@ -79,7 +79,7 @@ async def with_server(
 ) -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        await ask("http://127.0.0.1:%d" % server.sockets[0].getsockname()[1])
+        await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
 
 async def _read(url: str) -> None:
@@ -104,5 +104,3 @@ def _answer(choices: Choices) -> bytes:
 def _chunk(choices: Choices, content: bytes) -> bytes:
     size = b"%x" % len(content) if choices.below(8) else choices.of(_SIZES)
     return size + b"\r\n" + content + b"\r\n"
-
-
