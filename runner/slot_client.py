@@ -17,13 +17,19 @@ from typing import Any
 import msgspec
 
 from errors.base import CodedError
-from errors.triton_system import TritonTimeout, TritonUnavailable
+from errors.triton_system import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
 from runner.engines.wire import frame
 from runner.slot_messages import Ask, Leave
 from runner.triton_client import Event, failure
 
 _LENGTH = struct.Struct("<I")
 _WATCHES_PER_TIMEOUT = 10
+_MOST_FRAME_BYTES = 1 << 28
+_QUOTED_BYTES = 100
+
+
+class _NotAFrame(ValueError):
+    """What the slot sent is longer than any answer."""
 
 
 class _Stream:
@@ -39,9 +45,14 @@ class _Stream:
         self.waiter: asyncio.Future[None] | None = None
 
     def hear(self, event: Event, now_s: float) -> None:
+        if self.is_ended:
+            return
         self.heard_s = now_s
         if event.error is not None:
             self.fail(failure(event.error))
+            return
+        if event.output_ids is None:
+            self.fail(TritonMalformedEvent(event="an answer without output_ids"))
             return
         self.events.append(event)
         self.is_ended = event.finish_reason is not None
@@ -106,10 +117,29 @@ class _Connection(asyncio.Protocol):
         self._end_silent()
 
     def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            self._hear_all()
+        except (msgspec.ValidationError, _NotAFrame) as exc:
+            self._break_off(TritonMalformedEvent(event=str(exc)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            self._break_off(TritonMalformedJSON(data=f"{bytes(self._data[:_QUOTED_BYTES])!r}: {exc}"))
+
+    def _break_off(self, error: CodedError) -> None:
+        """What comes after a frame that is none can't be read either."""
+        self._data.clear()
+        for stream in self._streams.values():
+            if not stream.is_ended:
+                stream.fail(error)
+        self._transport.abort()
+
+    def _hear_all(self) -> None:
         buffer, start, now_s = self._data, 0, self._loop.time()
-        buffer += data
         while len(buffer) - start >= _LENGTH.size:
-            end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
+            size_bytes = _LENGTH.unpack_from(buffer, start)[0]
+            if size_bytes > _MOST_FRAME_BYTES:
+                raise _NotAFrame(f"a frame claims {size_bytes} bytes")
+            end = start + _LENGTH.size + size_bytes
             if end > len(buffer):
                 break
             for request_id, event in self._decoder.decode(buffer[start + _LENGTH.size : end]):

@@ -78,7 +78,9 @@ class API:
     async def chat_completions(self, request: Request) -> Response:
         body = await read_body(request, ChatBody, self._max_body_bytes)
         model = self._served.find(body.model)
-        return self._generating.answer(body, [chat_order(body, self._served)], ChatShape(self._tokens), model)
+        # Rendering waits for another process.
+        order = await asyncio.to_thread(chat_order, body, self._served)
+        return self._generating.answer(body, [order], ChatShape(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
         body = await read_body(request, CompletionBody, self._max_body_bytes)
@@ -99,7 +101,8 @@ class API:
             raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
         adds_special_tokens = body.add_special_tokens
         if body.messages is not None:
-            text, by_default = chat_prompt(body.messages, body, self._served), False
+            text = await asyncio.to_thread(chat_prompt, body.messages, body, self._served)
+            by_default = False
         else:
             text, by_default = body.prompt or "", True
         ids = await self._served.model.encode(
