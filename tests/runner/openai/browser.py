@@ -29,7 +29,7 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-_START_DEADLINE_S = 90.0
+_START_DEADLINE_S = 110.0
 """On a machine that is busy with other things."""
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _MIDDLE_OF = """(element => {
