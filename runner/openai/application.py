@@ -31,6 +31,7 @@ from runner.openai.generating import Generating
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
+from runner.openai.page import load_page
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
 from runner.openai.token_texts import TokenTexts
@@ -55,7 +56,8 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
-        self._document = msgspec.json.encode(make_document())
+        self._document = msgspec.json.encode(make_document(served))
+        self._page = load_page()
         self._tokens = TokenTexts(served.model.tokenizer)
         self._generating = Generating(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
@@ -73,6 +75,7 @@ class API:
             _route("GET", "/ready", self.ready),
             _route("GET", "/metrics", self.metrics),
             _route("GET", "/openapi.json", self.document),
+            _route("GET", "/", self.page),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -132,6 +135,10 @@ class API:
 
     async def document(self, request: Request) -> Response:
         return Response(self._document, media_type="application/json")
+
+    async def page(self, request: Request) -> Response:
+        """To try all this in a browser."""
+        return self._page.response()
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)
