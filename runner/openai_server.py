@@ -19,12 +19,17 @@ from pathlib import Path
 
 import aiohttp
 
+from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
+from errors.triton_system import ServerStopping
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.client_sockets import set_options
+from runner.logs import JSON, log_refusal
+from runner.meter import Meter
 from runner.model_repository import SOURCE_ROOT
+from runner.openai.heads import is_generation
 from runner.openai.start import Start
 from runner.runtime_dir import metrics_dir
 from runner.settings import Settings
@@ -83,7 +88,16 @@ class OpenAIServer:
             return
         await self._end_supervision()
         signal_group(process, signal.SIGTERM)
-        self._turning_away = asyncio.create_task(turn_away(self._socket.dup()), name="openai-turn-away")
+        meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
+
+        def tell(head: bytes, request_id: str) -> None:
+            if is_generation(head):
+                meter.refused(ServerStopping.code)
+                if self._settings.log_format == JSON:
+                    log_refusal("openai", "failed", request_id, ServerStopping.code, 0.0)
+
+        away = turn_away(self._socket.dup(), tell)
+        self._turning_away = asyncio.create_task(away, name="openai-turn-away")
         await end_of(process)
 
     async def stop(self) -> None:
@@ -105,7 +119,11 @@ class OpenAIServer:
         self._process = process = await asyncio.create_subprocess_exec(
             *with_parent(os.getpid()),
             *(sys.executable, "-m", "runner.openai"),
-            env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            env={
+                **without_secret_variables(os.environ),
+                "PYTHONPATH": str(SOURCE_ROOT),
+                "PYTHONSAFEPATH": "1",
+            },
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
