@@ -68,7 +68,7 @@ def log_json(line: str) -> None:
 
 
 def as_json(line: str) -> str:
-    """A line of ours or, after a child's name, of that child or what is below it, which may be JSON already."""
+    """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
     child = next((each for each in (_TRITON, _OPENAI) if line.startswith(each)), None)
     if child is None:
         level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -89,16 +90,16 @@ class OpenAIServer:
         await self._end_supervision()
         signal_group(process, signal.SIGTERM)
         meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
-
-        def tell(head: bytes, request_id: str) -> None:
-            if is_generation(head):
-                meter.refused(ServerStopping.code)
-                if self._settings.log_format == JSON:
-                    log_refusal("openai", "failed", request_id, ServerStopping.code, 0.0)
-
-        away = turn_away(self._socket.dup(), tell)
+        away = turn_away(self._socket.dup(), partial(self._tell_turned_away, meter))
         self._turning_away = asyncio.create_task(away, name="openai-turn-away")
         await end_of(process)
+
+    def _tell_turned_away(self, meter: Meter, head: bytes, request_id: str) -> None:
+        if not is_generation(head):
+            return
+        meter.refused(ServerStopping.code)
+        if self._settings.log_format == JSON:
+            log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 
     async def stop(self) -> None:
         """End the child: SIGTERM, a grace period, SIGKILL; and listen no longer."""

@@ -1,4 +1,4 @@
-"""What the head of a request tells before anything else is read: which request it is, and whether it generates.
+"""What a request's head tells before anything else is read: which request it is, and whether it generates.
 
 Standard library only: who turns requests away reads heads, too.
 """
