@@ -13,7 +13,7 @@ from typing import Any
 from engine.child_environment import without_secret_variables
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from runner.chat_process import MEMORY_BYTES, RENDER_S, receive, send
-from runner.model_repository import SOURCE_ROOT
+from runner.engines.command import SOURCE_ROOT
 
 _SILENCE_S = 20 * RENDER_S
 """Longer than the process lives at its work, also on a busy machine."""
@@ -21,7 +21,7 @@ _ENDED = f"it took more than {RENDER_S:g} s or more than {MEMORY_BYTES >> 20} Mi
 
 
 class ChatRenderer:
-    """Renders the templates ``sources``, by name, one text at a time; from any thread. ``place`` is for errors.
+    """Renders the templates ``sources``, by name, one at a time; from any thread. ``place`` is for errors.
 
     The process ends when its socket closes: with this object, or with us, however we end.
     """

@@ -144,12 +144,13 @@ class Generation:
             if rest := self._finish():
                 yield rest
         except Exception as exc:
-            self._fail(exc)
+            self.fail(exc)
             raise
         finally:
             self._end()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Tell that it failed. Whoever iterates must end it."""
         self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
         for watcher in self._watchers:
             watcher.failed(error)

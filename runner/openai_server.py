@@ -15,17 +15,23 @@ import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
+from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
+from errors.triton_system import ServerStopping
 from runner.backoff import LONGEST_S, Backoff
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.client_sockets import set_options
 from runner.engines.command import SOURCE_ROOT
+from runner.logs import JSON, log_refusal
+from runner.meter import Meter
+from runner.openai.heads import is_generation
 from runner.openai.start import Start
 from runner.runtime_dir import metrics_dir
 from runner.settings import Settings
@@ -82,8 +88,17 @@ class OpenAIServer:
             return
         await self._end_supervision()
         signal_group(process, signal.SIGTERM)
-        self._turning_away = asyncio.create_task(turn_away(self._socket.dup()), name="openai-turn-away")
+        meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
+        away = turn_away(self._socket.dup(), partial(self._tell_turned_away, meter))
+        self._turning_away = asyncio.create_task(away, name="openai-turn-away")
         await end_of(process)
+
+    def _tell_turned_away(self, meter: Meter, head: bytes, request_id: str) -> None:
+        if not is_generation(head):
+            return
+        meter.refused(ServerStopping.code)
+        if self._settings.log_format == JSON:
+            log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 
     async def stop(self) -> None:
         """End the child: SIGTERM, a grace period, SIGKILL; and listen no longer."""
@@ -104,7 +119,11 @@ class OpenAIServer:
         self._process = process = await asyncio.create_subprocess_exec(
             *with_parent(os.getpid()),
             *(sys.executable, "-m", "runner.openai"),
-            env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            env={
+                **without_secret_variables(os.environ),
+                "PYTHONPATH": str(SOURCE_ROOT),
+                "PYTHONSAFEPATH": "1",
+            },
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

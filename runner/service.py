@@ -109,7 +109,7 @@ class Service:
         Triton drops what is none of a model's tensors.
         """
         check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
-        trace = self._tracing.begin(request) if self._tracing else None
+        trace = self._tracing.begin(request, response_id=request_id) if self._tracing else None
         return Generation(
             request,
             self.model,

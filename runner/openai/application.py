@@ -20,14 +20,13 @@ from starlette.routing import Route
 from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.openai_api import InternalError, UnknownEndpoint
-from runner.generation import Generation
-from runner.generation_request import GenerationRequest
 from runner.metrics_text import CONTENT_TYPE, exposition
 from runner.openai.answers import Model, Models, State, Text, Tokens
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.openai.document import make_document
-from runner.openai.failures import failure
-from runner.openai.generating import Generating
+from runner.openai.failures import Failure
+from runner.openai.generating import Generate, Generating
+from runner.openai.heads import REQUEST_ID_HEADER
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
@@ -47,7 +46,7 @@ class API:
         self,
         served: Served,
         client: TritonClient,
-        generate: Callable[[GenerationRequest], Generation],
+        generate: Generate,
         metrics_dir: Path,
     ) -> None:
         settings = served.settings
@@ -154,6 +153,7 @@ def make_application(api: API, served: Served) -> Starlette:
             allow_origins=settings.openai_cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER],
         )
         middleware.insert(0, cors)
     return Starlette(
@@ -177,12 +177,12 @@ def _json(document: msgspec.Struct, status: int = 200) -> Response:
 
 
 async def _on_coded_error(request: Request, error: Any) -> Response:
-    return failure(error)
+    return Failure(error)
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:
     """404 and 405: Starlette raises no other."""
-    response = failure(UnknownEndpoint(method=request.method, path=request.url.path))
+    response = Failure(UnknownEndpoint(method=request.method, path=request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -195,4 +195,4 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
     """Starlette raises it again after this, so that the log has it."""
-    return failure(InternalError())
+    return Failure(InternalError())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from runner.engines.capabilities import Capability, honours
-from runner.generation import SamplingInputs
+from runner.generation_request import SamplingInputs
 from runner.openai.answers import (
     Answer,
     ChatChoice,

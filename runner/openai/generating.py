@@ -18,12 +18,16 @@ from runner.generation import Generation
 from runner.generation_request import GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
 from runner.openai.bodies import GenerationBody, StreamOptions
-from runner.openai.failures import error_body, failure
+from runner.openai.calls import Call, call_of
+from runner.openai.failures import Failure, error_body
 from runner.openai.guides import body_field
 from runner.openai.limits import Admission, ClientGone, run_within
 from runner.openai.orders import Order
 from runner.openai.shapes import Shape
 from runner.openai.texts import Piece, Texts
+
+Generate = Callable[[GenerationRequest, Call], Generation]
+"""Makes a generation of one text that a call asks for."""
 
 _DONE = b"data: [DONE]\n\n"
 _EVENT_HEADERS = [
@@ -38,7 +42,7 @@ _EVENT_HEADERS = [
 class Generating:
     """What generates, and within which bounds."""
 
-    generate: Callable[[GenerationRequest], Generation]
+    generate: Generate
     admission: Admission
     timeout_s: float
 
@@ -66,19 +70,24 @@ class _Answering(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self._generating
-        texts = Texts(self._orders, limits.generate)
+        call = call_of(scope)
+        call.model, call.response_id = self._model, self._id
         stream = _EventStream(send)
-        work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+        response: Response | None
         try:
             with limits.admission.admitted(sum(order.count for order in self._orders)):
-                response = await run_within(work, receive, limits.timeout_s)
+                call.is_generating = True
+                texts = Texts(self._orders, lambda request: limits.generate(request, call))
+                work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+                response = await run_within(work, receive, limits.timeout_s, texts.fail)
         except ClientGone:
             return
         except CodedError as exc:
             if stream.has_started:
+                call.error = exc
                 await stream.fail(exc)
                 return
-            response = failure(exc, self._guide_field)
+            response = Failure(exc, self._guide_field)
         if response is not None:
             await response(scope, receive, send)
 

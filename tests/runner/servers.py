@@ -227,7 +227,7 @@ class CogUnderTest:
         self.client = httpx.Client(base_url=self.url, timeout=2 * DEADLINE_S, limits=_KEEPS_ALL)
         if wait:
             try:
-                self.server.wait_ready(2 * DEADLINE_S)
+                self.server.wait_ready(_START_DEADLINE_S)
             except BaseException:
                 self.close()
                 raise
