@@ -21,7 +21,7 @@ _OURS = "COG_TRITON_ONE_ARENA"
 def set_for_worker(environment: MutableMapping[str, str]) -> None:
     """Call in Cog's server, before it starts its worker."""
     if _VARIABLE not in environment:
-        environment |= {_VARIABLE: "1", _OURS: "1"}
+        environment.update({_VARIABLE: "1", _OURS: "1"})
 
 
 def unset_for_children(environment: MutableMapping[str, str]) -> None:
