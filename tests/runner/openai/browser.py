@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.runner.servers import DEADLINE_S, wait_until
+from tests.runner.servers import DEADLINE_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _OPTIONS = (
@@ -31,6 +31,7 @@ _OPTIONS = (
 )
 _START_DEADLINE_S = 110.0
 """On a machine that is busy with other things."""
+_PATIENCE_S = 90.0
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _MIDDLE_OF = """(element => {
     element.scrollIntoView({block: "nearest"});
@@ -129,7 +130,12 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, condition: str) -> Any:
-        return wait_until(lambda: self.run(condition))
+        """Until it is true. Asked seldom: each question is work for the browser, which has enough."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while not (answer := self.run(condition)):
+            assert time.monotonic() < deadline_s, (condition, self.text("#status"), self.text("#error"))
+            time.sleep(0.05)
+        return answer
 
     def text(self, selector: str) -> str:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))

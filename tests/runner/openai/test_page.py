@@ -196,6 +196,20 @@ def test_nothing_is_asked_of_anybody_else_and_the_policy_forbids_it(page: Page, 
 
 
 @needs_chromium
+def test_the_end_of_a_long_text_is_in_sight_unless_somebody_scrolls_up(page: Page) -> None:
+    page.run("$('field-max_tokens').value = '2000'")
+    page.type("Water + Fire = Steam")
+    page.press("Enter")
+    at_end = "$('log').scrollHeight - $('log').scrollTop - $('log').clientHeight < 40"
+    page.wait(f"$('log').scrollTop > 100 && {at_end}")
+    page.run("$('log').scrollTop = 0")
+    page.wait("!follows")
+    before = page.text("#tokens")
+    page.wait(f"$('tokens').textContent !== '{before}'")
+    assert page.run("$('log').scrollTop") == 0
+
+
+@needs_chromium
 def test_html_in_texts_stays_text(page: Page) -> None:
     page.run("$('field-max_tokens').value = '200'")
     page.type(HTML)
