@@ -9,8 +9,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+<<<<<<< HEAD
 from runner.settings import VARIABLES, load_settings
+=======
+>>>>>>> integrate
 from runner.slot_metrics import GAUGES
+from runner.variables import VARIABLES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,
