@@ -1,8 +1,8 @@
 """Counts ``runner.metrics`` in memory that is a file, so that whoever answers ``/metrics`` can read it.
 
 Each process that generates has a file of its own, ``<api>-<pid>``, in the metrics folder; it holds a lock on
-it, by which readers know that it lives. To count is to add to a number in memory, a tenth of a microsecond:
-the library for this takes microseconds for each, and its variable would make a vLLM below us join in.
+it, by which readers know that it lives. To count is to add to a number in memory: ``bench.meter`` tells its
+cost. Not by prometheus_client's files: the variable for them would make a vLLM below us join in.
 NOTE: one thread of a process counts, its event loop's.
 """
 
@@ -104,7 +104,7 @@ class RequestMeter:
         self._meter.tokenize.observe(tokenize_s)
 
     def received(self, num_tokens: int, now_s: float) -> None:
-        """Tokens came together. NOTE: a busy runner does this for every token; it costs 0.15 us."""
+        """Tokens came together. NOTE: a busy runner does this for every token."""
         if self._last_s:
             self._counts[bisect_left(_TOKEN_BOUNDS_S, (now_s - self._last_s) / num_tokens)] += num_tokens
         else:

@@ -18,13 +18,15 @@ from engine.python import engine_python
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.hub_server import HubServer, Repository
+from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import CogUnderTest, wait_until
+from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 from tests.supply.watch import CommandLines, leaks, texts_of
 
 MODEL_ID = "acme/tiny"
 IN_YAML, IN_INPUT, IN_ENVIRONMENT = "planted-yaml/1", "hf_plantedInput0123456789", "planted-variable/3"
 PASSWORD, SIGNATURE, CLOUD_KEY = "planted-password", "planted-signature", "planted-cloud-key"
+API_KEY, WRONG_KEY = "planted-api-key", "planted-wrong-key"
 SECRETS = (IN_YAML, IN_INPUT, IN_ENVIRONMENT, PASSWORD, SIGNATURE, CLOUD_KEY)
 WHOLE_LOGIN = f"user:{PASSWORD}"
 
@@ -208,6 +210,52 @@ def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
     shown += [server.log(), *texts_of(folder), *processes.seen, *processes.environments]
     assert processes.environments
     assert leaks(SECRETS, shown) == []
+
+
+def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
+    model = make_paced_model(tmp_path / "model", 0)
+    files.offered["/engine.tar"] = model.tar.read_bytes()
+    folder = tmp_path / "runner"
+    folder.mkdir()
+    (port,) = free_ports(1)
+    url = f"http://{HOST}:{port}"
+    with OtlpReceiver() as receiver, CommandLines(environments_of="-m runner.openai") as processes:
+        server = CogUnderTest(
+            model,
+            folder,
+            COG_WEIGHTS=files.secret_url("/engine.tar"),
+            HF_TOKEN=IN_ENVIRONMENT,
+            AWS_SECRET_ACCESS_KEY=CLOUD_KEY,
+            LOG_FORMAT="json",
+            OPENAI_API_KEYS=API_KEY,
+            OPENAI_HOST=HOST,
+            OPENAI_PORT=str(port),
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
+            OTEL_BSP_SCHEDULE_DELAY="100",
+        )
+        try:
+            answers = [
+                httpx.post(
+                    f"{url}/v1/completions",
+                    json={"prompt": "hi", "max_tokens": 3, **more},
+                    headers={"Authorization": f"Bearer {key}", "X-Request-ID": f"asked-{number}"},
+                    timeout=30,
+                )
+                for number, (key, more) in enumerate(((API_KEY, {}), (WRONG_KEY, {}), (API_KEY, {"n": 0})))
+            ]
+            metrics = httpx.get(f"{url}/metrics", timeout=30)
+            wait_until(
+                lambda: len([span for span in receiver.spans if span.name.startswith("POST /v1")]) == 3
+            )
+        finally:
+            server.close()
+    assert [answer.status_code for answer in answers] == [200, 401, 400]
+    assert processes.environments
+    shown = [f"{answer.headers}{answer.text}" for answer in answers] + [metrics.text]
+    shown += [span.text for span in receiver.spans]
+    shown += [server.log(), *texts_of(folder), *processes.seen, *processes.environments]
+    assert any("asked-2" in text for text in shown)
+    assert leaks((*SECRETS, API_KEY, WRONG_KEY), shown) == []
 
 
 @pytest.mark.parametrize("path", ["/none.tar", "/broken.tar"])
