@@ -74,7 +74,7 @@ class Runner:
             time.sleep(0.2)
 
     def metric(self, name: str) -> float:
-        """A value of the runner's /metrics, by name and labels as they are written there; 0 if it has none."""
+        """A value of the runner's /metrics, by name and labels as written there; 0 if it has none."""
         for line in self.get(f"{self.openai_url}/metrics").splitlines():
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])

@@ -20,10 +20,11 @@ def test_all_streams_are_counted_by_client_and_server_alike(
 ) -> None:
     run_program(
         tmp_path, "aiperf", "profile", "--model", runner.model(), "--url", runner.openai_url,
-        "--endpoint-type", endpoint, "--streaming", "--tokenizer", str(TOKENIZER), "--isl", "16", "--osl", "8",
-        "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0",
-        "--concurrency", "2", "--request-count", "6", "--workers-max", "1", "--ui", "none", "--no-gpu-telemetry",
-        "--server-metrics", f"{runner.openai_url}/metrics", "--artifact-dir", str(tmp_path / "artifacts"),
+        "--endpoint-type", endpoint, "--streaming", "--tokenizer", str(TOKENIZER),
+        "--isl", "16", "--osl", "8", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0",
+        "--concurrency", "2", "--request-count", "6", "--workers-max", "1", "--ui", "none",
+        "--no-gpu-telemetry", "--server-metrics", f"{runner.openai_url}/metrics",
+        "--artifact-dir", str(tmp_path / "artifacts"),
     )  # fmt: skip
     (report,) = (tmp_path / "artifacts").rglob("profile_export_aiperf.json")
     figures = json.loads(report.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -74,8 +75,6 @@ async def ask_async(client: openai.AsyncOpenAI, model: str) -> tuple[str, str]:
 def test_the_async_client_gets_what_the_sync_one_gets(
     client: openai.OpenAI, model: str, runner: Runner, count: int
 ) -> None:
-    import asyncio
-
     async def ask_all() -> list[tuple[str, str]]:
         async with openai.AsyncOpenAI(base_url=f"{runner.openai_url}/v1", api_key="none") as asynchronous:
             return await asyncio.gather(*[ask_async(asynchronous, model) for _ in range(count)])

@@ -19,7 +19,7 @@ INPUT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 
 
 class CogTransport(httpx.HTTPTransport):
-    """Cog has no /v1 before its paths and no model or version in its answers; the Python client wants them."""
+    """Cog has no /v1 before its paths, no model and version in its answers; this client wants them."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.url = request.url.copy_with(raw_path=request.url.raw_path.removeprefix(b"/v1"))
