@@ -1,0 +1,123 @@
+"""A runner as people start it, once for all clients: ``cog-triton serve`` on the tiny model.
+
+These tests run in ``.venv-clients`` (``make test-clients``), the runner in ``.venv``: they share HTTP alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOKENIZER = ROOT / "builder" / "examples" / "tiny" / "model"
+HOST = "127.0.0.1"
+MOST_REQUESTS = 8
+_DEADLINE_S = 500.0
+"""For a machine that is busy with other things; seconds when it is not."""
+
+if importlib.util.find_spec("openai") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+class Runner:
+    """A runner on free ports; close it."""
+
+    def __init__(self, folder: Path) -> None:
+        names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
+        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.cog_url = self._url("PORT")
+        self.triton_address = f"{HOST}:{self._ports['TRITON_HTTP_PORT']}"
+        self.openai_url = self._url("OPENAI_PORT")
+        self._log = folder / "serve.log"
+        settings = {name: str(port) for name, port in self._ports.items()}
+        settings |= {"COG_TRITON_CACHE": str(folder / "cache"), "OPENAI_MAX_REQUESTS": str(MOST_REQUESTS)}
+        settings["TRITON_START_TIMEOUT"] = str(_DEADLINE_S)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [ROOT / ".venv" / "bin" / "python", "-m", "cli", "serve"],
+                cwd=ROOT,
+                env={**os.environ, **settings},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _url(self, port: str) -> str:
+        return f"http://{HOST}:{self._ports[port]}"
+
+    def _wait_ready(self) -> None:
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while "Ctrl-C stops it" not in (log := self._log.read_text()):
+            assert self._process.poll() is None, log
+            assert time.monotonic() < deadline_s, log
+            time.sleep(0.2)
+
+    def metric(self, name: str) -> float:
+        """A value of the runner's /metrics, by name and labels as written there; 0 if it has none."""
+        for line in self.get(f"{self.openai_url}/metrics").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def model(self) -> str:
+        name: str = json.loads(self.get(f"{self.openai_url}/v1/models"))["data"][0]["id"]
+        return name
+
+    @staticmethod
+    def get(url: str) -> str:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def kill_triton(self) -> None:
+        """As the kernel does it when memory is out."""
+        port = f"--http-port={self._ports['TRITON_HTTP_PORT']}"
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if port in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return
+        raise AssertionError("no Triton runs")
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(timeout=90)
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    runner = Runner(tmp_path_factory.mktemp("runner"))
+    yield runner
+    runner.close()

@@ -1,0 +1,210 @@
+"""OpenAI's own Python package against the runner's API."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import httpx2
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
+
+from tests.clients.conftest import MOST_REQUESTS, Runner
+
+ASKED = [{"role": "user", "content": "What is machine learning?"}]
+PROMPT = "Once upon a time"
+LONG = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
+"""Most of what the model has room for: seconds."""
+
+
+class City(BaseModel):
+    name: str
+    is_large: bool
+
+
+@pytest.fixture(scope="module")
+def client(runner: Runner) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{runner.openai_url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+def text_of(chunks: Iterable[ChatCompletionChunk]) -> str:
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_model_is_found_by_the_name_it_is_listed_with(client: openai.OpenAI, model: str) -> None:
+    assert client.models.retrieve(model).id == model
+
+
+def test_a_stream_has_the_same_text_and_usage_as_a_whole_answer(client: openai.OpenAI, model: str) -> None:
+    asked = {"model": model, "messages": ASKED, "max_tokens": 12, "temperature": 0}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(
+        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    assert whole.choices[0].message.content
+    assert text_of(chunks) == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert reasons == [whole.choices[0].finish_reason]
+
+
+async def ask_async(client: openai.AsyncOpenAI, model: str) -> tuple[str, str]:
+    asked = {"model": model, "messages": ASKED, "max_tokens": 12, "temperature": 0}
+    whole = await client.chat.completions.create(**asked)
+    chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stream=True)]
+    return whole.choices[0].message.content or "", text_of(chunks)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_async_client_gets_what_the_sync_one_gets(
+    client: openai.OpenAI, model: str, runner: Runner, count: int
+) -> None:
+    async def ask_all() -> list[tuple[str, str]]:
+        async with openai.AsyncOpenAI(base_url=f"{runner.openai_url}/v1", api_key="none") as asynchronous:
+            return await asyncio.gather(*[ask_async(asynchronous, model) for _ in range(count)])
+
+    expected = client.chat.completions.create(model=model, messages=ASKED, max_tokens=12, temperature=0)
+    text = expected.choices[0].message.content
+    assert asyncio.run(ask_all()) == [(text, text)] * count
+
+
+def test_completions_take_lists_and_give_n_texts_with_log_probabilities(
+    client: openai.OpenAI, model: str
+) -> None:
+    answer = client.completions.create(
+        model=model, prompt=[PROMPT, "Water"], n=2, seed=5, max_tokens=4, logprobs=2,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    for choice in answer.choices:
+        assert choice.finish_reason == "length"
+        assert choice.logprobs is not None
+        assert len(choice.logprobs.token_logprobs or []) == 4
+        assert all(value <= 0 for value in choice.logprobs.token_logprobs or [])
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 16
+
+
+def test_the_likeliest_of_the_log_probabilities_is_what_a_greedy_chat_says(
+    client: openai.OpenAI, model: str
+) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=ASKED, max_tokens=6, temperature=0, logprobs=True, top_logprobs=3
+    )
+    log_probs = answer.choices[0].logprobs
+    assert log_probs is not None
+    assert log_probs.content
+    for token in log_probs.content:
+        assert len(token.top_logprobs) == 3
+        assert token.logprob == max(top.logprob for top in token.top_logprobs)
+
+
+def test_a_pydantic_model_is_parsed_from_what_the_schema_made(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.parse(
+        model=model, messages=ASKED, response_format=City, max_tokens=300, temperature=0
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert isinstance(answer.choices[0].message.parsed, City)
+
+
+def test_a_pydantic_model_is_parsed_from_a_stream(client: openai.OpenAI, model: str) -> None:
+    with client.chat.completions.stream(
+        model=model, messages=ASKED, response_format=City, max_tokens=300, temperature=0
+    ) as stream:
+        kinds = {event.type for event in stream}
+        answer = stream.get_final_completion()
+    assert {"chunk", "content.delta", "content.done"} <= kinds
+    assert isinstance(answer.choices[0].message.parsed, City)
+
+
+def test_a_refusal_is_the_exception_for_it_with_code_and_field(client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=model, messages=ASKED, temperature=9)
+    assert (refused.value.code, refused.value.param) == ("E1600", "temperature")
+    with pytest.raises(openai.BadRequestError) as unknown:
+        client.chat.completions.create(model=model, messages=ASKED, modalities=["audio"])
+    assert (unknown.value.code, unknown.value.param) == ("E1601", "modalities")
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="no-such-model", messages=ASKED)
+    assert (missing.value.code, missing.value.param) == ("E1603", "model")
+    with pytest.raises(openai.NotFoundError) as other:
+        client.responses.create(model=model, input="Hello")
+    assert other.value.code == "E1605"
+
+
+def test_closing_a_stream_frees_the_engine(client: openai.OpenAI, model: str, runner: Runner) -> None:
+    cancelled = 'cog_triton_slot_ended_requests_total{reason="cancelled"}'
+    before = runner.metric(cancelled)
+    stream = client.chat.completions.create(model=model, messages=ASKED, stream=True, **LONG)
+    next(iter(stream))
+    stream.close()
+    wait_until(lambda: runner.metric(cancelled) == before + 1)
+
+
+def test_a_client_side_timeout_frees_the_engine(client: openai.OpenAI, model: str, runner: Runner) -> None:
+    wait_until(lambda: runner.metric("cog_triton_slot_running_requests") == 0)
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.5).chat.completions.create(model=model, messages=ASKED, n=4, **LONG)
+    wait_until(lambda: runner.metric("cog_triton_slot_running_requests") == 0)
+
+
+class Statuses:
+    """A client that notes the status of every answer, those too that it tries again after."""
+
+    def __init__(self, runner: Runner, max_retries: int) -> None:
+        self.seen: list[int] = []
+        self.client = openai.OpenAI(
+            base_url=f"{runner.openai_url}/v1",
+            api_key="none",
+            max_retries=max_retries,
+            http_client=httpx2.Client(event_hooks={"response": [self._note]}),
+        )
+
+    def _note(self, response: httpx2.Response) -> None:
+        self.seen.append(response.status_code)
+
+
+def test_a_full_server_is_429_and_the_clients_own_retry_gets_through(
+    client: openai.OpenAI, model: str, runner: Runner
+) -> None:
+    stream = client.chat.completions.create(model=model, messages=ASKED, stream=True, n=MOST_REQUESTS, **LONG)
+    next(iter(stream))
+    with pytest.raises(openai.RateLimitError) as full:
+        client.completions.create(model=model, prompt=PROMPT)
+    assert full.value.code == "E1607"
+    assert full.value.response.headers["retry-after"] == "1"
+
+    patient = Statuses(runner, max_retries=60)
+    release = threading.Thread(target=lambda: (wait_until(lambda: 429 in patient.seen), stream.close()))
+    release.start()
+    answer = patient.client.completions.create(model=model, prompt=PROMPT, max_tokens=2)
+    release.join()
+    assert answer.choices[0].text
+    assert patient.seen[0] == 429
+    assert patient.seen[-1] == 200
+
+
+def test_a_dead_triton_is_503_and_the_clients_own_retry_gets_through(model: str, runner: Runner) -> None:
+    runner.kill_triton()
+    patient = Statuses(runner, max_retries=200)
+    wait_until(lambda: runner.metric("cog_triton_triton_up") == 0)
+    answer = patient.client.completions.create(model=model, prompt=PROMPT, max_tokens=2)
+    assert answer.choices[0].text
+    assert patient.seen[0] == 503
+    assert patient.seen[-1] == 200

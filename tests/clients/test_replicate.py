@@ -1,0 +1,79 @@
+"""Replicate's clients, in Python and JavaScript, against the runner's Cog server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+import replicate
+from replicate.exceptions import ReplicateError
+
+from tests.clients.conftest import Runner
+
+JAVASCRIPT = Path(__file__).parent / "javascript"
+INPUT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+
+
+class CogTransport(httpx.HTTPTransport):
+    """Cog has no /v1 before its paths, no model and version in its answers; this client wants them."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.url = request.url.copy_with(raw_path=request.url.raw_path.removeprefix(b"/v1"))
+        answer = super().handle_request(request)
+        if answer.status_code != 200:
+            return answer
+        prediction = {"model": "local", "version": "local", **json.loads(answer.read())}
+        return httpx.Response(200, json=prediction)
+
+
+def python_client(runner: Runner) -> replicate.Client:
+    return replicate.Client(api_token="none", base_url=runner.cog_url, transport=CogTransport())
+
+
+def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.CompletedProcess[str]:
+    if shutil.which("node") is None:
+        pytest.skip("no Node.js (Debian, Ubuntu: apt-get install nodejs npm)")
+    if not (JAVASCRIPT / "node_modules").is_dir():
+        pytest.skip("no tests/clients/javascript/node_modules: `make test-clients` makes it where npm is")
+    return subprocess.run(
+        ["node", "predict.mjs", runner.cog_url, json.dumps(inputs)],
+        cwd=JAVASCRIPT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def expected(runner: Runner) -> str:
+    body = json.dumps({"input": INPUT}).encode()
+    answer = httpx.post(f"{runner.cog_url}/predictions", content=body, timeout=300).json()
+    return "".join(answer["output"])
+
+
+def test_the_python_client_makes_a_prediction(runner: Runner) -> None:
+    prediction = python_client(runner).predictions.create(version="local", input=INPUT)
+    assert prediction.status == "succeeded"
+    assert "".join(prediction.output) == expected(runner)
+
+
+def test_the_python_client_raises_what_the_server_refuses(runner: Runner) -> None:
+    with pytest.raises(ReplicateError) as refused:
+        python_client(runner).predictions.create(version="local", input={**INPUT, "max_tokens": -1})
+    assert refused.value.status == 422
+
+
+def test_the_javascript_client_makes_a_prediction(runner: Runner) -> None:
+    done = run_javascript(runner, INPUT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"status": "succeeded", "text": expected(runner)}
+
+
+def test_the_javascript_client_throws_what_the_server_refuses(runner: Runner) -> None:
+    done = run_javascript(runner, {**INPUT, "max_tokens": -1})
+    assert done.returncode == 1
+    assert "422" in done.stderr
+    assert "max_tokens" in done.stderr
