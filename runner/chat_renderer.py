@@ -21,7 +21,7 @@ _ENDED = f"it took more than {RENDER_S:g} s or more than {MEMORY_BYTES >> 20} Mi
 
 
 class ChatRenderer:
-    """Renders the templates ``sources``, by name, one text at a time; from any thread. ``place`` is for errors.
+    """Renders the templates ``sources``, by name, one at a time; from any thread. ``place`` is for errors.
 
     The process ends when its socket closes: with this object, or with us, however we end.
     """
