@@ -5,8 +5,8 @@ neither its time nor its memory; here the kernel does: RLIMIT_AS, and SIGPROF th
 write files either.
 
 Each way a message is a 4-byte length and JSON. In: ``{"sources": {name: text}}`` once, then
-``{"name", "variables"}`` again and again.
-Out, for each: ``{"text"}``, ``{"broken"}`` or ``{"refused"}``, the latter two with a reason.
+``{"name", "variables"}`` again and again. Out, for each: ``{"text"}``, or a reason as ``{"broken"}`` or
+``{"refused"}``.
 """
 
 from __future__ import annotations

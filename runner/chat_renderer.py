@@ -13,7 +13,7 @@ from typing import Any
 from engine.child_environment import without_secret_variables
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from runner.chat_process import MEMORY_BYTES, RENDER_S, receive, send
-from runner.model_repository import SOURCE_ROOT
+from runner.engines.command import SOURCE_ROOT
 
 _SILENCE_S = 20 * RENDER_S
 """Longer than the process lives at its work, also on a busy machine."""

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextvars import Context
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
 _TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
-_TRITON = "triton: "
+_TRITON, _OPENAI = "triton: ", "openai: "
+"""What lines of the runner's children begin with."""
 _TRITON_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] (.*)", re.DOTALL)
 _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
 _CODE = re.compile(r"\b(E[12]\d{3}) \w+: ")
@@ -45,10 +47,13 @@ class JsonFormatter(logging.Formatter):
         return document(record.levelname.lower(), record.name, record.getMessage(), **fields)
 
 
-def set_up_logging() -> None:
-    """For a process whose standard error is the log: the slot's, the engine worker's."""
+def set_up_logging(log_format: str | None = None) -> None:
+    """For a process whose standard error is the log: the slot's, the engine worker's, the OpenAI server's.
+
+    ``log_format``: else what the environment says.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    is_json = os.environ.get(VARIABLE) == JSON
+    is_json = (log_format or os.environ.get(VARIABLE)) == JSON
     handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_TEXT_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
@@ -63,16 +68,17 @@ def log_json(line: str) -> None:
 
 
 def as_json(line: str) -> str:
-    """A line of ours or, after ``triton:``, of Triton or a process below it, which may be JSON already."""
-    if not line.startswith(_TRITON):
+    """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
+    child = next((each for each in (_TRITON, _OPENAI) if line.startswith(each)), None)
+    if child is None:
         level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"
         return document(level, "cog_triton.runner", line.removeprefix("warning: "))
-    text = line.removeprefix(_TRITON)
+    text = line.removeprefix(child)
     if text.startswith('{"timestamp": '):
         return text
     if (match := _TRITON_LINE.fullmatch(text)) is not None:
         return document(_TRITON_LEVELS[match[1]], "triton", match[3].strip('"'), source=match[2])
-    return document("info", "triton", text)
+    return document("info", child.removesuffix(": "), text)
 
 
 class RequestLog:
@@ -104,6 +110,20 @@ class RequestLog:
         if self._error is not None:
             # NOTE: not its sentence, which may quote what the client sent.
             fields["code"] = getattr(self._error, "code", type(self._error).__name__)
-        level = "error" if outcome == "failed" else "info"
-        # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
-        Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))
+        _log_end(outcome, fields)
+
+
+def log_refusal(
+    api: str, outcome: str, request_id: str, code: str, duration_s: float, trace_id: str = ""
+) -> None:
+    """The line of a request that had no generation: it was refused, or its client left too early."""
+    fields: dict[str, object] = {"request_id": request_id, "api": api, "outcome": outcome}
+    fields |= {"duration_s": round(duration_s, 6)}
+    fields |= {name: value for name, value in (("code", code), ("trace_id", trace_id)) if value}
+    _log_end(outcome, fields)
+
+
+def _log_end(outcome: str, fields: Mapping[str, object]) -> None:
+    level = "error" if outcome == "failed" else "info"
+    # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
+    Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))

@@ -15,16 +15,23 @@ import socket
 import sys
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
+from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
+from errors.triton_system import ServerStopping
+from runner.backoff import LONGEST_S, Backoff
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.client_sockets import set_options
-from runner.model_repository import SOURCE_ROOT
+from runner.engines.command import SOURCE_ROOT
+from runner.logs import JSON, log_refusal
+from runner.meter import Meter
+from runner.openai.heads import is_generation
 from runner.openai.start import Start
 from runner.runtime_dir import metrics_dir
 from runner.settings import Settings
@@ -34,8 +41,6 @@ from runner.turn_away import turn_away
 _BACKLOG = 2048
 _READY_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 5.0
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _TOLD_LINES = 15
 
 
@@ -83,8 +88,17 @@ class OpenAIServer:
             return
         await self._end_supervision()
         signal_group(process, signal.SIGTERM)
-        self._turning_away = asyncio.create_task(turn_away(self._socket.dup()), name="openai-turn-away")
+        meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
+        away = turn_away(self._socket.dup(), partial(self._tell_turned_away, meter))
+        self._turning_away = asyncio.create_task(away, name="openai-turn-away")
         await end_of(process)
+
+    def _tell_turned_away(self, meter: Meter, head: bytes, request_id: str) -> None:
+        if not is_generation(head):
+            return
+        meter.refused(ServerStopping.code)
+        if self._settings.log_format == JSON:
+            log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 
     async def stop(self) -> None:
         """End the child: SIGTERM, a grace period, SIGKILL; and listen no longer."""
@@ -105,7 +119,11 @@ class OpenAIServer:
         self._process = process = await asyncio.create_subprocess_exec(
             *with_parent(os.getpid()),
             *(sys.executable, "-m", "runner.openai"),
-            env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            env={
+                **without_secret_variables(os.environ),
+                "PYTHONPATH": str(SOURCE_ROOT),
+                "PYTHONSAFEPATH": "1",
+            },
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -158,16 +176,16 @@ class OpenAIServer:
 
     async def _supervise(self) -> None:
         """Wait for the child's end, tell, and start it again, as long as we are wanted."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while True:
             assert self._process is not None
             started_s = time.monotonic()
             code = await end_of(self._process)
             self._log(f"the OpenAI-compatible API ended ({exit_reason(code)}); it is started again")
-            lasted = time.monotonic() - started_s > _LONGEST_BACKOFF_S
-            backoff_s = _FIRST_BACKOFF_S if lasted else min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            if time.monotonic() - started_s > LONGEST_S:
+                backoff = Backoff()
             await self._drain_log()
-            await asyncio.sleep(backoff_s)
+            await asyncio.sleep(backoff.next_s())
             self.restarts += 1
             await self._launch()
 

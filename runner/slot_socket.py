@@ -23,7 +23,7 @@ import numpy.typing as npt
 from runner.engines.wire import FrameReader, FrameTooLong, frame
 from runner.slot_call import Call, Outputs
 from runner.slot_messages import Answers, Ask, Leave
-from runner.slot_request import Tensors
+from runner.slot_tensors import Tensors
 
 log = logging.getLogger("cog_triton.slot")
 

@@ -16,10 +16,12 @@ from errors.base import CodedError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from runner.generation import Generation, GenerationRequest
+    from runner.generation import Generation
+    from runner.generation_request import GenerationRequest
     from runner.settings import Settings
 
 SERVICE_NAME = "cog-triton"
+PROVIDER = "cog_triton"
 _OPERATION = "text_completion"
 _NS = 1_000_000_000
 
@@ -70,25 +72,38 @@ class Tracing:
     """Makes the traces of one process."""
 
     def __init__(self, tracer: Tracer, model: str) -> None:
-        self._tracer = tracer
+        self.tracer = tracer
         self._model = model
 
-    def begin(self, request: GenerationRequest) -> RequestTrace:
-        """A generation begins, in the current context."""
-        return RequestTrace(self._tracer, self._model, request)
+    def begin(
+        self, request: GenerationRequest, *, response_id: str, operation: str = _OPERATION, model: str = ""
+    ) -> RequestTrace:
+        """A generation begins, in the current context. ``model``: as the client was told, if it was."""
+        return RequestTrace(self.tracer, operation, model or self._model, request, response_id)
+
+    def flush(self) -> None:
+        """Send what is not sent yet; takes as long as the collector does."""
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+
+        provider = trace.get_tracer_provider()
+        assert isinstance(provider, TracerProvider)
+        provider.force_flush()
 
 
 class RequestTrace:
     """The span of one generation, and those of its phases."""
 
-    def __init__(self, tracer: Tracer, model: str, request: GenerationRequest) -> None:
+    def __init__(
+        self, tracer: Tracer, operation: str, model: str, request: GenerationRequest, response_id: str
+    ) -> None:
         sampling = request.sampling
         self._tracer = tracer
         self._span = tracer.start_span(
-            f"{_OPERATION} {model}",
+            f"{operation} {model}",
             attributes={
-                "gen_ai.operation.name": _OPERATION,
-                "gen_ai.provider.name": "cog_triton",
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": PROVIDER,
                 "gen_ai.request.model": model,
                 "gen_ai.request.max_tokens": request.max_tokens,
                 "gen_ai.request.temperature": sampling.temperature,
@@ -98,6 +113,7 @@ class RequestTrace:
                 "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
                 # As text: OpenTelemetry's integers have a sign.
                 "gen_ai.request.seed": str(sampling.seed),
+                "gen_ai.response.id": response_id,
             },
         )
 
@@ -130,8 +146,6 @@ class RequestTrace:
         if span.is_recording():
             span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
             span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
-            if generation.request_id:
-                span.set_attribute("gen_ai.response.id", generation.request_id)
             if generation.finish_reason is not None:
                 span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
             elif "error.type" not in (getattr(span, "attributes", None) or {}):

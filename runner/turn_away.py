@@ -5,29 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from errors.triton_system import ServerStopping
+from runner.openai.heads import REQUEST_ID_HEADER, request_id_in
+
+Tell = Callable[[bytes, str], None]
+"""Takes the head of a request, and its id."""
 
 _PATIENCE_S = 1.0
 _RETRY_AFTER_S = 1
 
 
-async def turn_away(listener: socket.socket) -> None:
-    """Answer whoever comes with 503, that he may go elsewhere at once."""
+async def turn_away(listener: socket.socket, tell: Tell = lambda head, request_id: None) -> None:
+    """Answer whoever comes with 503, that he may go elsewhere at once. ``tell`` hears of each."""
     listener.setblocking(False)
-    server = await asyncio.start_server(_answer_503, sock=listener)
+    server = await asyncio.start_server(partial(_answer_503, tell), sock=listener)
     await server.serve_forever()
 
 
-async def _answer_503(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer_503(tell: Tell, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     body = json.dumps(_document()).encode()
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\nRetry-After: {_RETRY_AFTER_S}\r\n\r\n"
-    )
     with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+        asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+        request_id = request_id_in(asked)
+        tell(asked, request_id)
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\nRetry-After: {_RETRY_AFTER_S}\r\n"
+            f"{REQUEST_ID_HEADER}: {request_id}\r\n\r\n"
+        )
         writer.write(head.encode() + body)
         await writer.drain()
         writer.write_eof()

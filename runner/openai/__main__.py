@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import socket
 import sys
-from contextlib import AsyncExitStack
 
 import uvicorn
 
 from engine.directory import load
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
+from runner.logs import JSON, RequestLog, set_up_logging
 from runner.meter import Meter, RequestMeter
 from runner.model_facts import load_model_facts
 from runner.openai.application import API, make_application
+from runner.openai.calls import Call, WatchCalls
+from runner.openai.heads import GENERATION_PATHS
 from runner.openai.orders import Served
 from runner.openai.start import Start
-from runner.request_guard import RequestGuard
-from runner.slot_client import SlotClient
-from runner.triton_client import TritonClient
+from runner.request_guard import RequestGuard, open_guard
+from runner.tracing import RequestTrace, Tracing, open_tracing
 from runner.triton_ports import local_url
 
 _KEEP_ALIVE_S = 75
@@ -29,12 +32,18 @@ _KEEP_ALIVE_S = 75
 _LAST_WORDS_S = 3
 """Beyond the grace period, for what was ended to be told."""
 
+_FLUSH_S = 1.0
+"""For the last spans, whatever the collector does."""
+
 
 class Server(uvicorn.Server):
     """Stops as all of the runner does: what runs may end within the grace period, then it gets E2110."""
 
-    def __init__(self, config: uvicorn.Config, requests: RequestGuard, grace_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, requests: RequestGuard, grace_s: float, tracing: Tracing | None
+    ) -> None:
         super().__init__(config)
+        self._tracing = tracing
         self._requests = requests
         self._grace_s = grace_s
 
@@ -44,6 +53,10 @@ class Server(uvicorn.Server):
         timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
         await super().shutdown(sockets)
         timer.cancel()
+        if self._tracing is not None:
+            # NOTE: here, for uvicorn ends the process by the signal that it got, and no exit handler runs.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
 
 
 async def serve(start: Start) -> None:
@@ -55,22 +68,33 @@ async def serve(start: Start) -> None:
     names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
     served = Served(model, settings, engine.manifest.engine_kind, names)
     meter = Meter("openai", start.metrics_dir)
+    is_log_json = settings.log_format == JSON
+    set_up_logging(settings.log_format)
+    tracing = open_tracing(settings, names[0])
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
-    async with AsyncExitStack() as exits:
-        client = await exits.enter_async_context(TritonClient(triton_url, settings.triton_timeout_s))
-        way: TritonClient | SlotClient = client
-        if start.slot_socket is not None:
-            way = await exits.enter_async_context(SlotClient(start.slot_socket, settings.triton_timeout_s))
-        requests = RequestGuard(way, client)
+    async with open_guard(triton_url, start.slot_socket, settings.triton_timeout_s) as requests:
 
-        def generate(request: GenerationRequest) -> Generation:
-            request_meter = RequestMeter(meter)
-            return Generation(request, model, requests, is_slot_ours=start.is_slot_ours, meter=request_meter)
+        def generate(request: GenerationRequest, call: Call) -> Generation:
+            trace = _begin_trace(tracing, request, call)
+            return Generation(
+                request,
+                model,
+                requests,
+                is_slot_ours=start.is_slot_ours,
+                asks_slot=trace is not None and trace.is_recording,
+                trace=trace,
+                log=RequestLog("openai") if is_log_json else None,
+                # As in ``runner.service``: only where somebody reads it.
+                request_id=call.request_id if is_log_json or trace is not None else "",
+                meter=RequestMeter(meter),
+            )
 
+        application = make_application(API(served, requests.client, generate, start.metrics_dir), served)
         config = uvicorn.Config(
-            make_application(API(served, client, generate, start.metrics_dir), served),
+            WatchCalls(application, meter, is_log_json=is_log_json, tracing=tracing),
             http="httptools",
             lifespan="off",
+            log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -80,8 +104,15 @@ async def serve(start: Start) -> None:
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
         gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
-        server = Server(config, requests, settings.stop_grace_s)
+        server = Server(config, requests, settings.stop_grace_s, tracing)
         await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
+
+
+def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call) -> RequestTrace | None:
+    if tracing is None:
+        return None
+    operation = GENERATION_PATHS[call.path]
+    return tracing.begin(request, operation=operation, response_id=call.response_id, model=call.model)
 
 
 def main() -> int:

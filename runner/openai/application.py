@@ -20,16 +20,17 @@ from starlette.routing import Route
 from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.openai_api import InternalError, UnknownEndpoint
-from runner.generation import Generation, GenerationRequest
 from runner.metrics_text import CONTENT_TYPE, exposition
 from runner.openai.answers import Model, Models, State, Text, Tokens
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.openai.document import make_document
-from runner.openai.failures import failure
-from runner.openai.generating import Generating
+from runner.openai.failures import Failure
+from runner.openai.generating import Generate, Generating
+from runner.openai.heads import REQUEST_ID_HEADER
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
+from runner.openai.page import load_page
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
 from runner.openai.token_texts import TokenTexts
@@ -45,7 +46,7 @@ class API:
         self,
         served: Served,
         client: TritonClient,
-        generate: Callable[[GenerationRequest], Generation],
+        generate: Generate,
         metrics_dir: Path,
     ) -> None:
         settings = served.settings
@@ -54,7 +55,8 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
-        self._document = msgspec.json.encode(make_document())
+        self._document = msgspec.json.encode(make_document(served))
+        self._page = load_page()
         self._tokens = TokenTexts(served.model.tokenizer)
         self._generating = Generating(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
@@ -72,6 +74,7 @@ class API:
             _route("GET", "/ready", self.ready),
             _route("GET", "/metrics", self.metrics),
             _route("GET", "/openapi.json", self.document),
+            _route("GET", "/", self.page),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -132,6 +135,10 @@ class API:
     async def document(self, request: Request) -> Response:
         return Response(self._document, media_type="application/json")
 
+    async def page(self, request: Request) -> Response:
+        """To try all this in a browser."""
+        return self._page.response()
+
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)
 
@@ -146,6 +153,7 @@ def make_application(api: API, served: Served) -> Starlette:
             allow_origins=settings.openai_cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER],
         )
         middleware.insert(0, cors)
     return Starlette(
@@ -169,12 +177,12 @@ def _json(document: msgspec.Struct, status: int = 200) -> Response:
 
 
 async def _on_coded_error(request: Request, error: Any) -> Response:
-    return failure(error)
+    return Failure(error)
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:
     """404 and 405: Starlette raises no other."""
-    response = failure(UnknownEndpoint(method=request.method, path=request.url.path))
+    response = Failure(UnknownEndpoint(method=request.method, path=request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -187,4 +195,4 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
     """Starlette raises it again after this, so that the log has it."""
-    return failure(InternalError())
+    return Failure(InternalError())

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
 from errors.openai_api import (
@@ -27,6 +28,7 @@ from errors.triton_system import (
     TritonUnavailable,
 )
 from runner.openai.answers import Error, ErrorAnswer
+from runner.openai.calls import call_of
 
 _STATUSES: dict[type[CodedError], int] = {
     InvalidAPIKey: 401,
@@ -79,7 +81,7 @@ def status_of(error: CodedError) -> int:
 
 
 def error_body(error: CodedError, guide_field: str | None = None) -> bytes:
-    """``{"error": {message, type, param, code}}``; ``code`` is ours. ``guide_field``: see ``failure``."""
+    """``{"error": {message, type, param, code}}``; ``code`` is ours. ``guide_field``: see ``Failure``."""
     kind = _TYPES.get(status_of(error), "server_error")
     sentence = error.sentence
     if len(sentence) > _LONGEST_MESSAGE:
@@ -98,10 +100,18 @@ def _field(error: CodedError, guide_field: str | None) -> str | None:
     return _FIELDS.get(named[1], named[1]) if named else None
 
 
-def failure(error: CodedError, guide_field: str | None = None) -> Response:
-    """``guide_field``: the field, if there is one, that says what the answer must follow."""
-    status = status_of(error)
-    headers = {"Retry-After": str(_RETRY_AFTER_S[status])} if status in _RETRY_AFTER_S else {}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return Response(error_body(error, guide_field), status, headers, media_type="application/json")
+class Failure(Response):
+    """An error as an answer."""
+
+    def __init__(self, error: CodedError, guide_field: str | None = None) -> None:
+        """``guide_field``: the field, if there is one, that says what the answer must follow."""
+        status = status_of(error)
+        headers = {"Retry-After": str(_RETRY_AFTER_S[status])} if status in _RETRY_AFTER_S else {}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(error_body(error, guide_field), status, headers, media_type="application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call_of(scope).error = self._error
+        await super().__call__(scope, receive, send)

@@ -14,15 +14,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
-from runner.openai.bodies import GenerationBody
-from runner.openai.failures import error_body, failure
+from runner.openai.bodies import GenerationBody, StreamOptions
+from runner.openai.calls import Call, call_of
+from runner.openai.failures import Failure, error_body
 from runner.openai.guides import body_field
 from runner.openai.limits import Admission, ClientGone, run_within
 from runner.openai.orders import Order
 from runner.openai.shapes import Shape
 from runner.openai.texts import Piece, Texts
+
+Generate = Callable[[GenerationRequest, Call], Generation]
+"""Makes a generation of one text that a call asks for."""
 
 _DONE = b"data: [DONE]\n\n"
 _EVENT_HEADERS = [
@@ -37,7 +42,7 @@ _EVENT_HEADERS = [
 class Generating:
     """What generates, and within which bounds."""
 
-    generate: Callable[[GenerationRequest], Generation]
+    generate: Generate
     admission: Admission
     timeout_s: float
 
@@ -53,7 +58,9 @@ class _Answering(Response):
     ) -> None:
         self._generating = generating
         self._is_stream = bool(body.stream)
-        self._wants_usage = body.stream_options is not None and body.stream_options.include_usage
+        options = body.stream_options or StreamOptions()
+        self._wants_usage = options.include_usage
+        self._wants_usage_always = options.continuous_usage_stats
         self._orders = orders
         self._shape = shape
         self._guide_field = body_field(body)
@@ -63,19 +70,24 @@ class _Answering(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limits = self._generating
-        texts = Texts(self._orders, limits.generate)
+        call = call_of(scope)
+        call.model, call.response_id = self._model, self._id
         stream = _EventStream(send)
-        work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+        response: Response | None
         try:
             with limits.admission.admitted(sum(order.count for order in self._orders)):
-                response = await run_within(work, receive, limits.timeout_s)
+                call.is_generating = True
+                texts = Texts(self._orders, lambda request: limits.generate(request, call))
+                work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+                response = await run_within(work, receive, limits.timeout_s, texts.fail)
         except ClientGone:
             return
         except CodedError as exc:
             if stream.has_started:
+                call.error = exc
                 await stream.fail(exc)
                 return
-            response = failure(exc, self._guide_field)
+            response = Failure(exc, self._guide_field)
         if response is not None:
             await response(scope, receive, send)
 
@@ -101,8 +113,9 @@ class _Answering(Response):
                         opened.add(piece.index)
                         events += filter(None, [self._shape.opening(piece.index)])
                     events.append(self._shape.event(piece))
+                usage = texts.usage() if self._wants_usage_always else no_usage
                 await stream.send(
-                    [self._answer(self._shape.event_object, [event], no_usage) for event in events]
+                    [self._answer(self._shape.event_object, [event], usage) for event in events]
                 )
         if self._wants_usage:
             await stream.send([self._answer(self._shape.event_object, [], texts.usage())])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from errors.base import CodedError
 from errors.openai_api import RequestTimedOut, TooManyRequests
 
 T = TypeVar("T")
@@ -37,10 +38,13 @@ class Admission:
             self.running -= count
 
 
-async def run_within(work: Coroutine[Any, Any, T], receive: Receive, timeout_s: float) -> T:
+async def run_within(
+    work: Coroutine[Any, Any, T], receive: Receive, timeout_s: float, fail: Callable[[CodedError], None]
+) -> T:
     """The result of ``work``, which is ended, and has freed what it held, when this returns or raises.
 
-    Raises E2601 after ``timeout_s``, and ClientGone. The request's body must have been read.
+    Raises E2601 after ``timeout_s``, of which ``fail`` is told before ``work`` is ended, and ClientGone. The
+    request's body must have been read.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_await_gone(receive))
@@ -50,7 +54,9 @@ async def run_within(work: Coroutine[Any, Any, T], receive: Receive, timeout_s: 
             return task.result()
         if gone.done():
             raise ClientGone
-        raise RequestTimedOut(timeout_s=timeout_s)
+        error = RequestTimedOut(timeout_s=timeout_s)
+        fail(error)
+        raise error
     finally:
         task.cancel()
         gone.cancel()

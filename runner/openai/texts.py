@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from errors.base import CodedError
 from runner.engines.messages import TokenLogProb
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.openai.answers import Usage
 from runner.openai.orders import Order
 
@@ -39,6 +42,12 @@ class Texts:
         prompt_tokens = sum(generations[0].input_token_count for generations in self._generations)
         output_tokens = sum(each.output_token_count for group in self._generations for each in group)
         return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
+
+    def fail(self, error: CodedError) -> None:
+        """What is not done has failed; whoever iterates ends it."""
+        for generation in itertools.chain.from_iterable(self._generations):
+            if generation.finish_reason is None:
+                generation.fail(error)
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All pieces that have arrived, each time. Raises a CodedError."""

@@ -9,8 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.settings import VARIABLES
+from runner.settings import load_settings
 from runner.slot_metrics import GAUGES
+from runner.variables import VARIABLES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,
@@ -24,6 +25,8 @@ from tests.deploy.conftest import (
 
 VERSIONS = ("1.29", "1.32", "1.37")
 """Of Kubernetes: the oldest, one between and the newest that the manifests are held against."""
+OWN_END_S = 5.0
+"""What the runner's own end takes at most, once its requests have ended: docs/reliability.md."""
 OWN = ("apps/v1", "v1", "policy/v1", "autoscaling/v2")
 """API groups of Kubernetes itself; others are told by their custom resource definitions."""
 
@@ -149,7 +152,32 @@ def test_endings_have_time(tmp_path: Path) -> None:
     _, pause_s = container["lifecycle"]["preStop"]["exec"]["command"]
     probe = container["readinessProbe"]
     assert float(pause_s) >= probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
-    assert pod["terminationGracePeriodSeconds"] > float(pause_s)
+    grace_s = float(of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]["STOP_GRACE_PERIOD"])
+    assert pod["terminationGracePeriodSeconds"] >= float(pause_s) + grace_s + OWN_END_S
+
+
+def test_kserves_endings_have_time() -> None:
+    documents = built(KUBERNETES / "kserve")
+    (container,) = of_kind(documents, "ServingRuntime")["spec"]["containers"]
+    _, pause_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    (grace,) = (each["value"] for each in container["env"] if each["name"] == "STOP_GRACE_PERIOD")
+    predictor = of_kind(documents, "InferenceService")["spec"]["predictor"]
+    assert predictor["terminationGracePeriodSeconds"] >= float(pause_s) + float(grace) + OWN_END_S
+
+
+def test_every_api_of_the_runner_has_its_port(tmp_path: Path) -> None:
+    documents = built(KUBERNETES / "overlays" / "cpu")
+    ports = {port["name"]: port["containerPort"] for port in runner_container(documents)["ports"]}
+    defaults = load_settings({"HOME": str(tmp_path)})
+    assert ports == {
+        "cog": 5000,
+        "triton-http": defaults.triton_http_port,
+        "triton-grpc": defaults.triton_grpc_port,
+        "metrics": defaults.triton_metrics_port,
+        "openai": defaults.openai_port,
+    }
+    served = {port["name"]: port["port"] for port in of_kind(documents, "Service")["spec"]["ports"]}
+    assert served == {name: port for name, port in ports.items() if name != "metrics"}
 
 
 def test_a_start_may_take_what_triton_may_take() -> None:
