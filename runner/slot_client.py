@@ -139,6 +139,7 @@ class _Connection(asyncio.Protocol):
     def _break_off(self, error: CodedError) -> None:
         """What comes after a frame that is none can't be read either."""
         self._data.clear()
+        self.is_closed = True  # At once: the next request connects anew.
         for stream in self._streams.values():
             if not stream.is_ended:
                 stream.fail(error)

@@ -84,7 +84,7 @@ async def _post(choices: Choices) -> None:
     document = choices.of(
         (as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000)
     )
-    async with httpx.AsyncClient(transport=_transport(), base_url="http://api") as client:
+    async with httpx.AsyncClient(transport=transport(), base_url="http://api") as client:
         content = choices.damaged(document)
         response = await client.post(
             path, content=content, headers=choices.of((*_HEADERS[:1] * 6, *_HEADERS))
@@ -98,7 +98,7 @@ async def _post(choices: Choices) -> None:
 
 
 @lru_cache
-def _transport() -> httpx.ASGITransport:
+def transport() -> httpx.ASGITransport:
     settings = load_settings({"ENGINE_DIR": "."})
     model = ModelFacts(
         make_tokenizer(), (END_ID,), END_ID, 64, 63, ChatTemplate({"default": CHAT_TEMPLATE}, {})

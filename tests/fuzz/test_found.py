@@ -1,0 +1,209 @@
+"""What fuzzing found, each as the smallest input that broke a promise: tracebacks, hangs, lost requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from pathlib import Path
+
+import httpx
+import pytest
+from msgspec import msgpack
+
+from builder.config_file import parse_config
+from engine.end_ids import read_json
+from engine.manifestless import describe
+from engine.tensorrt_llm_config import read_compiled_config
+from errors.base import CodedError
+from errors.prompt import InvalidInput
+from runner.chat_template import ChatTemplate
+from runner.prompt import format_chat, format_prompt
+from runner.slot_call import Call
+from runner.slot_client import SlotClient
+from runner.slot_socket import SlotSocket
+from runner.triton_client import Event
+from tests.fuzz import bodies
+from tests.runner.servers import wait_until
+from tests.runner.test_triton_client import error_of, stream
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("text", [b"a: !!bool x", b"a: !!timestamp x", b"a: !!int ''", b"!!float .", DEEP])
+def test_yaml_whose_tagged_values_are_none_is_e1201(text: bytes) -> None:
+    with pytest.raises(CodedError, match="E1201"):
+        parse_config(text, shown="config.yaml", folder=None)
+
+
+def test_a_message_is_one_line_and_no_book_whatever_it_quotes() -> None:
+    with pytest.raises(CodedError, match="E1202") as unknown:
+        parse_config(b'{"engine": "paced", "a\\nFATAL: forged": 1}', shown="config.yaml", folder=None)
+    assert "\n" not in str(unknown.value)
+    with pytest.raises(CodedError, match="E1004") as half:
+        format_prompt("{\udcf5}", prompt="", system_prompt="")
+    str(half.value).encode()
+    long = InvalidInput(name="prompt", expected="shorter", value="x" * 100_000)
+    assert len(str(long)) < 5000
+
+
+def test_an_old_engines_documents_may_hold_half_characters_and_odd_tags() -> None:
+    documents = {
+        "config.json": b'{"model_type": "llama", "dtype": "\\ud800"}',
+        "cog-trt-llm-config.yaml": b"a: !!bool x",
+    }
+    found = describe({"model.bin": 1, "tokenizer.json": 1}, documents.get, "engine")
+    assert found.facts.dtype is None
+
+
+@pytest.mark.parametrize(
+    ("mapping", "length"),
+    [('{"tp_size": [1], "pp_size": 1000000000000}', "8"), ("{}", "Infinity"), ("{}", "[" * 100_000)],
+    ids=["a list times a number", "infinity", "nested"],
+)
+def test_a_compiled_config_that_is_none_is_refused(tmp_path: Path, mapping: str, length: str) -> None:
+    pretrained = f'{{"mapping": {mapping}, "vocab_size": 5}}'
+    build = f'{{"max_seq_len": {length}, "max_batch_size": 1}}'
+    text = f'{{"pretrained_config": {pretrained}, "build_config": {build}}}'
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CodedError, match="E13"):
+        read_compiled_config(tmp_path)
+
+
+def test_an_engines_json_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(DEEP)
+    with pytest.raises(CodedError, match="E13"):
+        read_json(tmp_path / "config.json")
+
+
+def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:
+    call = {"function": {"name": "f", "arguments": DEEP.decode()}}
+    messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
+    with pytest.raises(CodedError, match="E1005"):
+        format_chat(ChatTemplate({}, {}), messages, system_prompt="")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'data: {"output_ids":[-1]}\n\n',
+        b'data: {"output_ids":4294967296}\n\n',
+        b'data: {"output_ids":' + DEEP + b"\n\n",
+        b'data: {"error":"' + DEEP + b'"}\n\n',
+        b'data: {"error":"Prompt length (' + b"9" * 5000 + b') exceeds maximum input length (8)"}\n\n',
+    ],
+    ids=["a negative token", "a large token", "nested", "a nested error", "a long number"],
+)
+def test_such_an_event_of_triton_is_a_coded_error(data: bytes) -> None:
+    error, _ = error_of(stream(data))
+    assert error.code in ("E2100", "E2103", "E2104")
+
+
+def test_log_probabilities_of_other_tokens_are_e2104() -> None:
+    with pytest.raises(CodedError, match="E2104"):
+        Event(output_ids=5, output_log_probs=-1.0, top_log_prob_ids=[1, 2], top_log_probs=[-1.0]).log_probs(2)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-7\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000,
+    ],
+    ids=[
+        "a length below 0",
+        "an underscore",
+        "a length of a terabyte",
+        "a long number",
+        "a head without end",
+    ],
+)
+def test_an_answer_of_triton_that_is_not_http_is_e2105(answer: bytes) -> None:
+    from tests.fuzz.triton import TritonClient, with_server
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    async def ask(url: str) -> None:
+        async with TritonClient(url, 5.0) as client:
+            with pytest.raises(CodedError, match="E2105"):
+                async for _ in client.generate({"input_ids": [1]}):
+                    pass
+
+    asyncio.run(asyncio.wait_for(with_server(serve, ask), 20))
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (struct.pack("<I", 3) + b"\xc1\xc1\xc1", "E2103"),
+        (struct.pack("<I", (1 << 32) - 1), "E2104"),
+        (struct.pack("<I", 1) + b"\x07", "E2104"),
+        (struct.pack("<I", 4) + msgpack.encode([[1, {}]])[:4], "E2104"),
+    ],
+    ids=["no msgpack", "four gigabytes", "no answers", "an answer of nothing"],
+)
+def test_garbage_from_the_slot_is_told_at_once_and_the_next_request_connects_anew(
+    tmp_path: Path, frame: bytes, code: str
+) -> None:
+    async def run() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(4)
+            writer.write(frame)
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_unix_server(serve, str(tmp_path / "slot"))
+        async with server, SlotClient(tmp_path / "slot", 20.0) as client:
+            for _ in range(2):
+                with pytest.raises(CodedError, match=code):
+                    async for _ in client.generate({"input_ids": [1]}):
+                        pass
+
+    asyncio.run(asyncio.wait_for(run(), 15))
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\3\0\0\0\xc1\xc1\xc1", b"\xff\xff\xff\xff"], ids=["no msgpack", "4 GiB"]
+)
+def test_garbage_from_an_asker_frees_what_it_asked_for(tmp_path: Path, garbage: bytes) -> None:
+    begun: list[Call] = []
+    left: list[Call] = []
+
+    def start(read: object, call: Call) -> None:
+        begun.append(call)
+
+    slot = SlotSocket(tmp_path / "slot", start, left.append)
+    ask = msgpack.encode({"type": "Ask", "request_id": 1, "tensors": {"input_ids": b"\1\0\0\0"}})
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(tmp_path / "slot"))
+        connection.sendall(struct.pack("<I", len(ask)) + ask)
+        wait_until(lambda: begun)
+        connection.sendall(garbage)
+        wait_until(lambda: left == begun)
+    slot.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (b'{"prompt": 5, "user": "\\ud800"}', {}),
+        (b'{"prompt": 5, ', {}),
+        (b'{"prompt": "hi"}', {"content-length": "9" * 5000}),
+    ],
+    ids=["half a character behind a wrong field", "no end behind a wrong field", "a long content-length"],
+)
+def test_such_a_body_is_refused(content: bytes, headers: dict[str, str]) -> None:
+    async def post() -> httpx.Response:
+        async with httpx.AsyncClient(transport=bodies.transport(), base_url="http://api") as client:
+            return await client.post("/v1/completions", content=content, headers=headers)
+
+    response = asyncio.run(post())
+    assert response.status_code in (400, 413)
+    assert response.json()["error"]["code"] in ("E1005", "E1600", "E1606")
