@@ -1,4 +1,4 @@
-"""What counting costs: ``python -m bench.meter`` prints microseconds of processor time, the best of some rounds.
+"""What counting costs: ``python -m bench.meter`` prints processor time in microseconds, best of some rounds.
 
 In one thread and without a server: the counting alone, into a file as a runner's processes do it, and the
 middleware that names, counts, logs and traces calls of the OpenAI-compatible API, around an endpoint that

@@ -1,8 +1,8 @@
 """Counts ``runner.metrics`` in memory that is a file, so that whoever answers ``/metrics`` can read it.
 
 Each process that generates has a file of its own, ``<api>-<pid>``, in the metrics folder; it holds a lock on
-it, by which readers know that it lives. To count is to add to a number in memory (``bench.meter`` measures it).
-Not by prometheus_client's files: the variable for them would make a vLLM below us join in.
+it, by which readers know that it lives. To count is to add to a number in memory: ``bench.meter`` tells its
+cost. Not by prometheus_client's files: the variable for them would make a vLLM below us join in.
 NOTE: one thread of a process counts, its event loop's.
 """
 
