@@ -11,7 +11,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup demo serve test test-clients test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -20,7 +20,7 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py tests/runner/engines/test_*_guides.py \
 	tests/builder/sizes/test_*_transformers.py)
-LOCKS := serving engine vllm test dev torch-cuda
+LOCKS := serving engine vllm test dev torch-cuda clients
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
@@ -49,6 +49,11 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB; npm's where it is)
+	@.venv/bin/python scripts/setup_environment.py clients
+	@! command -v npm > /dev/null || npm ci --silent --no-audit --no-fund --prefix tests/clients/javascript
+	@.venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
@@ -85,5 +90,5 @@ audit: setup ## ask a public database for known vulnerabilities of everything pi
 	@.venv/bin/python scripts/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
-	@rm -rf .venv .venv-engine .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@rm -rf .venv .venv-engine .venv-clients tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,12 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2
-    kept = sum(row.is_kept for row in rows)
+    judged = [row for row in rows if row.limit is not None or not row.is_kept]
+    kept = sum(row.is_kept for row in judged)
     effort = "short" if options.short else "in full"
     print(f"\n{machine()}; measured {effort} in {time.monotonic() - started_s:.0f} s\n")
     print(budget_table(rows))
-    print(f"\n{kept} of {len(rows)} rows kept")
-    return 1 if options.strict and kept < len(rows) else 0
+    print(f"\n{kept} of {len(judged)} rows kept")
+    return 1 if options.strict and kept < len(judged) else 0
 
 
 def _report(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cog_server import CogServer
+from runner.triton_ports import free_ports
 
 HOST = "127.0.0.1"
 MOST_STREAMS = 600
@@ -66,11 +66,3 @@ def _server(kind: str, folder: Path, extra: Mapping[str, str]) -> CogServer:
     (port,) = free_ports(1)
     extra = {"COG_MAX_CONCURRENCY": str(MOST_STREAMS), **extra}
     return CogServer(kind, host=HOST, port=port, log_path=folder / f"{kind}.log", extra=extra)
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

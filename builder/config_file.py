@@ -176,7 +176,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _parse_yaml(text: bytes, shown: str) -> dict[Any, Any]:
     try:
         keys = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as exc:
+    # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
+    except Exception as exc:  # noqa: BLE001
         raise BuildConfigUnreadable(source=shown, reason=_yaml_problem(exc)) from None
     if not isinstance(keys, dict):
         kind = "empty" if keys is None else f"a {type(keys).__name__}"

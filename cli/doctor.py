@@ -21,7 +21,7 @@ from engine.inspect import read_manifest
 from errors.base import CodedError
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.openai_server import check_openai_port_free
-from runner.service import Service
+from runner.served_engine import check_servable
 from runner.settings import Settings, load_settings
 from runner.triton_install import TritonInstall, install_triton
 from runner.triton_ports import check_port_free
@@ -181,7 +181,7 @@ def _engine(settings: Settings) -> str:
     if settings.weights is None and not any(settings.engine_dir.glob("*")):
         return "none named; `cog-triton doctor ENGINE` checks one"
     manifest = read_manifest(source)
-    Service(settings).check_runs_here(manifest)
+    check_servable(settings, manifest)
     return f"{manifest.engine_kind} of {manifest.model_id or 'an unnamed model'} can run here"
 
 

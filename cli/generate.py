@@ -6,18 +6,18 @@ import argparse
 import asyncio
 import os
 import secrets
-import socket
 import sys
 from typing import Any
 
 from cli.progress import ProgressPrinter
 from cli.serve import engine_environment
 from errors.prompt import InvalidInput
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.logs import log_text
 from runner.prompt import format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
+from runner.triton_ports import free_ports
 
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     environment = {**os.environ, **engine_environment(options.engine), "TRITON_HOST": "127.0.0.1"}
     environment["OPENAI_PORT"] = "0"
-    environment |= {name: str(port) for name, port in zip(_PORTS, _free_ports(len(_PORTS)), strict=True)}
+    environment |= {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
     settings = load_settings(environment)
     request = _request(options, settings)
     asyncio.run(_generate(settings, request, is_verbose=options.verbose))
@@ -108,11 +108,3 @@ async def _generate(settings: Settings, request: GenerationRequest, *, is_verbos
 
 def _log_nothing(line: str) -> None:
     """What goes wrong is raised; the rest is for ``--verbose``."""
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -19,10 +19,11 @@ from cli.openapi_schema import ROOT
 from errors import markdown_table
 from runner.metrics import METRICS
 from runner.run import Runner
-from runner.settings import VARIABLES, Settings
+from runner.settings import Settings
 from runner.slot_iteration_metrics import FAMILIES
 from runner.slot_iteration_metrics import GAUGES as ITERATION_GAUGES
 from runner.slot_metrics import COUNTERS, GAUGES, labels_of
+from runner.variables import VARIABLES
 
 README = ROOT / "README.md"
 _HELP_WIDTH = "100"

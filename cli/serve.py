@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _openai(port: int) -> str:
-    return f", OpenAI's API at port {port}" if port else ""
+    return f", OpenAI's API and a page to try it at http://localhost:{port}/" if port else ""
 
 
 def _wait(server: CogServer) -> None:

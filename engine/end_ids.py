@@ -38,6 +38,6 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(path.read_text())
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise EngineUnreadable(place=path, reason=f"it is not JSON ({exc})") from exc
     return document if isinstance(document, dict) else {}

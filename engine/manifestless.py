@@ -154,7 +154,8 @@ class _WithoutAliases(yaml.SafeLoader):
 def _yaml_object(content: bytes | None) -> dict[str, Any]:
     try:
         value = yaml.load(content or b"{}", _WithoutAliases)  # noqa: S506 (a SafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
+    except Exception:  # noqa: BLE001 - what can't be read tells nothing
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -165,7 +166,12 @@ def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """Not one that JSON wrote with half a character: no manifest could hold it."""
+    return value if isinstance(value, str) and value and _is_unicode(value) else None
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _count(value: object) -> int | None:

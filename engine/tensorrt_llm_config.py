@@ -6,6 +6,7 @@ The layout is that of TensorRT-LLM since 0.8: ``version``, ``pretrained_config``
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def read_compiled_config(engine_dir: Path) -> CompiledConfig:
     path = engine_dir / "config.json"
     try:
         return _parse(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         reason = f"it is not the config.json of a TensorRT-LLM engine ({type(exc).__name__}: {exc})"
         raise EngineUnreadable(place=path, reason=reason) from exc
 
@@ -60,7 +61,8 @@ def _parse(document: dict[str, Any]) -> CompiledConfig:
     is_paged = str(build.get("kv_cache_type") or "PAGED").upper().endswith("PAGED")
     return CompiledConfig(
         version=str(document.get("version", "")),
-        world_size=mapping.get("tp_size", 1) * mapping.get("pp_size", 1) * mapping.get("cp_size", 1),
+        # NOTE: numbers before they are multiplied: a list times a large one would fill the memory.
+        world_size=math.prod(int(mapping.get(name, 1)) for name in ("tp_size", "pp_size", "cp_size")),
         vocab_size=int(pretrained["vocab_size"]),
         max_seq_len=max_seq_len,
         max_batch_size=max_batch_size,

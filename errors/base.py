@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_MOST_CHARACTERS = 4000
+_LAST_CHARACTERS = 1000
+"""Of a longer sentence, what is kept of its end, where the remedy stands."""
+
 
 class CodedError(Exception):
     """A failure with a published code; its text is one sentence that says what to do.
@@ -22,8 +26,8 @@ class CodedError(Exception):
 
     def _tell(self, sentence: str, facts: dict[str, object]) -> None:
         self.facts = facts
-        self.sentence = sentence
-        super().__init__(f"{self.code} {type(self).__name__}: {sentence}")
+        self.sentence = _one_line(sentence)
+        super().__init__(f"{self.code} {type(self).__name__}: {self.sentence}")
 
     @classmethod
     def from_sentence(cls, sentence: str) -> CodedError:
@@ -31,3 +35,14 @@ class CodedError(Exception):
         error = cls.__new__(cls)
         error._tell(sentence, {})
         return error
+
+
+def _one_line(sentence: str) -> str:
+    """Fit for a log, a header and JSON, whatever was quoted: no line break, no half a character, no book."""
+    if len(sentence) > _MOST_CHARACTERS:
+        first = _MOST_CHARACTERS - _LAST_CHARACTERS
+        sentence = f"{sentence[:first]} ... {sentence[-_LAST_CHARACTERS:]}"
+    if sentence.isprintable():
+        return sentence
+    shown = (each if each.isprintable() else repr(each)[1:-1] for each in sentence)
+    return "".join(shown)

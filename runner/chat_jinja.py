@@ -13,8 +13,6 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from errors.chat import ChatTemplateBroken
-
 
 class _Generation(Extension):
     """``{% generation %}``: marks what the model said, for training. Here it is what stands in it."""
@@ -30,12 +28,16 @@ class _Generation(Extension):
         return caller()
 
 
-def compile_template(source: str, place: str) -> jinja2.Template:
-    """Raises E1701 for what is not a Jinja template."""
-    try:
-        return _environment().from_string(source)
-    except jinja2.TemplateSyntaxError as exc:
-        raise ChatTemplateBroken(place=place, reason=f"line {exc.lineno}: {exc.message}") from exc
+def compile_template(source: str) -> jinja2.Template:
+    """Raises what Jinja and Python raise for what is not a template: see ``reason_of``."""
+    return _environment().from_string(source)
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong, in one line."""
+    place = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+    said = error.message if isinstance(error, jinja2.TemplateSyntaxError) else str(error)
+    return place + (" ".join(str(said).split()).rstrip(".") or type(error).__name__)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -76,7 +76,7 @@ def _tool_call(call: object, place: str) -> Message:
     if isinstance(arguments, str):
         try:
             function = {**function, "arguments": json.loads(arguments or "{}")}
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             name = f"{place}.function.arguments"
             raise InvalidInput(name=name, expected="JSON", value=arguments) from exc
     return {**call, "function": function}

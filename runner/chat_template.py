@@ -2,7 +2,7 @@
 
 Rendered as ``transformers`` does it (``apply_chat_template``), so a template written for it gives the same
 text here: its environment, filters, globals and tags, and the special tokens by name. The template is code of
-whoever made the model, so it runs in Jinja's sandbox.
+whoever made the model, so it runs in Jinja's sandbox, in a process of its own (``runner.chat_renderer``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
 from errors.prompt import InvalidInput
 from runner.chat_messages import Message, checked_messages
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from runner.chat_renderer import ChatRenderer
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -71,15 +69,9 @@ class ChatTemplate:
         return _cut_at_tag(text, final) if continues else text
 
     def _rendered(self, has_tools: bool, variables: Mapping[str, Any]) -> str:
-        template = self._template(has_tools)
-        try:
-            return template.render(variables)
-        # NOTE: a template is a program: it fails with its own messages, and with Python's errors as well.
-        except Exception as exc:
-            reason = " ".join(str(exc).split()).rstrip(".") or type(exc).__name__
-            raise ChatTemplateRefused(reason=reason) from exc
+        return self._renderer.render(self._name(has_tools), variables)
 
-    def _template(self, has_tools: bool) -> Template:
+    def _name(self, has_tools: bool) -> str:
         if not self._sources:
             raise ChatTemplateMissing
         names = (_WITH_TOOLS, _DEFAULT) if has_tools else (_DEFAULT,)
@@ -87,17 +79,16 @@ class ChatTemplate:
         if name is None:
             reason = f"it has the templates {', '.join(sorted(self._sources))} and none named {_DEFAULT}"
             raise ChatTemplateBroken(place=self._place, reason=reason)
-        return self._compiled[name]
+        return name
 
     @cached_property
-    def _compiled(self) -> dict[str, Template]:
-        from runner.chat_jinja import compile_template
-
-        return {name: compile_template(source, self._place) for name, source in self._sources.items()}
+    def _renderer(self) -> ChatRenderer:
+        return ChatRenderer(self._sources, self._place)
 
     def check(self) -> None:
-        """Compile now. Raises E1701."""
-        self._compiled  # noqa: B018 - made by being looked at
+        """Compile now, if there is something. Raises E1701."""
+        if self._sources:
+            self._renderer.check()
 
 
 def load_chat_template(engine_dir: Path, override: Path | None) -> ChatTemplate:
@@ -162,7 +153,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         document = json.loads(_read_text(path))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ChatTemplateBroken(place=path, reason=f"it is not JSON ({exc})") from exc
     return document if isinstance(document, dict) else {}
 

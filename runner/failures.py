@@ -67,14 +67,15 @@ def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
 
 
 class FailureLimit:
-    """``limit`` failures within ``window_s`` seconds are too many."""
+    """``count`` failures within ``window_s`` seconds are too many."""
 
-    def __init__(self, limit: int, window_s: float) -> None:
-        self._window_s = window_s
-        self._times_s: deque[float] = deque(maxlen=limit)
+    def __init__(self, count: int, window_s: float) -> None:
+        self.count = count
+        self.window_s = window_s
+        self._times_s: deque[float] = deque(maxlen=count)
 
     def is_reached(self) -> bool:
         """Count one more now; whether that was one too many."""
         now_s = time.monotonic()
         self._times_s.append(now_s)
-        return len(self._times_s) == self._times_s.maxlen and now_s - self._times_s[0] <= self._window_s
+        return len(self._times_s) == self.count and now_s - self._times_s[0] <= self.window_s

@@ -7,16 +7,16 @@ whatever reason, closes the connection to Triton, which frees the engine's seque
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_system import TritonUnavailable
 from runner.detokenizer import Detokenizer
-from runner.engines.messages import Guide, TokenLogProb
+from runner.engines.messages import TokenLogProb
+from runner.generation_request import GenerationRequest
 from runner.logs import RequestLog
 from runner.meter import Meter, RequestMeter
 from runner.metrics import UNEXPECTED
@@ -28,7 +28,6 @@ from runner.triton_client import Event
 
 FinishReason = Literal["stop", "length", "end"]
 
-_GREEDY = 1
 _DEFAULTS = {
     "min_length": 0,
     "temperature": 1.0,
@@ -40,50 +39,9 @@ _DEFAULTS = {
 }
 """Of the slot's tensors, by its contract."""
 _unread_meter = Meter("none")
+_GREEDY_TOP_K = 1
 _MAX_INT32 = (1 << 31) - 1
 """Triton takes what is above it for something else: it drops the upper bits."""
-
-
-@dataclass(frozen=True)
-class SamplingInputs:
-    """How to choose tokens, in the caller's terms. ``top_k`` below 1 and ``top_p`` of 0 are off."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    length_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    min_p: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int = 0
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0 or self.top_k == _GREEDY or (self.top_k < 1 and self.top_p <= 0)
-
-
-@dataclass(frozen=True)
-class GenerationRequest:
-    """A request whose inputs were checked one by one. Lengths are in tokens."""
-
-    prompt: str | Sequence[int]
-    """A text, or its token ids."""
-    max_tokens: int
-    min_tokens: int
-    stop_sequences: Sequence[str]
-    sampling: SamplingInputs
-    guide: Guide | None = None
-    """What the output must follow."""
-    adds_special_tokens: bool = True
-    """To a text, as the tokenizer does; a chat template has put them in already."""
-    ignores_end: bool = False
-    """No token ends the text."""
-    num_top_log_probs: int | None = None
-    """Tell each output token's log probability, and those of so many of the likeliest; None: neither."""
-    lora_name: str | None = None
-    """An adapter of the engine; None: the model alone."""
 
 
 class TokenSource(Protocol):
@@ -257,7 +215,7 @@ class Generation:
         if request.lora_name is not None:
             inputs["lora_name"] = request.lora_name
         if sampling.is_greedy:
-            return inputs | {"runtime_top_k": _GREEDY}
+            return inputs | {"runtime_top_k": _GREEDY_TOP_K}
         inputs["random_seed"] = sampling.seed
         if sampling.top_k > 0:
             inputs["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)

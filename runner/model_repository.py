@@ -15,8 +15,8 @@ from pathlib import Path
 
 from engine.directory import Engine
 from errors.prompt import InvalidSetting
+from runner.engines.command import SOURCE_ROOT
 
-SOURCE_ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = SOURCE_ROOT / "triton_model_repo"
 
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")

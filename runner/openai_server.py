@@ -25,11 +25,12 @@ from errors import find_in_text
 from errors.base import CodedError
 from errors.openai_api import OpenAIServerFailed
 from errors.triton_system import ServerStopping
+from runner.backoff import LONGEST_S, Backoff
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
 from runner.client_sockets import set_options
+from runner.engines.command import SOURCE_ROOT
 from runner.logs import JSON, log_refusal
 from runner.meter import Meter
-from runner.model_repository import SOURCE_ROOT
 from runner.openai.heads import is_generation
 from runner.openai.start import Start
 from runner.runtime_dir import metrics_dir
@@ -40,8 +41,6 @@ from runner.turn_away import turn_away
 _BACKLOG = 2048
 _READY_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 5.0
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _TOLD_LINES = 15
 
 
@@ -177,16 +176,16 @@ class OpenAIServer:
 
     async def _supervise(self) -> None:
         """Wait for the child's end, tell, and start it again, as long as we are wanted."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while True:
             assert self._process is not None
             started_s = time.monotonic()
             code = await end_of(self._process)
             self._log(f"the OpenAI-compatible API ended ({exit_reason(code)}); it is started again")
-            lasted = time.monotonic() - started_s > _LONGEST_BACKOFF_S
-            backoff_s = _FIRST_BACKOFF_S if lasted else min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            if time.monotonic() - started_s > LONGEST_S:
+                backoff = Backoff()
             await self._drain_log()
-            await asyncio.sleep(backoff_s)
+            await asyncio.sleep(backoff.next_s())
             self.restarts += 1
             await self._launch()
 

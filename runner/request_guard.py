@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from errors.base import CodedError
 from errors.tensorrt_llm import RankEnded
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from runner.child_process import Log
 from runner.engines.process import NOT_READY
 from runner.flight_recorder import FlightRecorder
 from runner.generation import TokenSource
+from runner.slot_client import SlotClient
 from runner.triton_client import Event, TritonClient
 
 _RETRY_WAIT_S = 10.0
 """How long a request without a token waits for Triton or the engine to be back, before it fails."""
 _RETRY_POLL_S = 0.05
+_DRAIN_POLL_S = 0.02
+_END_ALL_S = 2.0
+_DROP_S = 0.3
 _GONE = (TritonUnavailable, EngineCrashed, RankEnded)
 
 
@@ -39,7 +45,7 @@ class RequestGuard:
 
     def __init__(self, way: Way, client: TritonClient, recorder: FlightRecorder | None = None) -> None:
         self._way = way
-        self._client = client
+        self.client = client
         self._recorder = recorder
         self._stopping: ServerStopping | None = None
         self.num_running = 0
@@ -81,12 +87,29 @@ class RequestGuard:
         """End what runs with E2110, and take nothing new."""
         self.refuse(reason)
         self._way.end_all()
-        self._client.end_all()
+        self.client.end_all()
+
+    async def drain(self, grace_s: float, log: Log) -> None:
+        """Take no new requests, let what runs end within the grace period, then end it with E2110."""
+        self.refuse("it was asked to")
+        log(f"stopping: {self.num_running} requests have {grace_s:g} s to end")
+        if not await self._is_drained(grace_s):
+            log(f"stopping: {self.num_running} requests are ended")
+            self.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
+            await self._is_drained(_END_ALL_S)
+            # NOTE: Triton may crash at its end while it still drops requests whose clients have gone.
+            await asyncio.sleep(_DROP_S)
+
+    async def _is_drained(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return not self.num_running
 
     async def _with_retry(self, inputs: Mapping[str, Any], headers: str) -> AsyncGenerator[list[Event], None]:
         # Triton's front end takes headers, the slot's socket has no use for them.
-        way = self._client if headers else self._way
-        has_begun, was_up = False, self._client.is_up
+        way = self.client if headers else self._way
+        has_begun, was_up = False, self.client.is_up
         try:
             async with aclosing(way.generate(inputs, headers)) as batches:
                 async for events in batches:
@@ -104,7 +127,24 @@ class RequestGuard:
         """Wait until Triton and the engine answer again; False if they don't soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
-            if self._client.is_up and await self._client.is_slot_answering():
+            if self.client.is_up and await self.client.is_slot_answering():
                 return True
             await asyncio.sleep(_RETRY_POLL_S)
         return False
+
+
+@asynccontextmanager
+async def open_guard(
+    triton_url: str,
+    slot_socket: Path | None,
+    timeout_s: float,
+    down_reason: Callable[[], str | None] = lambda: None,
+    recorder: FlightRecorder | None = None,
+) -> AsyncIterator[RequestGuard]:
+    """A guard in front of the slot's socket; where there is none, in front of Triton's front end."""
+    async with AsyncExitStack() as exits:
+        client = await exits.enter_async_context(TritonClient(triton_url, timeout_s, down_reason))
+        way: Way = client
+        if slot_socket is not None:
+            way = await exits.enter_async_context(SlotClient(slot_socket, timeout_s, down_reason))
+        yield RequestGuard(way, client, recorder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -18,8 +19,10 @@ from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
 from runner.cog_control import WorkerControl
 from runner.engines.messages import Guide
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
+from runner.malloc_arena import unset_for_children
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -36,6 +39,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     _mailbox: Mailbox
 
     async def setup(self) -> None:
+        unset_for_children(os.environ)
         join_cog()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each

@@ -5,43 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 
-from engine.directory import Engine, load
-from engine.gpu import visible_gpus
-from engine.manifest import Manifest
-from engine.preflight import Machine, check_runs_here, installed_version, needs_gpu
+from engine.directory import Engine
 from engine.progress import Progress
-from engine.store import open_engine
-from errors.prompt import InvalidSetting, MissingRequirement
 from runner.adapter_name import check_adapter_name
-from runner.arrival import Arrived, announce
+from runner.arrival import Arrived
 from runner.child_process import Log
-from runner.failures import Failure, FailureLimit
-from runner.flight_recorder import FlightRecorder
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.logs import JSON, RequestLog, log_json, log_text
 from runner.meter import Meter, RequestMeter
 from runner.metrics import TRITON_RESTARTS
-from runner.metrics_text import clear_folder
 from runner.model_facts import ModelFacts, load_model_facts
-from runner.model_repository import CPP_BACKEND, SLOT, render
 from runner.openai_server import OpenAIServer, check_openai_port_free
 from runner.request_guard import RequestGuard
-from runner.runtime_dir import make_runtime_dir, metrics_dir, runtime_dir, slot_socket_path
+from runner.runtime_dir import metrics_dir
+from runner.served_engine import open_served_engine
 from runner.settings import Settings
-from runner.slot_client import SlotClient
-from runner.tracing import Tracing, open_tracing, triton_arguments
+from runner.tracing import Tracing, open_tracing
 from runner.triton_client import TritonClient
-from runner.triton_install import CPP_LIBRARY, cpp_backend_dir, install_triton
 from runner.triton_server import TritonServer
+from runner.triton_stack import TritonStack
 
-_HEARTBEAT_S = 2.0
-_FEWEST_SILENCES = 3
-"""Of Triton, before it counts as hanging: a pause of ours, not its, is one at most."""
-_DRAIN_POLL_S = 0.02
-_END_ALL_S = 2.0
-_DROP_S = 0.3
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
 
@@ -55,28 +40,31 @@ class Service:
         self._log = log or (log_json if self._is_log_json else log_text)
         self._progress = progress
         self._exits = AsyncExitStack()
-        self._failure_limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
-        self._recorder: FlightRecorder
         self.hopeless = asyncio.Event()
         """Set when failures were too many: who runs us has to end the process, with an error."""
-        self._starting: asyncio.Task[None] | None = None
-        """Triton's start, if it began before the engine was there."""
         self._is_closed = False
-        self._is_cpp = False
         self.is_stopping = False
         self.engine: Engine
         self.model: ModelFacts
-        self._triton: TritonServer | None = None
-        self.client: TritonClient
-        self.requests: RequestGuard
+        self._stack = TritonStack(
+            settings, self._log, self.hopeless, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
+        )
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
         self.openai: OpenAIServer | None = None
 
     @property
     def triton(self) -> TritonServer:
-        assert self._triton is not None, "not open"
-        return self._triton
+        assert self._stack.server is not None, "not open"
+        return self._stack.server
+
+    @property
+    def requests(self) -> RequestGuard:
+        return self._stack.requests
+
+    @property
+    def client(self) -> TritonClient:
+        return self._stack.requests.client
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -86,13 +74,7 @@ class Service:
             self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._tell_engine()
             self.model = load_model_facts(self.engine, self._settings)
-            arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
-            if self._starting is None:
-                await self._start_triton(self.engine, arrived)
-            else:
-                await self._start_openai()
-                announce(self._arrival, arrived)
-                await self._starting
+            await self._start_triton()
             await self._test()
             self._open_meter()
             self._tracing = open_tracing(self._settings, self._model_name())
@@ -105,15 +87,12 @@ class Service:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
-        await self._exits.aclose()
+        async with self._exits:  # Closed even where Triton's end fails.
+            await self._stack.close()
 
     def kill(self) -> None:
         """End Triton and all it started now, from any thread; we are about to end, too."""
-        if self._triton is not None:
-            self._triton.kill_now()
+        self._stack.kill()
 
     def generate(
         self,
@@ -135,7 +114,7 @@ class Service:
             request,
             self.model,
             self.requests,
-            is_slot_ours=not self._is_cpp,
+            is_slot_ours=not self._stack.is_cpp,
             asks_slot=asks_slot or (trace is not None and trace.is_recording),
             trace=trace,
             log=RequestLog("cog") if self._is_log_json else None,
@@ -153,192 +132,56 @@ class Service:
     async def drain(self) -> None:
         """Take no new requests, let what runs end within the grace period, then end it with E2110."""
         self.is_stopping = True
-        grace_s = self._settings.stop_grace_s
-        self.requests.refuse("it was asked to")
-        self._log(f"stopping: {self.requests.num_running} requests have {grace_s:g} s to end")
         openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
-        if not await self._is_drained(grace_s):
-            self._log(f"stopping: {self.requests.num_running} requests are ended")
-            self.requests.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
-            await self._is_drained(_END_ALL_S)
-            # NOTE: Triton may crash at its end while it still drops requests whose clients have gone.
-            await asyncio.sleep(_DROP_S)
+        await self.requests.drain(self._settings.stop_grace_s, self._log)
         if openai is not None:
             await openai
-
-    async def _is_drained(self, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        while self.requests.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
-            await asyncio.sleep(_DRAIN_POLL_S)
-        return not self.requests.num_running
-
-    def _failed(self, failure: Failure) -> bool:
-        """Record a failure; False once there were too many."""
-        try:
-            self._log(f"flight recorder: {self._recorder.record(failure)}")
-        except OSError as exc:
-            self._log(f"warning: the flight recorder could not write: {exc}")
-        if self._failure_limit.is_reached():
-            limit, window_s = self._settings.failure_limit, self._settings.failure_window_s
-            self._log(f"{limit} failures within {window_s:g} s (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
-            self.hopeless.set()
-        return not self.hopeless.is_set()
-
-    async def _watch_heart(self) -> None:
-        """Have Triton killed when it has not answered for too long while it should."""
-        timeout_s = self._settings.triton_hang_timeout_s
-        heard_s, silences = time.monotonic(), 0
-        while True:
-            await asyncio.sleep(_HEARTBEAT_S)
-            if self.triton.down_reason is not None or await self.client.is_answering():
-                heard_s, silences = time.monotonic(), 0
-                continue
-            silences += 1
-            if time.monotonic() - heard_s > timeout_s and silences >= _FEWEST_SILENCES:
-                self.triton.kill(f"it did not answer for {timeout_s:g} s")
-                heard_s, silences = time.monotonic(), 0
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
         """Done in a thread; ``loop`` is the one to start Triton in."""
 
         def start_early(engine: Engine) -> None:
-            if not self._may_be_cpp(engine.manifest):
-                asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
+            asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
 
-        settings = self._settings
-        limit_gib = settings.cache_limit_gib
-        if settings.weights:
-            return open_engine(
-                settings.weights,
-                settings.cache_dir,
-                limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
-                check=self.check_runs_here,
-                on_the_way=start_early,
-                progress=self._fetched,
-            )
-        engine = load(settings.engine_dir)
-        self.check_runs_here(engine.manifest)
-        return engine
+        return open_served_engine(self._settings, start_early, self._fetched)
 
     def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
-        """Why go on fetching if Triton could not be started?"""
-        if self._starting is not None and self._starting.done():
-            self._starting.result()
+        self._stack.check_start()  # Why go on fetching if Triton could not be started?
         if self._progress is not None:
             self._progress(done_bytes, total_bytes, what)
 
     async def _start_early(self, engine: Engine) -> None:
-        """Start Triton, whose models and engine worker then wait until ``engine`` is announced."""
         if self._is_closed:
             return  # Whoever opened us gave up, which a download does not notice at once.
         if self._settings.openai_port:
             check_openai_port_free(self._settings)
-        self._arrival.unlink(missing_ok=True)
-        self._starting = asyncio.create_task(self._start_triton(engine, None), name="triton-start")
+        self._stack.start_early(engine)
 
-    @property
-    def _arrival(self) -> Path:
-        return runtime_dir(self._settings.triton_http_port) / "engine_arrival.json"
-
-    def _may_be_cpp(self, manifest: Manifest) -> bool:
-        """NVIDIA's C++ backend reads the engine at once."""
-        return (
-            manifest.engine_kind == "tensorrt_llm"
-            and cpp_backend_dir(self._settings.triton_backend_dir) is not None
-        )
-
-    def check_runs_here(self, manifest: Manifest) -> None:
-        """Raise for an engine that this machine can't run, before it is fetched whole."""
-        settings = self._settings
-        self._check_world_size(manifest.world_size)
-        # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
-        has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
-        if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:
-            raise MissingRequirement(
-                what=f"tensorrtllm/{CPP_LIBRARY}, which triton_backend: tensorrtllm asks for,",
-                remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
-            )
-        version = None if has_own_library else installed_version(settings.engine_python)
-        gpus = visible_gpus() if needs_gpu(manifest) else ()
-        check_runs_here(manifest, Machine(gpus, version))
-
-    def _check_world_size(self, built_for: int) -> None:
-        if self._settings.world_size not in (None, built_for):
-            raise InvalidSetting(
-                name="WORLD_SIZE",
-                expected=f"{built_for}, the number of GPUs the engine was built for, or unset",
-                value=self._settings.world_size,
-            )
-
-    async def _start_triton(self, engine: Engine, arrived: Arrived | None) -> None:
-        """``arrived`` is None if the engine is still on its way."""
-        settings = self._settings
-        folder = make_runtime_dir(settings.triton_http_port)
-        install = install_triton(folder, settings.triton_backend_dir)
-        repository = folder / "model_repository"
-        slot_socket = slot_socket_path(settings.triton_http_port)
-        manifest = engine.manifest
-        arrival = self._arrival if arrived is None else None
-        cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
-        self._is_cpp = render(
-            engine,
-            repository,
-            engine_python=settings.engine_python,
-            end_id=arrived.end_id if arrived is not None else None,
-            pad_id=arrived.pad_id if arrived is not None else None,
-            overrides=settings.server,
-            cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
-            engine_cache_dir=settings.cache_dir / "engine_cache",
-            slot_socket=slot_socket,
-            arrival=arrival,
-        )
-        clear_folder(metrics_dir(settings.triton_http_port))
-        if arrived is not None:
+    async def _start_triton(self) -> None:
+        """With the OpenAI server, which starts beside it as soon as the engine is there."""
+        arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
+        if self._stack.has_begun_early:
             await self._start_openai()
-        ports = settings.triton_ports
-        num_ranks = manifest.world_size if self._is_cpp else 1
-        records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
-        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
-        self._triton = TritonServer(
-            install,
-            repository,
-            ports,
-            settings.triton_start_timeout_s,
-            self._log,
-            num_ranks,
-            arrival,
-            self._failed,
-        )
-        self.triton.more_arguments = triton_arguments(settings)
-        self.triton.on_restart = lambda: self.meter.add(TRITON_RESTARTS)
-        await self.triton.start()
-        self._exits.push_async_callback(self.triton.stop)
-        client = TritonClient(ports.http_url, settings.triton_timeout_s, lambda: self.triton.down_reason)
-        self.client = await self._exits.enter_async_context(client)
-        way: TritonClient | SlotClient = client
-        if not self._is_cpp:
-            slot = SlotClient(slot_socket, settings.triton_timeout_s, lambda: self.triton.down_reason)
-            way = await self._exits.enter_async_context(slot)
-        self.requests = RequestGuard(way, client, self._recorder)
-        heart = asyncio.create_task(self._watch_heart(), name="triton-heart")
-        self._exits.callback(heart.cancel)
+            await self._stack.arrive(arrived)
+        else:
+            self._stack.prepare(self.engine, arrived)
+            await self._start_openai()
+            await self._stack.start()
+
+    async def _start_openai(self) -> None:
+        if not self._settings.openai_port:
+            return
+        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
+        server = OpenAIServer(settings, self._stack.slot_socket, log=self._log)
+        await server.start()
+        self._exits.push_async_callback(server.stop)
+        self.openai = server
 
     def _open_meter(self) -> None:
         """From now on what is counted can be read: our own test is nobody's request."""
         folder = metrics_dir(self._settings.triton_http_port)
         self.meter = Meter("cog", folder)
         self._exits.callback(self.meter.close)
-
-    async def _start_openai(self) -> None:
-        """As soon as the engine is there: it starts beside Triton."""
-        if not self._settings.openai_port:
-            return
-        slot_socket = None if self._is_cpp else slot_socket_path(self._settings.triton_http_port)
-        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
-        server = OpenAIServer(settings, slot_socket, log=self._log)
-        await server.start()
-        self._exits.push_async_callback(server.stop)
-        self.openai = server
 
     async def _test(self) -> None:
         """One real prediction before anyone is told that we are ready."""

@@ -6,21 +6,19 @@ A value that does not fit is E1006, naming the variable. The environment wins ov
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.python import engine_python
 from errors.base import CodedError
 from errors.prompt import InvalidSetting
-from runner.logs import VARIABLE as LOG_FORMAT
 from runner.prompt import format_prompt
 from runner.server_config import ServerArguments, read_server_config, server_arguments
 from runner.triton_ports import TritonPorts
+from runner.variables import VARIABLES, Variable
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
 
@@ -85,223 +83,6 @@ class Settings(BaseModel):
             self.triton_host, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
         )
 
-
-@dataclass(frozen=True)
-class Variable:
-    """One environment variable: the setting it sets, how its text is read, and what it means."""
-
-    name: str
-    field: str
-    parse: Callable[[str], Any]
-    meaning: str
-
-
-def _at_least(number: type[int] | type[float], minimum: float) -> Callable[[str], Any]:
-    noun = "a whole number" if number is int else "a number"
-
-    def parse(text: str) -> Any:
-        try:
-            value = number(text)
-        except ValueError:
-            value = None
-        if value is None or not minimum <= value < float("inf"):
-            raise ValueError(f"{noun} of at least {minimum:g}")
-        return value
-
-    return parse
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise ValueError("a port, 1 to 65535")
-    return int(text)
-
-
-def _port_or_none(text: str) -> int:
-    if text == "0":
-        return 0
-    try:
-        return _port(text)
-    except ValueError:
-        raise ValueError("a port, 1 to 65535, or 0 for none") from None
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, text.split(","))))
-
-
-def _file(text: str) -> Path:
-    if not Path(text).is_file():
-        raise ValueError("a file that exists")
-    return Path(text)
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("1", "0", "true", "false", "yes", "no", "on", "off"):
-        raise ValueError("true or false")
-    return text.lower() in ("1", "true", "yes", "on")
-
-
-def _directory(text: str) -> Path:
-    if not Path(text).is_dir():
-        raise ValueError("a folder that exists")
-    return Path(text)
-
-
-def _http_url(text: str) -> str:
-    if not re.fullmatch(r"https?://[^/\s,]+\S*", text):
-        raise ValueError("an http or https URL")
-    return text
-
-
-def _otlp_protocol(text: str) -> str:
-    if text != "http/protobuf":
-        raise ValueError("http/protobuf, the only one that the runner speaks, or unset")
-    return text
-
-
-def _log_format(text: str) -> str:
-    if text not in ("json", "console"):
-        raise ValueError("json or console")
-    return text
-
-
-def _program(text: str) -> str:
-    if not os.access(text, os.X_OK) or Path(text).is_dir():
-        raise ValueError("the path of a Python that can be run")
-    return text
-
-
-VARIABLES = (
-    Variable("COG_WEIGHTS", "weights", str, "URL or path of the engine.tar to serve"),
-    Variable("ENGINE_DIR", "engine_dir", Path, "folder of the engine, where there is no COG_WEIGHTS"),
-    Variable("SYSTEM_PROMPT", "system_prompt", str, "system prompt of requests that bring none"),
-    Variable("PROMPT_TEMPLATE", "prompt_template", str, "prompt template of requests that bring none"),
-    Variable(
-        "STOP_SEQUENCES", "stop_sequences", str, "stop sequences, by commas, of requests that bring none"
-    ),
-    Variable("END_ID", "end_id", _at_least(int, 0), "token that ends a text; else the engine's own, else 2"),
-    Variable("PAD_ID", "pad_id", _at_least(int, 0), "padding token; else the engine's own, else END_ID"),
-    Variable(
-        "MAX_SEQUENCE_LENGTH",
-        "max_sequence_length",
-        _at_least(int, 2),
-        "most tokens of prompt and output; else the engine's own",
-    ),
-    Variable("WORLD_SIZE", "world_size", _at_least(int, 1), "GPUs; may only agree with what the engine says"),
-    Variable(
-        "LOG_PERFORMANCE_METRICS", "log_performance_metrics", _boolean, "log performance of every request"
-    ),
-    Variable(
-        LOG_FORMAT,
-        "log_format",
-        _log_format,
-        "json: each line a JSON object with the request's id; console: text; else Cog's own JSON around text",
-    ),
-    Variable("COG_TRITON_CACHE", "cache_dir", Path, "folder for downloaded engines and logs"),
-    Variable(
-        "COG_TRITON_CACHE_LIMIT_GIB",
-        "cache_limit_gib",
-        _at_least(float, 0),
-        "GiB of downloaded engines to keep: the longest unused go first, those in use stay; else all",
-    ),
-    Variable(
-        ENGINE_PYTHON_VARIABLE,
-        "engine_python",
-        _program,
-        "Python of the engine environment",
-    ),
-    Variable(
-        "TRITONSERVER_BACKEND_DIR",
-        "triton_backend_dir",
-        _directory,
-        "more Triton backends, say tensorrtllm",
-    ),
-    Variable("TRITON_TIMEOUT", "triton_timeout_s", _at_least(float, 0.001), "seconds of silence until E2101"),
-    Variable(
-        "TRITON_START_TIMEOUT",
-        "triton_start_timeout_s",
-        _at_least(float, 0.001),
-        "seconds that Triton has to become ready, engine loading included",
-    ),
-    Variable(
-        "TRITON_HANG_TIMEOUT",
-        "triton_hang_timeout_s",
-        _at_least(float, 3),
-        "seconds without any answer until Triton counts as hanging and is started again",
-    ),
-    Variable(
-        "STOP_GRACE_PERIOD",
-        "stop_grace_s",
-        _at_least(float, 0),
-        "seconds that running requests have to end after SIGTERM; then they end with E2110",
-    ),
-    Variable(
-        "FAILURE_LIMIT",
-        "failure_limit",
-        _at_least(int, 1),
-        "failures of Triton or the engine within FAILURE_WINDOW after which the runner exits with code 70",
-    ),
-    Variable("FAILURE_WINDOW", "failure_window_s", _at_least(float, 1), "seconds; see FAILURE_LIMIT"),
-    Variable(
-        "FLIGHT_RECORDER_DIR",
-        "flight_recorder_dir",
-        Path,
-        "folder for what is recorded of each failure; else flight-recorder in COG_TRITON_CACHE",
-    ),
-    Variable("TRITON_HOST", "triton_host", str, "address that Triton listens on"),
-    Variable("TRITON_HTTP_PORT", "triton_http_port", _port, "Triton's HTTP port"),
-    Variable("TRITON_GRPC_PORT", "triton_grpc_port", _port, "Triton's gRPC port"),
-    Variable("TRITON_METRICS_PORT", "triton_metrics_port", _port, "Triton's Prometheus port"),
-    Variable(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
-        "otlp_endpoint",
-        _http_url,
-        "URL of an OpenTelemetry collector for traces, by OTLP over HTTP; else none are made",
-    ),
-    Variable(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        "otlp_traces_endpoint",
-        _http_url,
-        "the same, with its path, for traces alone",
-    ),
-    Variable("OTEL_EXPORTER_OTLP_PROTOCOL", "otlp_protocol", _otlp_protocol, "how traces are sent"),
-    Variable("OTEL_SDK_DISABLED", "is_telemetry_disabled", _boolean, "no traces, whatever else is set"),
-    Variable(
-        "OTEL_SERVICE_NAME", "service_name", str, "service.name of the traces; Triton's has -triton after it"
-    ),
-    Variable(
-        "CHAT_TEMPLATE", "chat_template", _file, "file of the chat template (Jinja); else the tokenizer's own"
-    ),
-    Variable("OPENAI_HOST", "openai_host", str, "address that the OpenAI-compatible API listens on"),
-    Variable("OPENAI_PORT", "openai_port", _port_or_none, "port of that API; 0 for none"),
-    Variable(
-        "OPENAI_MODELS",
-        "openai_models",
-        _list,
-        "names of the model there, by commas; else where it came from, else its engine's kind",
-    ),
-    Variable("OPENAI_API_KEYS", "openai_api_keys", _list, "keys it wants one of, by commas; else none"),
-    Variable(
-        "OPENAI_CORS_ORIGINS",
-        "openai_cors_origins",
-        _list,
-        "origins of web pages that may ask it, by commas; * for all",
-    ),
-    Variable(
-        "OPENAI_MAX_REQUESTS",
-        "openai_max_requests",
-        _at_least(int, 1),
-        "most texts it generates at once; a request for more gets 429",
-    ),
-    Variable(
-        "OPENAI_MAX_BODY_BYTES", "openai_max_body_bytes", _at_least(int, 1), "most bytes of a request to it"
-    ),
-    Variable(
-        "OPENAI_TIMEOUT", "openai_timeout_s", _at_least(float, 0.001), "seconds that a request to it may take"
-    ),
-)
-"""Every environment variable of the runner, once; the README's table is made of them."""
 
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
 """Set to nothing, these mean nothing; others set to nothing count as unset."""

@@ -24,6 +24,7 @@ from errors.base import CodedError
 from errors.triton_arguments import InvalidTensor
 from errors.triton_system import EngineFailed
 from runner.arrival import PARAMETER
+from runner.engines.command import EngineCommand
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -35,14 +36,15 @@ from runner.engines.messages import (
     Submit,
     Tokens,
 )
-from runner.engines.process import EngineCommand, EngineProcess
+from runner.engines.process import EngineProcess
 from runner.logs import set_up_logging
 from runner.relay import End, Relay, Stream
 from runner.slot_call import Call, Generation, observe_runner
 from runner.slot_iteration_metrics import IterationMetrics
 from runner.slot_metrics import SlotMetrics
-from runner.slot_request import Tensors, batch_size, parse_row
+from runner.slot_request import parse_row
 from runner.slot_socket import SlotSocket
+from runner.slot_tensors import Tensors, batch_size
 from runner.slot_triton_call import TritonCall
 
 _CANCEL_POLL_S = 0.05

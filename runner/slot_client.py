@@ -1,7 +1,10 @@
 """The runner's way to the slot's own socket: requests out, answers in, many at once over one connection.
 
 Faster than ``runner.triton_client`` and as strict: a stream ends with its last answer or with a coded error:
-E2101 (silence), E2105 (the connection is gone), or what the slot says.
+E2101 (silence), E2105 (the connection is gone), E1009 (nobody takes what arrives), or what the slot says.
+
+What arrives is taken off the connection at once, for it is everybody's. So a stream holds what its reader has
+not taken: the tokens of a minute at most, and never more than the request's own.
 """
 
 from __future__ import annotations
@@ -17,32 +20,51 @@ from typing import Any
 import msgspec
 
 from errors.base import CodedError
-from errors.triton_system import TritonTimeout, TritonUnavailable
+from errors.prompt import ClientStalled
+from errors.triton_system import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
 from runner.engines.wire import frame
 from runner.slot_messages import Ask, Leave
 from runner.triton_client import Event, failure
 
 _LENGTH = struct.Struct("<I")
+_TOKEN_BYTES = 4
+_STALL_TIMEOUT_S = 60.0
+"""How long a reader may take nothing of what waits for it."""
 _WATCHES_PER_TIMEOUT = 10
+_MOST_FRAME_BYTES = 1 << 28
+_QUOTED_BYTES = 100
+
+
+class _NotAFrame(ValueError):
+    """What the slot sent is longer than any answer."""
 
 
 class _Stream:
     """What has arrived of one request and is not taken yet."""
 
-    __slots__ = ("error", "events", "heard_s", "is_ended", "waiter")
+    __slots__ = ("error", "events", "heard_s", "is_ended", "unread_s", "waiter")
 
     def __init__(self, now_s: float) -> None:
         self.events: list[Event] = []
         self.error: CodedError | None = None
         self.is_ended = False
         self.heard_s = now_s
+        self.unread_s = now_s
+        """When the first of ``events`` came, if there are any."""
         self.waiter: asyncio.Future[None] | None = None
 
     def hear(self, event: Event, now_s: float) -> None:
+        if self.is_ended:
+            return
         self.heard_s = now_s
         if event.error is not None:
             self.fail(failure(event.error))
             return
+        if event.output_ids is None:
+            self.fail(TritonMalformedEvent(event="an answer without output_ids"))
+            return
+        if not self.events:
+            self.unread_s = now_s
         self.events.append(event)
         self.is_ended = event.finish_reason is not None
         self._wake()
@@ -103,17 +125,37 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._end_silent()
+        self._watch_streams()
 
     def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            self._hear_all()
+        except (msgspec.ValidationError, _NotAFrame) as exc:
+            self._break_off(TritonMalformedEvent(event=str(exc)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            self._break_off(TritonMalformedJSON(data=f"{bytes(self._data[:_QUOTED_BYTES])!r}: {exc}"))
+
+    def _break_off(self, error: CodedError) -> None:
+        """What comes after a frame that is none can't be read either."""
+        self._data.clear()
+        for stream in self._streams.values():
+            if not stream.is_ended:
+                stream.fail(error)
+        self._transport.abort()
+
+    def _hear_all(self) -> None:
         buffer, start, now_s = self._data, 0, self._loop.time()
-        buffer += data
         while len(buffer) - start >= _LENGTH.size:
-            end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
+            size_bytes = _LENGTH.unpack_from(buffer, start)[0]
+            if size_bytes > _MOST_FRAME_BYTES:
+                raise _NotAFrame(f"a frame claims {size_bytes} bytes")
+            end = start + _LENGTH.size + size_bytes
             if end > len(buffer):
                 break
             for request_id, event in self._decoder.decode(buffer[start + _LENGTH.size : end]):
-                if (stream := self._streams.get(request_id)) is not None:
+                stream = self._streams.get(request_id)
+                if stream is not None and not stream.is_ended:
                     stream.hear(event, now_s)
             start = end
         del buffer[:start]
@@ -127,13 +169,25 @@ class _Connection(asyncio.Protocol):
             if not stream.is_ended:
                 stream.fail(TritonUnavailable(reason=reason))
 
-    def _end_silent(self) -> None:
-        """Fail the streams of which nothing was heard for too long, from time to time."""
-        oldest_s = self._loop.time() - self._timeout_s
-        for stream in self._streams.values():
-            if not stream.is_ended and stream.heard_s < oldest_s:
-                stream.fail(TritonTimeout(timeout_s=self._timeout_s))
-        self._watch = self._loop.call_later(self._timeout_s / _WATCHES_PER_TIMEOUT, self._end_silent)
+    def _watch_streams(self) -> None:
+        """From time to time: fail those of which nothing was heard, or taken, for too long."""
+        now_s = self._loop.time()
+        for request_id, stream in self._streams.items():
+            if stream.is_ended:
+                continue
+            if stream.heard_s < now_s - self._timeout_s:
+                self._abandon(request_id, stream, TritonTimeout(timeout_s=self._timeout_s))
+            elif stream.events and stream.unread_s < now_s - _STALL_TIMEOUT_S:
+                waiting_bytes = _TOKEN_BYTES * sum(len(event.tokens) for event in stream.events)
+                error = ClientStalled(waiting_bytes=waiting_bytes, timeout_s=_STALL_TIMEOUT_S)
+                self._abandon(request_id, stream, error)
+        rest_s = min(self._timeout_s, _STALL_TIMEOUT_S) / _WATCHES_PER_TIMEOUT
+        self._watch = self._loop.call_later(rest_s, self._watch_streams)
+
+    def _abandon(self, request_id: int, stream: _Stream, error: CodedError) -> None:
+        """Now, as its reader may not come back for long: the engine frees what the request holds."""
+        self._transport.write(frame(self._encoder, Leave(request_id)))
+        stream.fail(error)
 
 
 class SlotClient:

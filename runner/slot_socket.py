@@ -20,14 +20,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from runner.engines.wire import FrameReader, frame
+from runner.engines.wire import FrameReader, FrameTooLong, frame
 from runner.slot_call import Call, Outputs
 from runner.slot_messages import Answers, Ask, Leave
-from runner.slot_request import Tensors
+from runner.slot_tensors import Tensors
 
 log = logging.getLogger("cog_triton.slot")
 
 _BACKLOG = 16
+_MOST_ASK_BYTES = 1 << 28
 
 
 Start = Callable[[Callable[[], Tensors], Call], None]
@@ -76,6 +77,8 @@ class SlotSocket:
     def _serve(self, asker: Asker) -> None:
         try:
             asker.serve(self._start, self._leave)
+        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:
+            log.error("a connection to the slot's socket was closed: what came is no request (%s)", exc)
         except Exception:
             log.exception("a connection to the slot's socket broke off")
         finally:
@@ -98,18 +101,26 @@ class Asker:
     def serve(self, start: Start, leave: Callable[[Call], None]) -> None:
         """Take requests until the other side is gone; then nobody waits for any of them."""
         decoder: msgspec.msgpack.Decoder[Ask | Leave] = msgspec.msgpack.Decoder(Ask | Leave)
-        for messages in FrameReader(self._connection, decoder).batches():
-            for message in messages:
-                if isinstance(message, Ask):
-                    name = str(message.tensors.pop("id", ""))
-                    call = SocketCall(self, message.request_id, name)
-                    self._calls[message.request_id] = call
-                    start(partial(_tensors, message.tensors), call)
-                elif (left := self._calls.pop(message.request_id, None)) is not None:
-                    leave(left)
-            self.flush()  # Of refusals, which no round of the relay has.
-        for call in tuple(self._calls.values()):
-            leave(call)
+        try:
+            for messages in FrameReader(self._connection, decoder, _MOST_ASK_BYTES).batches():
+                for message in messages:
+                    self._take_message(message, start, leave)
+                self.flush()  # Of refusals, which no round of the relay has.
+        finally:
+            for call in tuple(self._calls.values()):
+                leave(call)
+
+    def _take_message(self, message: Ask | Leave, start: Start, leave: Callable[[Call], None]) -> None:
+        left = self._calls.pop(message.request_id, None)
+        if left is not None:
+            leave(
+                left
+            )  # NOTE: also where its number is used again, against the rule: nobody could tell them apart.
+        if isinstance(message, Ask):
+            name = str(message.tensors.pop("id", ""))
+            call = SocketCall(self, message.request_id, name)
+            self._calls[message.request_id] = call
+            start(partial(_tensors, message.tensors), call)
 
     def answer(self, request_id: int, answer: dict[str, Any], *, is_last: bool) -> None:
         """Goes out with the next ``flush``."""

@@ -16,7 +16,8 @@ from errors.base import CodedError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from runner.generation import Generation, GenerationRequest
+    from runner.generation import Generation
+    from runner.generation_request import GenerationRequest
     from runner.settings import Settings
 
 SERVICE_NAME = "cog-triton"

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -30,13 +30,15 @@ from runner.engines.messages import TokenLogProb
 from runner.triton_connection import Connection, ConnectionPool
 
 N = TypeVar("N", int, float)
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
 _EVENT_PREFIX = b"data:"
 _EVENT_END = b"\n\n"
 _QUOTED_DATA_LENGTH = 200
+_MOST_EVENT_BYTES = 1 << 24
 _PROBE_TIMEOUT_S = 2.0
-_PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d+)\) exceeds maximum input length \((\d+)\)")
+_PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
 """What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
 """What Triton says where NVIDIA's C++ backend fills the slot and was not told to follow guides."""
@@ -45,7 +47,7 @@ _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'
 class Event(msgspec.Struct):
     """One event of the slot: new tokens, the end, or an error. Other keys are Triton's own."""
 
-    output_ids: int | list[int] | None = None
+    output_ids: TokenId | list[TokenId] | None = None
     finish_reason: str | None = None
     output_log_probs: float | list[float] | None = None
     top_log_prob_ids: int | list[int] | None = None
@@ -62,7 +64,12 @@ class Event(msgspec.Struct):
     def log_probs(self, num_top: int) -> list[TokenLogProb]:
         """One for each of ``tokens``, with ``num_top`` of the likeliest, or fewer where there are no more."""
         values = _as_list(self.output_log_probs)
-        top = list(zip(_as_list(self.top_log_prob_ids), _as_list(self.top_log_probs), strict=True))
+        top_ids, top_values = _as_list(self.top_log_prob_ids), _as_list(self.top_log_probs)
+        if len(top_ids) != len(top_values):
+            raise TritonMalformedEvent(
+                event=f"{len(top_ids)} top_log_prob_ids, {len(top_values)} top_log_probs"
+            )
+        top = list(zip(top_ids, top_values, strict=True))
         return [
             TokenLogProb(value, [each for each in top[at * num_top : (at + 1) * num_top] if each[0] >= 0])
             for at, value in enumerate(values)
@@ -117,6 +124,8 @@ class TritonClient:
                     *whole, rest = (rest + data).split(_EVENT_END)
                     if whole:
                         yield [self._event(each) for each in whole]
+                    if len(rest) > _MOST_EVENT_BYTES:
+                        raise TritonMalformedJSON(data=_quote(rest))
                 if rest.strip():
                     raise TritonMalformedJSON(data=_quote(rest))
             finally:
@@ -159,7 +168,7 @@ class TritonClient:
             event = self._decoder.decode(data.removeprefix(_EVENT_PREFIX))
         except msgspec.ValidationError as exc:
             raise TritonMalformedEvent(event=_quote(data)) from exc
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise TritonMalformedJSON(data=_quote(data)) from exc
         if event.error is not None:
             raise failure(event.error)
@@ -185,7 +194,7 @@ def failure(text: str) -> CodedError:
     try:
         # An error before a stream's first event is JSON, or that as an event, by where Triton found it.
         text = str(msgspec.json.decode(text.strip().removeprefix("data:"))["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeError, KeyError, TypeError, RecursionError):
         pass  # Not Triton's JSON: the text itself is all we have.
     if (error := find_in_text(text)) is not None:
         return error

@@ -15,10 +15,14 @@ from errors.prompt import ClientStalled
 _HEAD_END = b"\r\n\r\n"
 _LINE_END = b"\r\n"
 _STATUS = re.compile(rb"http/1\.[01] (\d{3})")
-_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,15})\r\n")
 _CHUNKED = b"\r\ntransfer-encoding: chunked"
 _CONNECT_TIMEOUT_S = 5.0
 _LONGEST_CHUNK_LINE = 32
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8}) *(?:;.*)?", re.DOTALL)
+_MOST_HEAD_BYTES = 1 << 16
+_MOST_CHUNK_BYTES = 1 << 26
+"""Of one chunk, which holds an event or a few: what has not arrived whole is kept until it has."""
 _MOST_UNREAD_BYTES = 1 << 18
 """Of an answer. More than a reader that keeps up ever has; beyond it nothing more is taken from Triton."""
 _STALL_TIMEOUT_S = 60.0
@@ -52,6 +56,8 @@ class Connection(asyncio.Protocol):
         head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
         self._transport.write(head.encode() + body)
         while (end := self._data.find(_HEAD_END)) < 0:
+            if len(self._data) > _MOST_HEAD_BYTES:
+                raise ConnectionError("its answer's head has no end")
             await self._more()
         status = self._start_body(bytes(self._data[: end + len(_LINE_END)]).lower())
         del self._data[: end + len(_HEAD_END)]
@@ -105,6 +111,8 @@ class Connection(asyncio.Protocol):
                 self.is_free = True
                 break
         del data[:start]
+        if not parts and not self.is_free and len(data) > _MOST_CHUNK_BYTES:
+            raise ConnectionError("its answer is not HTTP: a chunk has no end")
         return b"".join(parts)
 
     async def _more(self) -> None:
@@ -158,11 +166,12 @@ class Connection(asyncio.Protocol):
 
 
 def _chunk_size(line: bytearray) -> int:
-    try:
-        return int(line.partition(b";")[0], 16)
-    except ValueError:
+    """NOTE: not all that ``int`` takes: a length below 0 would have the reader go round for ever."""
+    size = _CHUNK_SIZE.fullmatch(line)
+    if size is None or int(size[1], 16) > _MOST_CHUNK_BYTES:
         shown = bytes(line[:_LONGEST_CHUNK_LINE])
-        raise ConnectionError(f"its answer is not HTTP: {shown!r} is no length of a chunk") from None
+        raise ConnectionError(f"its answer is not HTTP: {shown!r} is no length of a chunk")
+    return int(size[1], 16)
 
 
 class ConnectionPool:

@@ -56,3 +56,12 @@ def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
                 raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
             expected = f"a port that can be listened on at {host} ({exc.strerror})"
             raise InvalidSetting(name=variable, expected=expected, value=port) from exc
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on, for now."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

@@ -14,26 +14,22 @@ from pathlib import Path
 
 import aiohttp
 
-from engine.mpirun import mpi_environment, mpirun
+from engine.mpirun import mpi_environment
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonStartFailed
-from runner.child_process import Log, end_of, exit_reason, lines, signal_group, with_parent
+from runner.backoff import Backoff
+from runner.child_process import Log, end_of, exit_reason, lines, signal_group
 from runner.engines.process import ENGINE_LOST
 from runner.failures import Failure
-from runner.model_repository import SLOT
 from runner.process_states import StoppedWatch, exit_signal, has_ended
-from runner.triton_install import TritonInstall
-from runner.triton_ports import TritonPorts
+from runner.triton_command import TritonCommand
 from runner.triton_stubs import describe_stub, stubs_of
 
 _READY_POLL_S = 0.05
 _READY_TIMEOUT_S = 2.0
 _SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
-_EXIT_TIMEOUT_S = 5
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _LOG_LINES = 200
 _TOLD_ERROR_LINES = 3
 _TOLD_LINES = 15
@@ -42,34 +38,22 @@ _ERROR_LINE = re.compile(r"E\d{4} |error:")
 OnFailure = Callable[[Failure], bool]
 """Hears of each failure; whether to go on and start again."""
 
-_WHOEVER = 0
-"""The parent's process id of a rank: mpirun's, which nobody knows before."""
-
 
 class TritonServer:
     """One tritonserver at a time, from ``start`` to ``stop``."""
 
     def __init__(
         self,
-        install: TritonInstall,
-        model_repository: Path,
-        ports: TritonPorts,
+        command: TritonCommand,
         start_timeout_s: float,
         log: Log,
-        num_ranks: int = 1,
         arrival: Path | None = None,
         on_failure: OnFailure = lambda _: True,
     ) -> None:
-        """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each.
-
-        ``arrival``: see ``runner.arrival``; the time to become ready counts from then.
-        """
+        """``arrival``: see ``runner.arrival``; the time to become ready counts from then."""
         self._on_failure = on_failure
-        self._num_ranks = num_ranks
         self._arrival = arrival
-        self._install = install
-        self._model_repository = model_repository
-        self._ports = ports
+        self._command = command
         self._start_timeout_s = start_timeout_s
         self._log = log
         self._log_tail: deque[str] = deque(maxlen=_LOG_LINES)
@@ -78,8 +62,6 @@ class TritonServer:
         self._supervisor: asyncio.Task[None] | None = None
         self._kill_reason: str | None = None
         self.restarts = 0
-        self.more_arguments: list[str] = []
-        """Of Triton's command; set before ``start``."""
         self.on_restart: Callable[[], None] = lambda: None
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
@@ -90,7 +72,7 @@ class TritonServer:
 
     async def start(self) -> None:
         """Start Triton and wait until all models are ready. Raises E1007 or E2106."""
-        self._ports.check_free()
+        self._command.ports.check_free()
         await self._launch()
         self._supervisor = asyncio.create_task(self._supervise(), name="triton-supervisor")
 
@@ -118,8 +100,8 @@ class TritonServer:
         self._log_tail.clear()
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command(),
-                env=mpi_environment(self._install.environment()),
+                *self._command.words(),
+                env=mpi_environment(self._command.install.environment()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -133,46 +115,6 @@ class TritonServer:
             await self._end_process()
             raise
         self.down_reason = None
-
-    def _command(self) -> list[str]:
-        """Triton, or mpirun and a Triton per rank.
-
-        NOTE: of several all get the same ports, but only rank 0 opens them: the others wait in their engine,
-        the only model that they load, until rank 0 ends. So they never become ready.
-        """
-        if self._num_ranks == 1:
-            return [*with_parent(os.getpid()), *self._triton_command(self._shm_prefix)]
-        command = [*with_parent(os.getpid()), *mpirun()]
-        for rank in range(self._num_ranks):
-            command += [":"] if rank else []
-            command += ["-n", "1", *with_parent(_WHOEVER)]
-            command += self._triton_command(f"{self._shm_prefix}{rank}_")
-            command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
-        return command
-
-    def _triton_command(self, shm_prefix: str) -> list[str]:
-        host = self._ports.host
-        return [
-            str(self._install.server),
-            f"--model-repository={self._model_repository}",
-            f"--backend-directory={self._install.backend_dir}",
-            # A prefix of our own, so that servers on one machine never meet in shared memory.
-            f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-            *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
-            f"--http-port={self._ports.http}",
-            f"--grpc-port={self._ports.grpc}",
-            f"--metrics-port={self._ports.metrics}",
-            "--disable-auto-complete-config",
-            # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
-            # more threads, the more room (docs/performance.md); they cost next to nothing.
-            "--http-thread-count=64",
-            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            *self.more_arguments,
-        ]
-
-    @property
-    def _shm_prefix(self) -> str:
-        return f"cog_triton_{os.getpid()}_{self._ports.http}_"
 
     async def _await_ready(self, process: asyncio.subprocess.Process) -> None:
         deadline_s = time.monotonic() + self._start_timeout_s
@@ -194,7 +136,7 @@ class TritonServer:
 
     async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
         try:
-            async with session.get(f"{self._ports.http_url}/v2/health/ready") as response:
+            async with session.get(f"{self._command.ports.http_url}/v2/health/ready") as response:
                 return response.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
@@ -253,7 +195,7 @@ class TritonServer:
 
     async def _restart(self) -> bool:
         """Until Triton is ready; False if it failed too often."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while True:
             self.restarts += 1
             self.on_restart()
@@ -263,9 +205,9 @@ class TritonServer:
                 if not self._on_failure(Failure("triton start", str(exc), tuple(self._log_tail))):
                     self.down_reason = f"{exc.sentence}, and it failed too often"
                     return False
-                self._log(f"{exc}; next try in {backoff_s:g} s")
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+                wait_s = backoff.next_s()
+                self._log(f"{exc}; next try in {wait_s:g} s")
+                await asyncio.sleep(wait_s)
             else:
                 self._log("Triton is ready again")
                 return True
@@ -287,7 +229,7 @@ class TritonServer:
 
     def _remove_shared_memory(self) -> None:
         """What a killed Triton leaves behind."""
-        for region in Path("/dev/shm").glob(f"{self._shm_prefix}*"):  # noqa: S108
+        for region in Path("/dev/shm").glob(f"{self._command.shm_prefix}*"):  # noqa: S108
             region.unlink(missing_ok=True)
 
     async def _forward_log(self, process: asyncio.subprocess.Process) -> None:

@@ -28,7 +28,8 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.engines import paced_engine
-from bench.servers import HOST, free_ports, starting_stack
+from bench.servers import HOST, starting_stack
+from runner.triton_ports import free_ports
 from scripts.soak_resources import measure, settle
 
 _OVERLOAD = 10

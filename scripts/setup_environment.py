@@ -1,7 +1,8 @@
 """Make the two environments that everything here runs in: ``.venv`` and ``.venv-engine``.
 
 ``.venv`` serves (Cog, Triton, the command line) and tests; ``.venv-engine`` is the engine process's: torch
-and transformers, whose pins must never hold the server back. Both hold exactly what ``requirements/*.txt``
+and transformers, whose pins must never hold the server back. With the argument ``clients`` it is
+``.venv-clients`` that is made: clients of others, to test with. All hold exactly what ``requirements/*.txt``
 pin by hash. A finished environment carries a stamp of what it was made from: with the same stamp nothing is
 done and no network is used; with another one, or after an interruption, it is made anew.
 
@@ -179,6 +180,18 @@ def set_up() -> list[MissingRequirement]:
     return []
 
 
+def set_up_clients() -> list[MissingRequirement]:
+    """Make the environment of the clients of others, if it is not current; by the Python of ``.venv``."""
+    python = chosen_python(os.environ.get("PYTHON", ""), os.environ.get("PATH", os.defpath))
+    clients = Environment(ROOT / ".venv-clients", python, ("clients", "test"))
+    if not clients.is_current():
+        if python.missing():
+            return python.missing()
+        with clients.being_made():
+            clients.install(*locked(*clients.names))
+    return []
+
+
 def torch_requirements(setting: str) -> str:
     """The name of the requirement file that brings torch."""
     if setting not in ("", "cpu", "cuda"):
@@ -257,10 +270,11 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def main() -> int:
+def main(*asked: str) -> int:
+    make = set_up_clients if asked == ("clients",) else set_up
     try:
         with only_set_up():
-            missing = set_up()
+            missing = make()
     except CodedError as error:
         print(error, file=sys.stderr)
         return 2
@@ -277,4 +291,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -1,9 +1,4 @@
-"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies or hangs.
-
-A process that was stopped is seen at once and with certainty. An engine that is silent may be busy with a
-long prompt, so it counts as hanging only after ``hang_timeout_s`` in which requests waited and none got a
-token: well after clients gave up.
-"""
+"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -14,35 +9,26 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from engine.child_environment import without_secret_variables
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineStartFailed
-from runner.arrival import PARAMETER, await_arrival
+from runner.arrival import await_arrival
+from runner.backoff import Backoff
+from runner.engines.command import EngineCommand
+from runner.engines.hang_watch import HangWatch
 from runner.engines.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.wire import FrameReader, frame
-from runner.process_states import StoppedWatch, descendants
 
-SOURCE_ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds our packages; put on the worker's PYTHONPATH."""
-
-_FIRST_BACKOFF_S = 0.5
-_LONGEST_BACKOFF_S = 30.0
 _STOP_GRACE_S = 5.0
 _LAST_WORDS_BYTES = 1 << 16
 _END_S = 2.0
 """A worker's socket closes just before its process ends."""
 
 _WATCH_POLL_S = 0.1
-_DESCENDANTS_POLL_S = 5.0
 
 ENGINE_LOST = "engine worker lost: "
 """Begins the log line of a worker that ended or could not be started again: the runner reads it."""
@@ -50,46 +36,6 @@ NOT_READY = "it is not ready yet"
 """The reason given to a request that came while there is no worker."""
 
 log = logging.getLogger("cog_triton.slot")
-
-
-@dataclass(frozen=True)
-class EngineCommand:
-    """How to start a worker. ``python`` is the engine environment's interpreter."""
-
-    python: str
-    engine_kind: str
-    engine_dir: Path
-    options: Mapping[str, str] = field(default_factory=dict)
-    start_timeout_s: float = 1800.0
-    """From the arrival of the engine."""
-    arrival: Path | None = None
-    """See ``runner.arrival``. It is among ``options`` as well, for the worker waits for it, too."""
-    hang_timeout_s: float = 300.0
-    """0: never."""
-
-    def arguments(self, socket_fd: int, last_words_fd: int) -> list[str]:
-        arguments = [self.python, "-m", "runner.engines.worker", "--socket-fd", str(socket_fd)]
-        arguments += ["--last-words-fd", str(last_words_fd)]
-        arguments += ["--kind", self.engine_kind, "--engine-dir", str(self.engine_dir)]
-        for key, value in self.options.items():
-            arguments += ["--option", f"{key}={value}"]
-        return arguments
-
-    def without_arrival(self) -> EngineCommand:
-        """The same for an engine that is there: a later start depends on no file but the engine's."""
-        options = {key: value for key, value in self.options.items() if key != PARAMETER}
-        return replace(self, arrival=None, options=options)
-
-    def environment(self) -> dict[str, str]:
-        """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
-        environment = without_secret_variables(os.environ)
-        environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        environment.pop("PYTHONHOME", None)
-        own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
-        environment.pop("LD_LIBRARY_PATH", None)
-        if own:
-            environment["LD_LIBRARY_PATH"] = own
-        return environment
 
 
 class Listener(Protocol):
@@ -117,8 +63,7 @@ class EngineProcess:
         self._last_words = os.memfd_create("last-words")
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._heard_s = 0.0
-        """When a request last got something, or none waited."""
+        self._hang_watch = HangWatch(command.hang_timeout_s)
         self._hang_reason: str | None = None
         self.restarts = 0
 
@@ -226,7 +171,7 @@ class EngineProcess:
         while True:
             for messages in reader.batches():
                 if any(not isinstance(message, Statistics) for message in messages):
-                    self._heard_s = time.monotonic()
+                    self._hang_watch.heard()
                 self._listener.received(messages)
             self._close_connection()
             assert self._process is not None
@@ -254,51 +199,35 @@ class EngineProcess:
         return os.pread(self._last_words, _LAST_WORDS_BYTES, 0).decode(errors="replace")
 
     def _restart(self) -> FrameReader[FromWorker] | None:
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff()
         while not self._stopping.is_set():
             started_s = time.monotonic()
             self.restarts += 1
             try:
                 _, reader = self._launch()
             except CodedError as exc:
-                log.error("%s%s; next try in %g s", ENGINE_LOST, exc, backoff_s)
+                wait_s = backoff.next_s()
+                log.error("%s%s; next try in %g s", ENGINE_LOST, exc, wait_s)
             else:
                 log.warning("engine worker restarted in %.1f s", time.monotonic() - started_s)
                 return reader
-            self._stopping.wait(backoff_s)
-            backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
+            self._stopping.wait(wait_s)
         return None
 
     def _watch(self) -> None:
         """End a worker that hangs; the supervisor then does the rest."""
-        stopped = StoppedWatch()
-        pids: list[int] = []
-        looked_s = 0.0
         while not self._stopping.wait(_WATCH_POLL_S):
-            process, now_s = self._process, time.monotonic()
+            process = self._process
             if process is None or process.poll() is not None:
-                looked_s = 0.0
+                self._hang_watch.forget()
                 continue
             if not self.is_ready or not self._listener.is_waiting():
-                self._heard_s = now_s
-            if now_s - looked_s > _DESCENDANTS_POLL_S or process.pid not in pids:
-                pids, looked_s = [process.pid, *descendants(process.pid)], now_s
-            if (pid := stopped.find(pids)) is not None:
-                who = "it" if pid == process.pid else f"its process {pid}"
-                self._end_hanging(process, pids, f"{who} was stopped (SIGSTOP) and did not go on")
-            elif 0 < self._command.hang_timeout_s < now_s - self._heard_s:
-                silence = (
-                    f"it hangs: requests waited and heard nothing for {self._command.hang_timeout_s:g} s"
-                )
-                self._end_hanging(process, pids, silence)
-
-    def _end_hanging(self, process: subprocess.Popen[bytes], pids: list[int], reason: str) -> None:
-        self._hang_reason = reason
-        _kill_group(process)
-        for pid in pids[1:]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+                self._hang_watch.heard()
+            if (reason := self._hang_watch.look(process.pid)) is not None:
+                self._hang_reason = reason
+                _kill_group(process)
+                self._hang_watch.kill_descendants()
+                process.wait()
 
     def _close_connection(self) -> None:
         connection = self._connection

@@ -19,6 +19,12 @@ Message = TypeVar("Message")
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
+MOST_BYTES = (1 << 32) - 1
+"""Of a frame: what its length can say."""
+
+
+class FrameTooLong(ValueError):
+    """A frame claims more bytes than its reader takes."""
 
 
 def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
@@ -30,7 +36,14 @@ def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
 class FrameReader(Generic[Message]):
     """Reads what has arrived, batch by batch: a busy peer is drained with few system calls."""
 
-    def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Message]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        decoder: msgspec.msgpack.Decoder[Message],
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
+        self._most_bytes = most_bytes
         self._connection = connection
         self._decoder = decoder
         self._buffer = bytearray()
@@ -57,7 +70,10 @@ class FrameReader(Generic[Message]):
         start = 0
         with memoryview(buffer) as view:
             while len(buffer) - start >= _LENGTH.size:
-                end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
+                size_bytes = _LENGTH.unpack_from(buffer, start)[0]
+                if size_bytes > self._most_bytes:
+                    raise FrameTooLong(f"a frame claims {size_bytes} bytes")
+                end = start + _LENGTH.size + size_bytes
                 if end > len(buffer):
                     break
                 messages.append(self._decoder.decode(view[start + _LENGTH.size : end]))

@@ -8,13 +8,13 @@ import gc
 import math
 import socket
 import sys
-from contextlib import AsyncExitStack
 
 import uvicorn
 
 from engine.directory import load
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.logs import JSON, RequestLog, set_up_logging
 from runner.meter import Meter, RequestMeter
 from runner.model_facts import load_model_facts
@@ -23,10 +23,8 @@ from runner.openai.calls import Call, WatchCalls
 from runner.openai.heads import GENERATION_PATHS
 from runner.openai.orders import Served
 from runner.openai.start import Start
-from runner.request_guard import RequestGuard
-from runner.slot_client import SlotClient
+from runner.request_guard import RequestGuard, open_guard
 from runner.tracing import RequestTrace, Tracing, open_tracing
-from runner.triton_client import TritonClient
 from runner.triton_ports import local_url
 
 _KEEP_ALIVE_S = 75
@@ -74,12 +72,7 @@ async def serve(start: Start) -> None:
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings, names[0])
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
-    async with AsyncExitStack() as exits:
-        client = await exits.enter_async_context(TritonClient(triton_url, settings.triton_timeout_s))
-        way: TritonClient | SlotClient = client
-        if start.slot_socket is not None:
-            way = await exits.enter_async_context(SlotClient(start.slot_socket, settings.triton_timeout_s))
-        requests = RequestGuard(way, client)
+    async with open_guard(triton_url, start.slot_socket, settings.triton_timeout_s) as requests:
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             trace = _begin_trace(tracing, request, call)
@@ -96,7 +89,7 @@ async def serve(start: Start) -> None:
                 meter=RequestMeter(meter),
             )
 
-        application = make_application(API(served, client, generate, start.metrics_dir), served)
+        application = make_application(API(served, requests.client, generate, start.metrics_dir), served)
         config = uvicorn.Config(
             WatchCalls(application, meter, is_log_json=is_log_json, tracing=tracing),
             http="httptools",

@@ -30,6 +30,7 @@ from runner.openai.heads import REQUEST_ID_HEADER
 from runner.openai.keys import RequireKey
 from runner.openai.limits import Admission
 from runner.openai.orders import Served, chat_order, chat_prompt, completion_orders
+from runner.openai.page import load_page
 from runner.openai.reading import read_body
 from runner.openai.shapes import ChatShape, CompletionShape
 from runner.openai.token_texts import TokenTexts
@@ -54,7 +55,8 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
-        self._document = msgspec.json.encode(make_document())
+        self._document = msgspec.json.encode(make_document(served))
+        self._page = load_page()
         self._tokens = TokenTexts(served.model.tokenizer)
         self._generating = Generating(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
@@ -72,12 +74,15 @@ class API:
             _route("GET", "/ready", self.ready),
             _route("GET", "/metrics", self.metrics),
             _route("GET", "/openapi.json", self.document),
+            _route("GET", "/", self.page),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
         body = await read_body(request, ChatBody, self._max_body_bytes)
         model = self._served.find(body.model)
-        return self._generating.answer(body, [chat_order(body, self._served)], ChatShape(self._tokens), model)
+        # Rendering waits for another process.
+        order = await asyncio.to_thread(chat_order, body, self._served)
+        return self._generating.answer(body, [order], ChatShape(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
         body = await read_body(request, CompletionBody, self._max_body_bytes)
@@ -98,7 +103,8 @@ class API:
             raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
         adds_special_tokens = body.add_special_tokens
         if body.messages is not None:
-            text, by_default = chat_prompt(body.messages, body, self._served), False
+            text = await asyncio.to_thread(chat_prompt, body.messages, body, self._served)
+            by_default = False
         else:
             text, by_default = body.prompt or "", True
         ids = await self._served.model.encode(
@@ -128,6 +134,10 @@ class API:
 
     async def document(self, request: Request) -> Response:
         return Response(self._document, media_type="application/json")
+
+    async def page(self, request: Request) -> Response:
+        """To try all this in a browser."""
+        return self._page.response()
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)

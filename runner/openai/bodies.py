@@ -16,7 +16,6 @@ MAX_INT32 = (1 << 31) - 1
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="Randomness: 0 is greedy.")]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
@@ -29,6 +28,7 @@ Pattern = Annotated[str, Meta(min_length=1)]
 Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 Tools = Annotated[list[Object], Meta(description="Shown to the model by its chat template.")]
 Documents = Annotated[list[Object], Meta(description="For the chat template.")]
+GenerationPrompt = Annotated[bool, Meta(description="End with what opens an answer, by default.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
 TemplateArguments = Annotated[Object, Meta(description="Variables of the chat template.")]
 
@@ -39,6 +39,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 class StreamOptions(Body, kw_only=True):
     include_usage: Annotated[bool, Meta(description="End the stream with the usage.")] = False
+    continuous_usage_stats: Annotated[bool, Meta(description="Tell the usage so far in every event.")] = False
 
 
 class PlainText(Body, tag_field="type", tag="text"):
@@ -82,17 +83,26 @@ class GenerationBody(Body, kw_only=True):
     top_p: Annotated[Share, Meta(description="Sample from the likeliest with this share.")] | None = None
     top_k: Annotated[int, Meta(ge=-1, description="Sample from so many; 0 and -1: all.")] | None = None
     min_p: Annotated[Share, Meta(description="Least probability, as share of the largest.")] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
+    presence_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="Above 0: less of what was there before.")] | None
+    ) = None
+    frequency_penalty: (
+        Annotated[float, Meta(ge=-2, le=2, description="Above 0: less of what was there often.")] | None
+    ) = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, description="Above 1: less repetition.")] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(description="By token id.")] | None
     ) = None
-    seed: int | None = None
+    seed: Annotated[int, Meta(description="The same gives the same text; else random.")] | None = None
     stop: Annotated[Stop | Stops, Meta(description="Texts to end at.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Go on to max_tokens.")] | None = None
-    response_format: PlainText | AnyObject | SchemaFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    response_format: (
+        Annotated[PlainText | AnyObject | SchemaFormat, Meta(description="text, json_object or json_schema.")]
+        | None
+    ) = None
+    structured_outputs: (
+        Annotated[StructuredOutputs, Meta(description="vLLM's form of the guided fields.")] | None
+    ) = None
     guided_json: Schema | None = None
     guided_regex: Annotated[Pattern, Meta(description="Matches the whole output.")] | None = None
     guided_choice: Annotated[Choices, Meta(description="The output is one of these.")] | None = None
@@ -122,7 +132,7 @@ class ChatBody(GenerationBody, kw_only=True):
     tool_choice: Annotated[Literal["auto", "none"], Meta(description="none: no tools.")] | None = None
     tools: Tools | None = None
     documents: Documents | None = None
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continues | None = None
     chat_template_kwargs: TemplateArguments | None = None
 
@@ -136,7 +146,7 @@ class TokenizeBody(Body, kw_only=True):
     add_special_tokens: bool | None = None
     tools: Tools | None = None
     documents: Documents | None = None
-    add_generation_prompt: bool | None = None
+    add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continues | None = None
     chat_template_kwargs: TemplateArguments | None = None
 

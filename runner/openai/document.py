@@ -1,4 +1,7 @@
-"""GET /openapi.json: the API described, from the bodies and answers themselves."""
+"""GET /openapi.json: the API described, from the bodies and answers themselves.
+
+It tells what this server does: what its model or engine can't do is not in it. The page at / is made from it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from runner.engines.capabilities import Capability, honours
+from runner.generation_request import SamplingInputs
 from runner.openai.answers import (
     Answer,
     ChatChoice,
@@ -18,6 +23,9 @@ from runner.openai.answers import (
     Tokens,
 )
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.openai.guides import GUIDE_FIELDS
+from runner.openai.keys import is_guarded
+from runner.openai.orders import DEFAULT_COMPLETION_TOKENS, Served
 
 _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
@@ -31,22 +39,37 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/metrics", "Metrics for Prometheus", None, None),
 )
 _REF = "#/components/schemas/{name}"
+_NEEDED: dict[Capability, tuple[str, ...]] = {
+    "log_probs": ("logprobs", "top_logprobs"),
+    "min_p": ("min_p",),
+    "logit_bias": ("logit_bias",),
+    "guides": GUIDE_FIELDS,
+}
+"""Fields that want something of the engine."""
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
-def make_document() -> dict[str, Any]:
+def make_document(served: Served) -> dict[str, Any]:
     """An OpenAPI 3.1 document."""
-    types = {kind for *_, body, answer in _OPERATIONS for kind in (body, answer) if kind} | {ErrorAnswer}
+    operations = [each for each in _OPERATIONS if each[3] is not ChatBody or served.model.chat.exists]
+    types = {kind for *_, body, answer in operations for kind in (body, answer) if kind} | {ErrorAnswer}
     ordered = sorted(types, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     refs = dict(zip(ordered, schemas, strict=True))
+    for kind in (ChatBody, CompletionBody):
+        if kind in types:
+            _fit(components[kind.__name__]["properties"], served.engine_kind)
+    components[CompletionBody.__name__]["properties"]["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
     paths: dict[str, Any] = {}
-    for method, path, summary, body, answer in _OPERATIONS:
+    for method, path, summary, body, answer in operations:
         operation: dict[str, Any] = {"summary": summary, "responses": _responses(answer, refs)}
         if body is not None:
             operation["requestBody"] = {"required": True, "content": _json(refs[body])}
         if "{name}" in path:
             name = {"in": "path", "name": "name", "required": True, "schema": {"type": "string"}}
             operation["parameters"] = [name]
+        if served.settings.openai_api_keys and is_guarded(path):
+            operation["security"] = [{"key": []}]
         paths[path] = {method: operation}
     return {
         "openapi": "3.1.0",
@@ -57,6 +80,18 @@ def make_document() -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _fit(fields: dict[str, Any], engine_kind: str) -> None:
+    """Leave out what the engine can't honour, and tell what counts where a field is not sent."""
+    for capability, names in _NEEDED.items():
+        if not honours(engine_kind, capability):
+            for name in names:
+                fields.pop(name, None)
+    defaults = SamplingInputs()
+    for name in ("temperature", "top_p", "top_k", "min_p", *_PENALTIES):
+        if name in fields:
+            fields[name]["default"] = getattr(defaults, name)
 
 
 def _responses(answer: type | None, refs: dict[type, Any]) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
-from runner.openai.bodies import GenerationBody
+from runner.openai.bodies import GenerationBody, StreamOptions
 from runner.openai.calls import Call, call_of
 from runner.openai.failures import Failure, error_body
 from runner.openai.guides import body_field
@@ -57,7 +58,9 @@ class _Answering(Response):
     ) -> None:
         self._generating = generating
         self._is_stream = bool(body.stream)
-        self._wants_usage = body.stream_options is not None and body.stream_options.include_usage
+        options = body.stream_options or StreamOptions()
+        self._wants_usage = options.include_usage
+        self._wants_usage_always = options.continuous_usage_stats
         self._orders = orders
         self._shape = shape
         self._guide_field = body_field(body)
@@ -110,8 +113,9 @@ class _Answering(Response):
                         opened.add(piece.index)
                         events += filter(None, [self._shape.opening(piece.index)])
                     events.append(self._shape.event(piece))
+                usage = texts.usage() if self._wants_usage_always else no_usage
                 await stream.send(
-                    [self._answer(self._shape.event_object, [event], no_usage) for event in events]
+                    [self._answer(self._shape.event_object, [event], usage) for event in events]
                 )
         if self._wants_usage:
             await stream.send([self._answer(self._shape.event_object, [], texts.usage())])

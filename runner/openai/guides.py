@@ -12,6 +12,14 @@ from runner.engines.capabilities import honours
 from runner.engines.messages import Guide
 from runner.openai.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
 
+GUIDE_FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
 _ANY_OBJECT = '{"type": "object"}'
 
 

@@ -15,15 +15,20 @@ _GUARDED = ("/v1/", "/tokenize", "/detokenize")
 _SCHEME = "bearer"
 
 
+def is_guarded(path: str) -> bool:
+    """True for what costs or tells something; the page, health, readiness and metrics are open."""
+    return path.startswith(_GUARDED)
+
+
 class RequireKey:
-    """Middleware in front of what costs or tells something; health, readiness and metrics are open."""
+    """Middleware in front of what is guarded."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(_GUARDED) and not self._has_key(scope):
+        if scope["type"] == "http" and is_guarded(scope["path"]) and not self._has_key(scope):
             await Failure(InvalidAPIKey())(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -13,15 +13,16 @@ from errors.openai_api import UnknownModel, UnsupportedField
 from errors.prompt import InvalidInput
 from runner.chat_messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts
 from runner.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.openai.guides import guide_of
 from runner.settings import Settings
 
-_DEFAULT_COMPLETION_TOKENS = 16
+DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for completions; a chat's answer may take all that the model has room for."""
 _SEEDS = 1 << 64
+_UNLESS_SAID = SamplingInputs()
 _LEAST_TOP_P = 1e-6
 
 N = TypeVar("N", int, float)
@@ -67,7 +68,7 @@ def completion_orders(body: CompletionBody, served: Served) -> list[Order]:
     """One per prompt. Raises a CodedError naming the field."""
     orders = []
     for prompt in _prompts(body.prompt):
-        request = _request(body, served, prompt, _DEFAULT_COMPLETION_TOKENS, body.logprobs)
+        request = _request(body, served, prompt, DEFAULT_COMPLETION_TOKENS, body.logprobs)
         echo = _text(prompt, served.model) if body.echo else ""
         orders.append(Order(request, body.n or 1, echo))
     if body.echo and body.logprobs is not None:
@@ -130,14 +131,14 @@ def _request(
 
 def _sampling(body: GenerationBody) -> SamplingInputs:
     return SamplingInputs(
-        temperature=_or(body.temperature, 1.0),
-        top_k=max(_or(body.top_k, 0), 0),
+        temperature=_or(body.temperature, _UNLESS_SAID.temperature),
+        top_k=max(_or(body.top_k, _UNLESS_SAID.top_k), 0),
         # NOTE: to the core 0 means off; here it means the likeliest token alone.
-        top_p=_or(body.top_p, 1.0) or _LEAST_TOP_P,
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
-        min_p=_or(body.min_p, 0.0),
+        top_p=_or(body.top_p, _UNLESS_SAID.top_p) or _LEAST_TOP_P,
+        presence_penalty=_or(body.presence_penalty, _UNLESS_SAID.presence_penalty),
+        frequency_penalty=_or(body.frequency_penalty, _UNLESS_SAID.frequency_penalty),
+        repetition_penalty=_or(body.repetition_penalty, _UNLESS_SAID.repetition_penalty),
+        min_p=_or(body.min_p, _UNLESS_SAID.min_p),
         logit_bias=_logit_bias(body.logit_bias or {}),
         seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
     )

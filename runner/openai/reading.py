@@ -16,6 +16,7 @@ from runner.openai.bodies import Body
 
 B = TypeVar("B", bound=Body)
 
+_MOST_DIGITS = 18
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _WRONG = re.compile(r"Expected (.*?)(?:, got .*?)?(?: - at `\$(.*)`)?$")
@@ -38,16 +39,18 @@ async def read_body(request: Request, kind: type[B], max_bytes: int) -> B:
     """Raises E1606, E1600, E1601, or E1005 with the field; ClientDisconnect if the client leaves."""
     content = await _read(request, max_bytes)
     try:
-        return msgspec.json.decode(content, type=kind)
-    except msgspec.ValidationError as exc:
-        raise _wrong_field(str(exc), content, kind) from exc
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.ValidationError as exc:
+            # NOTE: msgspec validates as it reads: what follows may be no JSON, which is found only now.
+            raise _wrong_field(str(exc), content, kind) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidBody(reason=f"it is not JSON ({exc})".replace("\n", " ")) from exc
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > max_bytes:
+    if length.isdecimal() and (len(length) > _MOST_DIGITS or int(length) > max_bytes):
         raise BodyTooLarge(max_bytes=max_bytes)
     content = bytearray()
     async for part in request.stream():

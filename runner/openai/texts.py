@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from errors.base import CodedError
 from runner.engines.messages import TokenLogProb
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.openai.answers import Usage
 from runner.openai.orders import Order
 

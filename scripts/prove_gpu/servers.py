@@ -15,8 +15,9 @@ from typing import Any
 
 from proof import HERE, Proof
 
-from bench.servers import HOST, free_ports
+from bench.servers import HOST
 from cli.cog_server import CogServer
+from runner.triton_ports import free_ports
 
 _START_TIMEOUT_S = 400.0
 

@@ -95,6 +95,8 @@ def test_cpu_time_is_that_of_the_session() -> None:
         (Row("a", 99.0, 98.0, at_least=True, not_served=1), "**FAIL**"),
         (Row("a", 3.0, 3.0, " ms"), "pass"),
         (Row("a", 3.1, 3.0, " ms"), "**FAIL**"),
+        (Row("a", 3.1, None, " ms"), ""),
+        (Row("a", 3.1, None, " ms", not_served=1), "**FAIL**"),
     ],
 )
 def test_a_row_is_kept_within_its_limit_and_with_nothing_lost(row: Row, verdict: str) -> None:

@@ -66,6 +66,7 @@ def test_the_demo_names_a_taken_port_and_its_variable(ports: dict[str, str], tmp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(engine_python() == sys.executable, reason="needs the engine environment (make setup)")
 def test_the_demo_names_a_taken_port_of_triton(ports: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", int(ports["TRITON_GRPC_PORT"]))):

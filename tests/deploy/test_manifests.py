@@ -9,8 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.settings import VARIABLES, load_settings
+from runner.settings import load_settings
 from runner.slot_metrics import GAUGES
+from runner.variables import VARIABLES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,

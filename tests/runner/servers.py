@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ import httpx
 from cli.cog_server import CogServer
 from runner.service import Service
 from runner.settings import load_settings
+from runner.triton_ports import free_ports
 from tests.runner.paced_engine import PacedModel
 
 T = TypeVar("T")
@@ -34,14 +34,6 @@ _KEEPS_ALL = httpx.Limits(max_keepalive_connections=None, keepalive_expiry=None)
 
 SLOT = "/v2/models/tensorrt_llm"
 ENSEMBLE = "/v2/models/ensemble"
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:

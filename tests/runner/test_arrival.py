@@ -15,7 +15,7 @@ from engine.pack import pack
 from errors.base import CodedError
 from errors.engine_artifact import EngineFileDamaged
 from errors.prompt import PortInUse
-from runner.generation import GenerationRequest, SamplingInputs
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.service import Service
 from runner.settings import load_settings
 from tests.engine.tar_server import Fault, TarServer

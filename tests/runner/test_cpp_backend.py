@@ -18,7 +18,8 @@ from tritonclient.grpc import model_config_pb2
 from engine.directory import load
 from errors.prompt import MissingRequirement
 from errors.triton_system import TritonStartFailed, TritonUnavailable
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.model_facts import load_model_facts
 from runner.model_repository import render
 from runner.settings import load_settings

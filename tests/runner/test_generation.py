@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from errors.prompt import PromptTooLong
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.model_facts import ModelFacts
 from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH
 from tests.runner.servers import TritonUnderTest

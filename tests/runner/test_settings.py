@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from errors.prompt import InvalidSetting
-from runner.settings import VARIABLES, load_settings
+from runner.settings import load_settings
+from runner.variables import VARIABLES
 
 GOOD: list[tuple[str, str, str, Any]] = [
     ("COG_WEIGHTS", "https://example.com/engine.tar", "weights", "https://example.com/engine.tar"),

@@ -11,7 +11,8 @@ import socket
 
 import pytest
 
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.servers import HOST, SLOT, TritonUnderTest, wait_until
 
 LONG = {"input_ids": [1, 2, 3], "request_output_len": 4000, "streaming": True}

@@ -13,7 +13,8 @@ from errors.base import CodedError
 from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from runner.engines.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
-from runner.slot_request import SlotRequest, batch_size, parse_row
+from runner.slot_request import SlotRequest, parse_row
+from runner.slot_tensors import batch_size
 
 READY = Ready(engine_kind="paced", vocab_size=50_000, max_sequence_length=100, max_batch_size=8)
 

@@ -14,14 +14,15 @@ import pytest
 from msgspec import msgpack
 
 from errors.base import CodedError
-from errors.prompt import PromptTooLong
+from errors.prompt import ClientStalled, PromptTooLong
 from errors.triton_system import EngineCrashed, TritonTimeout, TritonUnavailable
+from runner import slot_client
 from runner.engines.wire import FrameReader, frame
 from runner.slot_call import Call
 from runner.slot_client import SlotClient
 from runner.slot_messages import Ask
-from runner.slot_request import Tensors
 from runner.slot_socket import SlotSocket
+from runner.slot_tensors import Tensors
 from runner.triton_client import Event
 from tests.runner.servers import wait_until
 
@@ -144,6 +145,53 @@ def test_a_stream_whose_end_never_comes_is_an_error(slot: Slot, path: Path) -> N
     slot.on_call = lambda call: call.respond(PLACE, [7], None)
     with pytest.raises(TritonTimeout):
         answer(path, timeout_s=0.3)
+    assert wait_until(lambda: slot.left == slot.calls), "the engine goes on for nobody"
+
+
+def test_a_reader_that_takes_nothing_for_too_long_is_cut_and_frees_the_engine_before_it_is_back(
+    slot: Slot, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_client, "_STALL_TIMEOUT_S", 0.2)
+
+    async def ask() -> None:
+        async with SlotClient(path, TIMEOUT_S) as client:
+            batches = client.generate(INPUTS)
+            slot.on_call = lambda call: call.respond(PLACE, [7], None)
+            assert [event.tokens for event in await anext(batches)] == [[7]]
+            (call,) = slot.calls
+            for _ in range(2):
+                call.respond(PLACE, [8, 9], None)
+                slot.socket.flush()
+            # Meanwhile others are served.
+            assert await asyncio.to_thread(wait_until, lambda: slot.left == [call])
+            slot.on_call = lambda call: call.respond(PLACE, [7], "length")
+            assert [event.tokens for event in await collect(client)] == [[7]]
+            assert [event.tokens for event in await anext(batches)] == [[8, 9], [8, 9]]
+            with pytest.raises(ClientStalled, match="16 bytes"):
+                await anext(batches)
+
+    asyncio.run(ask())
+
+
+def test_a_reader_that_is_slow_but_reads_is_not_cut(
+    slot: Slot, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_client, "_STALL_TIMEOUT_S", 0.5)
+
+    async def ask() -> None:
+        async with SlotClient(path, TIMEOUT_S) as client:
+            batches = client.generate(INPUTS)
+            slot.on_call = lambda call: call.respond(PLACE, [0], None)
+            tokens = [token for event in await anext(batches) for token in event.tokens]
+            (call,) = slot.calls
+            for number in range(1, 8):
+                call.respond(PLACE, [number], "length" if number == 7 else None)
+                slot.socket.flush()
+                await asyncio.sleep(0.1)  # All in all longer than the limit.
+                tokens += [token for event in await anext(batches) for token in event.tokens]
+            assert tokens == list(range(8))
+
+    asyncio.run(ask())
 
 
 def test_a_slot_that_goes_away_ends_its_streams_with_an_error_and_a_new_one_is_found(

@@ -14,9 +14,10 @@ import pytest
 
 from errors.base import CodedError
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
-from runner import service
+from runner import triton_heart
 from runner.engines.paced_faults import FAULT_SEEDS, VARIABLE
-from runner.generation import Generation, GenerationRequest, SamplingInputs
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     ENSEMBLE,
@@ -268,7 +269,7 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
     model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
-    monkeypatch.setattr(service, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(triton_heart, "_HEARTBEAT_S", 0.05)
     server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
 
     async def is_silent() -> bool:

@@ -21,7 +21,7 @@ from errors.base import CodedError
 from errors.engine_artifact import EngineNotFound
 from errors.prompt import InvalidSetting, MissingRequirement, PortInUse
 from errors.triton_system import TritonStartFailed
-from runner.engines.process import SOURCE_ROOT
+from runner.engines.command import SOURCE_ROOT
 from runner.service import Service
 from runner.settings import load_settings
 from runner.triton_install import install_triton

@@ -14,8 +14,8 @@ import pytest
 
 from engine.gpu import Gpu
 from errors.triton_arguments import InvalidTensor
-from runner import service
-from runner.generation import GenerationRequest, SamplingInputs
+from runner import served_engine
+from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.engines.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
@@ -29,7 +29,7 @@ def vllm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnde
     model = make_paced_model(folder / "model", 0)
     python = make_python(folder / "python", sys.executable)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "visible_gpus", lambda: (Gpu(90),))
+        patch.setattr(served_engine, "visible_gpus", lambda: (Gpu(90),))
         server = TritonUnderTest(_as_vllm(model), folder, COG_TRITON_ENGINE_PYTHON=python)
     yield server
     server.close()

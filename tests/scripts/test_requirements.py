@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,7 +15,13 @@ ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(REQUIREMENTS.glob("*.txt"))
 PYTHONS = ("3.10", "3.11", "3.12")
-ENVIRONMENTS = (("serving", "test", "dev"), ("engine", "test", "torch-cuda"), ("engine", "test", "torch-cpu"))
+ENVIRONMENTS = (
+    ("serving", "test", "dev"),
+    ("engine", "test", "torch-cuda"),
+    ("engine", "test", "torch-cpu"),
+    ("clients", "test"),
+)
+NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
 HOST = re.compile(r"https?://|\bpypi\.|\.(?:org|com|io|net|dev|ai)\b|find-links|--index|^-f ", re.MULTILINE)
 
 
@@ -100,3 +107,10 @@ def test_the_index_of_torchs_cpu_build_is_named_in_one_place() -> None:
     script = (ROOT / "scripts" / "setup_environment.py").read_text()
     assert script.count(host) == 1
     assert len(HOST.findall(script)) == 2  # its scheme and its name, and nothing else
+
+
+def test_npms_lock_knows_every_package_by_its_hash_and_no_registry() -> None:
+    _, *packages = json.loads(NPM_LOCK.read_text())["packages"].values()
+    assert packages
+    assert all(package["integrity"].startswith("sha512-") for package in packages)
+    assert all("resolved" not in package for package in packages)

@@ -16,14 +16,16 @@ import pytest
 from errors.prompt import InvalidSetting
 from errors.triton_system import EngineCrashed, EngineStartFailed
 from runner.engines import process as process_module
+from runner.engines.command import SOURCE_ROOT, EngineCommand
 from runner.engines.messages import Cancel, Submit
-from runner.engines.process import SOURCE_ROOT, EngineCommand, EngineProcess
+from runner.engines.process import EngineProcess
 from tests.runner.engines.listening import Listening, make_paced_directory
 from tests.runner.servers import is_running, wait_until, worker_pids
 
 SLOT = """
 import sys, pathlib
-from runner.engines.process import EngineCommand, EngineProcess
+from runner.engines.command import EngineCommand
+from runner.engines.process import EngineProcess
 engine = EngineProcess(EngineCommand(sys.executable, "paced", pathlib.Path(sys.argv[1])), None)
 engine.start()
 print(engine.pid, flush=True)

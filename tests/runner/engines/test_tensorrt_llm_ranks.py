@@ -14,8 +14,9 @@ from errors.base import CodedError
 from errors.prompt import MissingRequirement
 from errors.tensorrt_llm import RankEnded
 from errors.triton_system import EngineCrashed, EngineStartFailed
+from runner.engines.command import EngineCommand
 from runner.engines.messages import Sampling, Submit
-from runner.engines.process import EngineCommand, EngineProcess
+from runner.engines.process import EngineProcess
 from tests.runner.engines.listening import Listening
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python

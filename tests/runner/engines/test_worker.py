@@ -16,6 +16,7 @@ import pytest
 from errors.prompt import PromptTooLong
 from runner.engines import registry
 from runner.engines.adapter import Sink
+from runner.engines.command import SOURCE_ROOT
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -28,7 +29,6 @@ from runner.engines.messages import (
     Tokens,
     ToWorker,
 )
-from runner.engines.process import SOURCE_ROOT
 from runner.engines.wire import FrameReader, frame
 from runner.engines.worker import serve
 

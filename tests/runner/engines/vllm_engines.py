@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.engines.process import EngineCommand, EngineProcess
+from runner.engines.command import EngineCommand
+from runner.engines.process import EngineProcess
 from tests.runner.engines.listening import Listening
 
 LIBRARY = Path(__file__).resolve().parents[2] / "standins" / "vllm_library"

@@ -1,0 +1,71 @@
+"""The engine that a runner serves: found or fetched as the settings say, and refused where it can't run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from engine.directory import Engine, load
+from engine.gpu import visible_gpus
+from engine.manifest import Manifest
+from engine.preflight import Machine, check_runs_here, installed_version, needs_gpu
+from engine.progress import Progress
+from engine.store import open_engine
+from errors.prompt import InvalidSetting, MissingRequirement
+from runner.model_repository import CPP_BACKEND, SLOT
+from runner.settings import Settings
+from runner.triton_install import CPP_LIBRARY, cpp_backend_dir
+
+
+def open_served_engine(
+    settings: Settings, on_the_way: Callable[[Engine], None], progress: Progress
+) -> Engine:
+    """Blocks while it is fetched. ``on_the_way`` hears of it before that, unless it has to be there first."""
+
+    def tell(engine: Engine) -> None:
+        if not _may_be_cpp(settings, engine.manifest):
+            on_the_way(engine)
+
+    check = partial(check_servable, settings)
+    limit_gib = settings.cache_limit_gib
+    if settings.weights:
+        return open_engine(
+            settings.weights,
+            settings.cache_dir,
+            limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
+            check=check,
+            on_the_way=tell,
+            progress=progress,
+        )
+    engine = load(settings.engine_dir)
+    check(engine.manifest)
+    return engine
+
+
+def check_servable(settings: Settings, manifest: Manifest) -> None:
+    """Raise for an engine that can't run on this machine with these settings, before it is fetched whole."""
+    _check_world_size(settings, manifest.world_size)
+    # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
+    has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
+    if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:
+        raise MissingRequirement(
+            what=f"tensorrtllm/{CPP_LIBRARY}, which triton_backend: tensorrtllm asks for,",
+            remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
+        )
+    version = None if has_own_library else installed_version(settings.engine_python)
+    gpus = visible_gpus() if needs_gpu(manifest) else ()
+    check_runs_here(manifest, Machine(gpus, version))
+
+
+def _check_world_size(settings: Settings, built_for: int) -> None:
+    if settings.world_size not in (None, built_for):
+        raise InvalidSetting(
+            name="WORLD_SIZE",
+            expected=f"{built_for}, the number of GPUs the engine was built for, or unset",
+            value=settings.world_size,
+        )
+
+
+def _may_be_cpp(settings: Settings, manifest: Manifest) -> bool:
+    """NVIDIA's C++ backend reads the engine at once."""
+    return manifest.engine_kind == "tensorrt_llm" and cpp_backend_dir(settings.triton_backend_dir) is not None

@@ -1,0 +1,149 @@
+"""Triton on one engine, watched, with the ways to its slot: started when the engine is there, or before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from engine.directory import Engine
+from runner.arrival import Arrived, announce
+from runner.child_process import Log
+from runner.failure_log import FailureLog
+from runner.failures import FailureLimit
+from runner.flight_recorder import FlightRecorder
+from runner.metrics_text import clear_folder
+from runner.model_repository import render
+from runner.request_guard import RequestGuard, open_guard
+from runner.runtime_dir import make_runtime_dir, metrics_dir, runtime_dir, slot_socket_path
+from runner.settings import Settings
+from runner.tracing import triton_arguments
+from runner.triton_command import TritonCommand
+from runner.triton_heart import watch_heart
+from runner.triton_install import cpp_backend_dir, install_triton
+from runner.triton_server import TritonServer
+
+
+class TritonStack:
+    """With an engine that is there ``prepare`` and ``start``; else ``start_early``, ``arrive``.
+
+    ``hopeless`` is set when failures were too many; ``on_restart`` hears of each time that Triton is started
+    again.
+    """
+
+    def __init__(
+        self, settings: Settings, log: Log, hopeless: asyncio.Event, on_restart: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._hopeless = hopeless
+        self._on_restart = on_restart
+        self._exits = AsyncExitStack()
+        self._starting: asyncio.Task[None] | None = None
+        """Triton's start, if it began before the engine was there."""
+        self._recorder: FlightRecorder
+        self.server: TritonServer | None = None
+        self.is_cpp = False
+        """Whether NVIDIA's C++ backend fills the slot; known once prepared."""
+        self.requests: RequestGuard
+
+    @property
+    def has_begun_early(self) -> bool:
+        return self._starting is not None
+
+    @property
+    def slot_socket(self) -> Path | None:
+        """Where our slot listens for us; None behind NVIDIA's C++ backend."""
+        return None if self.is_cpp else slot_socket_path(self._settings.triton_http_port)
+
+    def start_early(self, engine: Engine) -> None:
+        """Start Triton, whose models and engine worker then wait until ``engine`` is announced."""
+        self._arrival.unlink(missing_ok=True)
+        self._starting = asyncio.create_task(self._start_without(engine), name="triton-start")
+
+    def check_start(self) -> None:
+        """Raise what an early start failed with, if it did."""
+        if self._starting is not None and self._starting.done():
+            self._starting.result()
+
+    async def arrive(self, arrived: Arrived) -> None:
+        """The engine is there: let an early start go on, and wait for its end."""
+        assert self._starting is not None
+        announce(self._arrival, arrived)
+        await self._starting
+
+    def prepare(self, engine: Engine, arrived: Arrived | None) -> None:
+        """Make all that Triton is started with. ``arrived`` is None if the engine is still on its way."""
+        settings = self._settings
+        folder = make_runtime_dir(settings.triton_http_port)
+        install = install_triton(folder, settings.triton_backend_dir)
+        repository = folder / "model_repository"
+        manifest = engine.manifest
+        arrival = self._arrival if arrived is None else None
+        cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
+        self.is_cpp = render(
+            engine,
+            repository,
+            engine_python=settings.engine_python,
+            end_id=arrived.end_id if arrived is not None else None,
+            pad_id=arrived.pad_id if arrived is not None else None,
+            overrides=settings.server,
+            cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
+            engine_cache_dir=settings.cache_dir / "engine_cache",
+            slot_socket=slot_socket_path(settings.triton_http_port),
+            arrival=arrival,
+        )
+        clear_folder(metrics_dir(settings.triton_http_port))
+        records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
+        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
+        limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
+        num_ranks = manifest.world_size if self.is_cpp else 1
+        arguments = triton_arguments(settings)
+        server = TritonServer(
+            TritonCommand(install, repository, settings.triton_ports, num_ranks, arguments),
+            settings.triton_start_timeout_s,
+            self._log,
+            arrival,
+            FailureLog(self._recorder, limit, self._log, self._hopeless).add,
+        )
+        server.on_restart = self._on_restart
+        self.server = server
+
+    async def start(self) -> None:
+        """Start what was prepared, and wait until it is ready. Raises a CodedError."""
+        server, settings = self.server, self._settings
+        assert server is not None, "not prepared"
+        await server.start()
+        self._exits.push_async_callback(server.stop)
+        guard = open_guard(
+            settings.triton_ports.http_url,
+            self.slot_socket,
+            settings.triton_timeout_s,
+            lambda: server.down_reason,
+            self._recorder,
+        )
+        self.requests = await self._exits.enter_async_context(guard)
+        watching = watch_heart(server, self.requests.client, settings.triton_hang_timeout_s)
+        heart = asyncio.create_task(watching, name="triton-heart")
+        self._exits.callback(heart.cancel)
+
+    async def close(self) -> None:
+        """Also of what has not started yet, or could not."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._exits.aclose()
+
+    def kill(self) -> None:
+        """End Triton and all it started now, from any thread; we are about to end, too."""
+        if self.server is not None:
+            self.server.kill_now()
+
+    async def _start_without(self, engine: Engine) -> None:
+        self.prepare(engine, None)
+        await self.start()
+
+    @property
+    def _arrival(self) -> Path:
+        return runtime_dir(self._settings.triton_http_port) / "engine_arrival.json"

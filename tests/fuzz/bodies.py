@@ -1,0 +1,113 @@
+"""JSON bodies of the OpenAI-compatible API: the real application, over a model that emits fixed tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from runner.chat_template import ChatTemplate
+from runner.generation import Generation, GenerationRequest
+from runner.model_facts import ModelFacts
+from runner.openai.application import API, make_application
+from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.openai.orders import Served
+from runner.settings import load_settings
+from runner.triton_client import Event, TritonClient
+from tests.fuzz.choices import Choices, as_json
+from tests.runner.openai.apis import CHAT_TEMPLATE
+from tests.runner.paced_engine import END_ID, make_tokenizer
+
+_PATHS = {
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+}
+_INNER = (
+    "role",
+    "content",
+    "type",
+    "text",
+    "json_schema",
+    "schema",
+    "name",
+    "function",
+    "arguments",
+    "json",
+    "regex",
+)
+_WORDS: tuple[object, ...] = (
+    *(1, 2, 0, 0.5, True, "hi", [1, 2], [[1], [2]], ["a", "b"], [{"role": "user", "content": "hi"}], 1 << 31),
+    *(
+        {"5": 1},
+        {"type": "json_object"},
+        {"type": "text"},
+        {"include_usage": True},
+        "model",
+        [2**31 - 1],
+        [-1],
+    ),
+)
+_HEADERS = ({}, {"content-length": "9" * 5000}, {"content-length": "-1"}, {"content-type": "text/plain"})
+_LONGEST_S = 10.0
+_loop = asyncio.new_event_loop()
+
+
+class _FixedTokens:
+    async def generate(
+        self, inputs: Mapping[str, Any], headers: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
+        count = min(inputs["request_output_len"], 4)
+        probs = {"output_log_probs": [-1.0] * count} if "return_log_probs" in inputs else {}
+        yield [Event(output_ids=[5] * count, finish_reason="length", **probs)]
+
+
+def request_body(data: bytes) -> None:
+    _loop.run_until_complete(asyncio.wait_for(_post(Choices(data)), _LONGEST_S))
+
+
+async def _post(choices: Choices) -> None:
+    path = choices.of(tuple(_PATHS))
+    fields = (*_PATHS[path].__struct_fields__, *_INNER)
+    body = choices.object(fields, _WORDS)
+    if choices.below(4):
+        body |= {"prompt": "hi"} if path in ("/v1/completions", "/tokenize") else {}
+        body |= {"messages": _WORDS[9]} if path == "/v1/chat/completions" else {}
+        body |= {"tokens": [1, 2]} if path == "/detokenize" else {}
+    document = choices.of(
+        (as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000)
+    )
+    async with httpx.AsyncClient(transport=_transport(), base_url="http://api") as client:
+        content = choices.damaged(document)
+        response = await client.post(
+            path, content=content, headers=choices.of((*_HEADERS[:1] * 6, *_HEADERS))
+        )
+    assert response.status_code < 500, response.text
+    if response.status_code != 200:
+        assert set(response.json()) == {"error"}
+        assert "Traceback" not in response.text
+    elif response.headers["content-type"].startswith("application/json"):
+        json.loads(response.text)
+
+
+@lru_cache
+def _transport() -> httpx.ASGITransport:
+    settings = load_settings({"ENGINE_DIR": "."})
+    model = ModelFacts(
+        make_tokenizer(), (END_ID,), END_ID, 64, 63, ChatTemplate({"default": CHAT_TEMPLATE}, {})
+    )
+    served = Served(model, settings, "transformers", ("model",))
+
+    def generate(request: GenerationRequest) -> Generation:
+        return Generation(request, model, _FixedTokens())
+
+    client = TritonClient.__new__(TritonClient)  # Nobody asks it anything.
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-metrics-"))
+    return httpx.ASGITransport(make_application(API(served, client, generate, folder), served))

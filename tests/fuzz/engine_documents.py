@@ -1,0 +1,119 @@
+"""What an engine brings: manifests, config.json, tokenizers' files. Read, or refused by a code."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from engine.directory import load
+from engine.manifest import EngineFacts, Manifest, manifest_bytes, parse_manifest
+from engine.manifestless import describe
+from engine.tensorrt_llm_config import read_compiled_config
+from errors.base import CodedError
+from runner.chat_template import load_chat_template
+from runner.model_facts import load_model_facts
+from runner.settings import load_settings
+from tests.engine.samples import LEGACY_FILES, TENSORRT_CONFIG
+from tests.fuzz.choices import Choices, as_json
+from tests.fuzz.refusal import check_refusal
+from tests.runner.paced_engine import make_tokenizer
+
+_FIELDS = (*Manifest.model_fields, "manifest_sha256", "name", "version", "size_bytes", "sha256")
+_NAMES = ("a", "A", "a/b", "../a", "/a", "a//b", "con", "é", "e\u0301", "engine_manifest.json")
+_ENTRIES = (
+    {"size_bytes": 5, "sha256": "0" * 64},
+    {"size_bytes": -1, "sha256": "0" * 64},
+    {"size_bytes": 1 << 70},
+)
+_EXAMPLE = manifest_bytes(Manifest(**EngineFacts(engine_kind="paced").model_dump(), files={}))
+_CONFIG_KEYS = (
+    *(
+        "pretrained_config",
+        "build_config",
+        "builder_config",
+        "mapping",
+        "version",
+        "quantization",
+        "model_type",
+    ),
+    *("world_size", "tp_size", "pp_size", "max_batch_size", "max_input_len", "max_seq_len", "plugin_config"),
+    *("max_output_len", "dtype", "architectures", "vocab_size", "tensor_parallel", "max_position_embeddings"),
+    *("pad_token_id", "eos_token_id", "max_num_tokens", "kv_cache_type", "quantization_config", "precision"),
+)
+_TOKENIZER_KEYS = (
+    *("chat_template", "name", "template", "bos_token", "eos_token", "content", "eos_token_id", "pad_token"),
+    *("added_tokens_decoder", "additional_special_tokens", "pad_token_id", "lstrip"),
+)
+_ENGINE_FILES = ("rank0.engine", "rank1.engine", "model.bin", "tokenizer.json")
+_tokenizer = make_tokenizer().to_str().encode()
+
+
+def manifest(data: bytes) -> None:
+    choices = Choices(data)
+    files = {name: choices.value(_ENTRIES) for name in choices.some(_NAMES)}
+    kind = choices.of(("paced", "vllm", "other", 5))
+    fields = {"engine_kind": kind, "format_version": 1, "files": files, **choices.object(_FIELDS)}
+    document = choices.of((as_json(fields), _EXAMPLE, b""))
+    try:
+        found = parse_manifest(choices.damaged(document) or choices.rest(), "engine.tar")
+    except CodedError as exc:
+        check_refusal(exc, "E13")
+        return
+    assert parse_manifest(manifest_bytes(found), "again") == found
+
+
+def manifestless(data: bytes) -> None:
+    choices = Choices(data)
+    build_config = choices.damaged(choices.of((*LEGACY_FILES.values(), b"a: !!bool x", b"&a [*a]")))
+    documents = {"config.json": _config(choices), "cog-trt-llm-config.yaml": build_config}
+    names = choices.some(_ENGINE_FILES)
+    try:
+        describe(dict.fromkeys(names, 5), documents.get, "engine.tar")
+    except CodedError as exc:
+        check_refusal(exc, "E13")
+
+
+def compiled_config(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_bytes(_config(Choices(data)))
+        try:
+            read_compiled_config(Path(folder)).prompt_limit(is_chunked=True)
+        except CodedError as exc:
+            check_refusal(exc, "E13")
+
+
+def engine_directory(data: bytes) -> None:
+    choices = Choices(data)
+    files = {
+        "config.json": _config(choices),
+        "tokenizer.json": choices.of((_tokenizer, choices.damaged(_tokenizer), as_json(choices.value()))),
+        choices.of(("model.safetensors", "rank0.engine")): b"x",
+    }
+    for name in choices.some(("tokenizer_config.json", "special_tokens_map.json", "chat_template.json"), 3):
+        files[name] = choices.damaged(as_json(choices.object(_TOKENIZER_KEYS)))
+    if choices.flag():
+        files["generation_config.json"] = as_json(choices.value((5, [1, 2]), _CONFIG_KEYS))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+        try:
+            load_model_facts(load(Path(folder)), load_settings({"ENGINE_DIR": folder}))
+        except CodedError as exc:
+            check_refusal(exc, "E")
+        try:
+            load_chat_template(Path(folder), None)
+        except CodedError as exc:
+            check_refusal(exc, "E17")
+
+
+def _config(choices: Choices) -> bytes:
+    numbers = (1, 2, 8, 2048, "llama", ["x"], {"tp_size": 2})
+    plain = choices.object(_CONFIG_KEYS, numbers)
+    compiled = {
+        "version": "0.16.0",
+        "pretrained_config": {"mapping": choices.object(_CONFIG_KEYS, numbers), "vocab_size": 10, **plain},
+        "build_config": {"max_seq_len": 8, "max_batch_size": 1, **choices.object(_CONFIG_KEYS, numbers)},
+    }
+    model = {"model_type": "llama", "max_position_embeddings": 64, **plain}
+    documents = (as_json(compiled), as_json(model), as_json(plain), TENSORRT_CONFIG, as_json(choices.value()))
+    return choices.damaged(choices.of(documents))

@@ -1,0 +1,44 @@
+"""Fuzz targets by name, each a function of bytes that raises if a promise is broken.
+
+``scripts/fuzz.py`` runs one for long, guided by coverage; ``test_targets.py`` runs all for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+FuzzTarget = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a target is, and the packages whose coverage guides the fuzzer."""
+
+    module: str
+    packages: tuple[str, ...]
+    examples: int = 400
+    """In the short form."""
+
+    def load(self, name: str) -> FuzzTarget:
+        target: FuzzTarget = getattr(import_module(f"tests.fuzz.{self.module}"), name)
+        return target
+
+
+TARGETS = {
+    "build_config": Place("configs", ("builder", "yaml"), 250),
+    "manifest": Place("engine_documents", ("engine",)),
+    "manifestless": Place("engine_documents", ("engine", "yaml")),
+    "compiled_config": Place("engine_documents", ("engine",)),
+    "engine_directory": Place("engine_documents", ("engine", "runner"), 80),
+    "engine_tar": Place("tars", ("engine",), 60),
+    "prompt_template": Place("prompts", ("runner",), 1000),
+    "messages": Place("prompts", ("runner",), 150),
+    "stop_list": Place("prompts", ("runner",), 1000),
+    "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
+    "triton_stream": Place("triton", ("runner",), 150),
+    "slot_answers": Place("slot", ("runner",), 150),
+    "slot_asks": Place("slot", ("runner",)),
+    "request_body": Place("bodies", ("runner",), 150),
+}

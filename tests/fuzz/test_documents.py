@@ -1,0 +1,90 @@
+"""Schemathesis over the documents that the servers publish, Cog's and OpenAI's: no 5xx, traceback or hang.
+
+Against a whole runner. ``/shutdown`` is left out, because it does what it says. Never sent: ``webhook`` and
+``output_file_prefix``, to which Cog itself would send.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+
+from tests.runner.openai.apis import CHAT_TEMPLATE
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import HOST, CogUnderTest, free_ports
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+"""Of each operation."""
+_TIMEOUT_S = 30
+_SENDS = ("webhook", "webhook_events_filter", "output_file_prefix")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("documents")
+    template = folder / "template.jinja"
+    template.write_text(CHAT_TEMPLATE)
+    (port,) = free_ports(1)
+    more = {"OPENAI_PORT": str(port), "OPENAI_HOST": HOST, "CHAT_TEMPLATE": str(template)}
+    server = CogUnderTest(make_paced_model(folder / "model", 0), folder, **more)
+    yield {"cog": server.url, "openai": f"http://{HOST}:{port}"}
+    assert server.predict(prompt="hi", max_tokens=3)["status"] == "succeeded"
+    assert "Traceback" not in server.log()
+    server.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["openai", "cog"])
+def test_no_request_that_a_document_describes_or_forbids_is_answered_by_a_5xx(
+    servers: dict[str, str], name: str
+) -> None:
+    document = schemathesis.openapi.from_url(f"{servers[name]}/openapi.json").exclude(path="/shutdown")
+    counts: dict[int, int] = {}
+    for result in document.get_all_operations():
+        operation = result.ok()
+        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+            _try(operation, mode, servers[name], counts)
+    print(name, counts)
+    assert counts
+    assert max(counts) < 500
+
+
+def _try(
+    operation: schemathesis.schemas.APIOperation, mode: object, url: str, counts: dict[int, int]
+) -> None:
+    from hypothesis import given
+    from hypothesis.errors import Unsatisfiable
+
+    @settings(
+        max_examples=EXAMPLES,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def run(case: schemathesis.Case) -> None:
+        if isinstance(case.body, dict):
+            for field in _SENDS:
+                case.body.pop(field, None)
+        response = case.call(base_url=url, timeout=_TIMEOUT_S)
+        counts[response.status_code] = counts.get(response.status_code, 0) + 1
+        assert "Traceback" not in response.text
+        assert response.status_code < 500, (
+            f"{operation.label}: {case.as_curl_command()}\n{response.text[:500]}"
+        )
+
+    try:
+        run()
+    except Unsatisfiable:
+        pass  # There is nothing to send wrongly, or nothing at all.
+
+
+def test_the_documents_are_where_they_are_said_to_be(servers: dict[str, str], tmp_path: Path) -> None:
+    for url in servers.values():
+        assert len(list(schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations())) > 3

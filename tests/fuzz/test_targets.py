@@ -1,0 +1,34 @@
+"""Each fuzz target for a moment, with the same inputs each time; the long form is ``scripts/fuzz.py``."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import TARGETS
+
+_SEED = 8
+_LONGEST_BYTES = 400
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_random_inputs_are_taken_or_refused(name: str) -> None:
+    place = TARGETS[name]
+    target, chance = place.load(name), random.Random(_SEED)
+    for _ in range(place.examples):
+        target(chance.randbytes(chance.randrange(_LONGEST_BYTES)))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_small_inputs_are_taken_or_refused(name: str) -> None:
+    target = TARGETS[name].load(name)
+
+    @settings(max_examples=40, deadline=None)
+    @given(data=st.binary(max_size=64))
+    def run(data: bytes) -> None:
+        target(data)
+
+    run()
