@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from runner.chat_template import ChatTemplate
-from runner.generation import Generation, GenerationRequest
+from runner.generation import Generation
+from runner.generation_request import GenerationRequest
 from runner.model_facts import ModelFacts
 from runner.openai.application import API, make_application
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody

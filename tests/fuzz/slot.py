@@ -17,8 +17,9 @@ from msgspec import msgpack
 from errors.base import CodedError
 from runner.slot_call import Call
 from runner.slot_client import SlotClient
-from runner.slot_request import Tensors, batch_size, parse_row
+from runner.slot_request import parse_row
 from runner.slot_socket import SlotSocket
+from runner.slot_tensors import Tensors, batch_size
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 from tests.runner.test_slot_request import READY
