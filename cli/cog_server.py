@@ -57,6 +57,8 @@ class CogServer:
         check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
         self.kind = kind
         self.url = f"http://{host}:{port}"
+        # One for all questions: making one costs more than asking. No connection is kept: the server may end.
+        self._http = httpx.Client(timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
         self._log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("wb") as log:
@@ -96,7 +98,7 @@ class CogServer:
     def health(self) -> dict[str, Any]:
         """Cog's ``/health-check``, or nothing while it does not answer."""
         try:
-            document: dict[str, Any] = httpx.get(f"{self.url}/health-check", timeout=10).json()
+            document: dict[str, Any] = self._http.get(f"{self.url}/health-check").json()
         except (httpx.HTTPError, ValueError):
             return {}
         return document
