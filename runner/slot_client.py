@@ -54,8 +54,6 @@ class _Stream:
         self.waiter: asyncio.Future[None] | None = None
 
     def hear(self, event: Event, now_s: float) -> None:
-        if self.is_ended:
-            return
         self.heard_s = now_s
         if event.error is not None:
             self.fail(failure(event.error))
