@@ -54,6 +54,7 @@ test-images: setup ## build the CPU images with Debian's Nix, run them in a Dock
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
 test-gpu: setup ## on a machine with a GPU: prove the vLLM engine and the stack on it (VLLM_PYTHON)
+	@.venv/bin/uv pip install --quiet --python $(VLLM_PYTHON) --require-hashes -r requirements/test.txt
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
 	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
 		--transformers-python $(abspath .venv-engine/bin/python) --work .cache/prove-gpu --streams 1 32 64 --tokens 128

@@ -86,8 +86,8 @@ class CogServer:
             if health.get("status") == "READY":
                 return
             if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or self._process.poll() is not None:
-                log = str(health.get("setup", {}).get("logs", "")) + self._log_path.read_text(
-                    errors="replace"
+                log = (
+                    f"{health.get('setup', {}).get('logs', '')}\n{self._log_path.read_text(errors='replace')}"
                 )
                 raise find_in_text(_last_error(log)) or self._start_failed("its setup failed", log)
             time.sleep(_POLL_S)

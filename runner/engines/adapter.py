@@ -29,7 +29,10 @@ class Sink(Protocol):
         """The request failed alone. A CodedError keeps its code; any other becomes E2109."""
 
     def broken(self, error: Exception) -> None:
-        """The engine as a whole can't go on: the worker reports, ends, and is started again."""
+        """The engine as a whole can't go on: the worker reports, ends, and is started again.
+
+        A CodedError keeps its code; any other becomes E2107.
+        """
 
 
 class Engine(Protocol):

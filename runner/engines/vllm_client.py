@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 from typing import Any
 
@@ -27,8 +26,9 @@ _REASON_BYTES = 2000
 class Client(SyncMPClient):  # type: ignore[misc]
     """Safe to send on from several threads: a ZeroMQ socket by itself is not."""
 
-    def __init__(self, config: VllmConfig) -> None:
+    def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
         self._sending = threading.Lock()
+        self._root_cause = root_cause
         super().__init__(config, Executor.get_class(config), log_stats=False)
 
     def _send_input(self, request_type: Any, request: Any) -> None:
@@ -38,6 +38,10 @@ class Client(SyncMPClient):  # type: ignore[misc]
     def wait_until_heard(self) -> None:
         """Return once the engine core has done all that was sent before: it takes messages in order."""
         self.is_sleeping()
+
+    def why_it_died(self, error: Exception) -> str:
+        """The exception that the engine core logged, if it did; else ``error``, as it reached us."""
+        return _one_line(self._root_cause.first() or str(error))
 
 
 def make_config(arguments: dict[str, Any]) -> VllmConfig:
@@ -54,35 +58,41 @@ def make_config(arguments: dict[str, Any]) -> VllmConfig:
 
 def start(config: VllmConfig) -> Client:
     """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
-    with tempfile.TemporaryFile() as file:
-        handler = _RootCause(file.fileno())
-        logger = logging.getLogger("vllm")
-        logger.addHandler(handler)
-        try:
-            return Client(config)
-        except Exception as exc:
-            file.seek(0)
-            cause = file.read(_REASON_BYTES).decode(errors="replace")
-            reason = _one_line(cause.split("\0")[0] or f"{type(exc).__name__}: {exc}")
-            raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
-        finally:
-            logger.removeHandler(handler)
+    root_cause = RootCause()
+    logging.getLogger("vllm").addHandler(root_cause)
+    try:
+        client = Client(config, root_cause)
+    except Exception as exc:
+        reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
+        raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
+    root_cause.forget()
+    return client
 
 
-class _RootCause(logging.Handler):
-    """Writes logged exceptions to a file. The engine core inherits it with the fork: the first is its cause.
+class RootCause(logging.Handler):
+    """Writes logged exceptions to memory that the engine core inherits with the fork: the first is its cause.
 
     NOTE: the exception that reaches us says only that the cause is in the log above.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self._descriptor = descriptor
+        self._descriptor = os.memfd_create("root-cause")
+        self._forgotten_bytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             os.write(self._descriptor, f"{type(error).__name__}: {error}\0".encode())
+
+    def first(self) -> str:
+        """The first since ``forget``; empty if none was logged."""
+        text = os.pread(self._descriptor, _REASON_BYTES, self._forgotten_bytes).decode(errors="replace")
+        return text.split("\0")[0]
+
+    def forget(self) -> None:
+        """What was logged so far ended nothing."""
+        self._forgotten_bytes = os.fstat(self._descriptor).st_size
 
 
 def _one_line(text: str) -> str:

@@ -51,7 +51,7 @@ class VllmEngine:
             self._client.add_request(message)
         # vLLM's EngineDeadError, or what its socket raises; so below.
         except Exception as exc:  # noqa: BLE001
-            self._fail(message.request_id, VllmEngineDied(reason=exc))
+            self._fail(message.request_id, self._died(exc))
 
     def cancel(self, request_id: int) -> None:
         self._abort(str(request_id), "cancelled")
@@ -73,7 +73,7 @@ class VllmEngine:
                 self._take(self._client.get_output())
         except Exception as exc:  # noqa: BLE001
             if not self._is_closed:
-                self._sink.broken(VllmEngineDied(reason=exc))
+                self._sink.broken(self._died(exc))
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
         """Pass on one step: all its tokens in one call, then what ended."""
@@ -137,12 +137,15 @@ class VllmEngine:
                 self._client.wait_until_heard()
             except Exception as exc:  # noqa: BLE001
                 if not self._is_closed:
-                    self._sink.broken(VllmEngineDied(reason=exc))
+                    self._sink.broken(self._died(exc))
                 return
             for key in keys:
                 request = self._running.get(key)
                 if request is not None and request.aborted_for is not None:
                     self._finish(key, request.aborted_for)
+
+    def _died(self, error: Exception) -> VllmEngineDied:
+        return VllmEngineDied(reason=self._client.why_it_died(error))
 
     def _finish(self, key: str, reason: FinishReason) -> None:
         request = self._running.pop(key, None)

@@ -85,9 +85,11 @@ class SocketSink:
         self._sender.send(Failed(request_id, str(error)))
 
     def broken(self, error: Exception) -> None:
-        crash = EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error))
-        log.critical("%s", crash, exc_info=error)
-        self._last_words.leave(str(crash))
+        cause = error
+        if not isinstance(error, CodedError):
+            error = EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error))
+        log.critical("%s", error, exc_info=cause)
+        self._last_words.leave(str(error))
         self._sender.close()
         # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
         os._exit(_BROKEN_EXIT_CODE)

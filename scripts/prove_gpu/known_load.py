@@ -13,9 +13,7 @@ from tokenizers import Tokenizer
 PROMPT_TOKENS = 128
 
 
-def write_workload(
-    path: Path, model: Path, *, streams: int, lengths: Sequence[int], loads: Sequence[dict[str, int]]
-) -> None:
+def write_workload(path: Path, model: Path, *, streams: int, lengths: Sequence[int]) -> None:
     """``streams`` prompts of about 128 tokens, with the answers of each of ``lengths`` tokens as text."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     following = json.loads((model / "following.json").read_text())
@@ -25,7 +23,6 @@ def write_workload(
         "texts": texts,
         "prompts": prompts,
         "following": following,
-        "loads": list(loads),
         "answers": {
             str(length): tokenizer.decode_batch([answer(ids, following, length) for ids in prompts])
             for length in lengths

@@ -183,7 +183,8 @@ def test_a_core_that_dies_is_told_and_started_again(engine_dir: Path, python: st
         process.send(Submit(1, [7], 2000, GREEDY))
         process.send(Submit(2, [666], 5, GREEDY))
         listening.wait_for(lambda: listening.losses)
-        assert listening.losses[0].code == "E2107"
+        assert listening.losses[0].code == "E2205"
+        assert "CUDA out of memory" in str(listening.losses[0])
 
 
 def test_why_the_core_does_not_start_is_told_with_what_helps(tmp_path: Path, python: str) -> None:

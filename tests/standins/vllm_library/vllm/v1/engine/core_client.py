@@ -23,6 +23,8 @@ DOES_NOT_START = 999
 
 _STEP_S = 0.001
 
+log = logging.getLogger("vllm.v1.engine.core")
+
 
 class SyncMPClient:
     def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool) -> None:
@@ -31,7 +33,7 @@ class SyncMPClient:
             try:
                 raise MemoryError("No available memory for the cache blocks")
             except MemoryError:
-                logging.getLogger("vllm.v1.engine.core").exception("EngineCore failed to start.")
+                log.exception("EngineCore failed to start.")
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         self._slots = vllm_config.scheduler_config.max_num_seqs
         self._outputs: queue.Queue[EngineCoreOutputs | Exception] = queue.Queue()
@@ -78,6 +80,10 @@ class SyncMPClient:
                         del self._requests[output.request_id]
                 held = len(self._requests)
             if None in outputs:
+                try:
+                    raise MemoryError("CUDA out of memory")
+                except MemoryError:
+                    log.exception("EngineCore encountered a fatal error.")
                 self._outputs.put(RuntimeError("EngineCore encountered an issue."))
                 return
             running = min(held, self._slots)
