@@ -130,9 +130,11 @@ class _Connection(asyncio.Protocol):
     def _end_silent(self) -> None:
         """Fail the streams of which nothing was heard for too long, from time to time."""
         oldest_s = self._loop.time() - self._timeout_s
-        for stream in self._streams.values():
+        for request_id, stream in self._streams.items():
             if not stream.is_ended and stream.heard_s < oldest_s:
                 stream.fail(TritonTimeout(timeout_s=self._timeout_s))
+                # The slot goes on otherwise, for nobody.
+                self._transport.write(frame(self._encoder, Leave(request_id)))
         self._watch = self._loop.call_later(self._timeout_s / _WATCHES_PER_TIMEOUT, self._end_silent)
 
 
