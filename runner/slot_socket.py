@@ -204,4 +204,8 @@ def _tensor(value: Any) -> npt.NDArray[Any]:
         return np.frombuffer(value, np.int32).reshape(1, -1)
     if isinstance(value, str):
         return np.array([[value.encode()]], dtype=object)
+    if isinstance(value, float):
+        # As the contract has numbers: one that is too large for it is infinite, and refused.
+        with np.errstate(over="ignore"):
+            return np.array([[value]], dtype=np.float32)
     return np.array([value if isinstance(value, list) else [value]])
