@@ -15,9 +15,11 @@ import httpx
 from runner.chat_template import ChatTemplate
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest
+from runner.meter import Meter
 from runner.model_facts import ModelFacts
 from runner.openai.application import API, make_application
 from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.openai.calls import Call, WatchCalls
 from runner.openai.orders import Served
 from runner.settings import load_settings
 from runner.triton_client import Event, TritonClient
@@ -106,9 +108,11 @@ def transport() -> httpx.ASGITransport:
     )
     served = Served(model, settings, "transformers", ("model",))
 
-    def generate(request: GenerationRequest) -> Generation:
+    def generate(request: GenerationRequest, call: Call) -> Generation:
         return Generation(request, model, _FixedTokens())
 
     client = TritonClient.__new__(TritonClient)  # Nobody asks it anything.
     folder = Path(tempfile.mkdtemp(prefix="fuzz-metrics-"))
-    return httpx.ASGITransport(make_application(API(served, client, generate, folder), served))
+    application = make_application(API(served, client, generate, folder), served)
+    watched = WatchCalls(application, Meter("openai", folder), is_log_json=False, tracing=None)
+    return httpx.ASGITransport(watched)

@@ -87,4 +87,4 @@ def _try(
 
 def test_the_documents_are_where_they_are_said_to_be(servers: dict[str, str], tmp_path: Path) -> None:
     for url in servers.values():
-        assert len(list(schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations())) > 3
+        assert len(list(schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations())) >= 3

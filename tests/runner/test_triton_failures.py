@@ -281,7 +281,7 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
         running = Running(server)
         monkeypatch.setattr(server.service.client, "is_answering", is_silent)
         assert isinstance(running.error(), TritonUnavailable)
-        assert any("did not answer for 3 s" in line for line in server.log)
+        wait_until(lambda: any("did not answer for 3 s" in line for line in server.log))
         monkeypatch.undo()
         wait_until(lambda: is_healthy(server))
         assert answer(server) == model.expected_text(QUESTION, 12)

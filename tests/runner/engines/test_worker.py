@@ -127,7 +127,7 @@ def test_an_error_without_a_code_becomes_e2109(
     assert isinstance(answer, Failed)
     assert answer.request_id == 1
     assert answer.error.startswith("E2109 EngineFailed: The brittle engine failed on this request")
-    assert "ValueError: no\nsuch luck" in answer.error
+    assert "ValueError: no\\nsuch luck" in answer.error
     assert "request 1 failed" in caplog.text
 
 

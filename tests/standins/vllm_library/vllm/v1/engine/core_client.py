@@ -102,7 +102,9 @@ class SyncMPClient:
         made.append(self._next([*prompt, *made], parameters))
         output = EngineCoreOutput(request.request_id, made[-1:])
         if parameters.logprobs is not None:
-            output.new_logprobs = SimpleNamespace(logprobs=np.array([[-made[-1] / 1000]]))
+            output.new_logprobs = SimpleNamespace(
+                logprob_token_ids=np.array([made[-1:]]), logprobs=np.array([[-made[-1] / 1000]])
+            )
         if len(made) < parameters.min_tokens:
             return output
         if made[-1] in (parameters.stop_token_ids or []):
