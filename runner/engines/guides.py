@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+from llguidance import JsonCompileOptions, LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 from tokenizers import Tokenizer
 
 from errors.base import CodedError
@@ -199,7 +199,7 @@ class GuideCompiler:
 
 def _schema_grammar(schema: str) -> str:
     # NOTE: a schema may hold options for llguidance ("x-guidance") that make something else than JSON.
-    overrides = {
+    overrides: JsonCompileOptions = {
         "item_separator": ",",
         "key_separator": ":",
         "whitespace_flexible": True,
