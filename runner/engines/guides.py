@@ -14,16 +14,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import JsonCompileOptions, LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 from tokenizers import Tokenizer
 
 from errors.base import CodedError
 from errors.triton_arguments import GuideFailed, InvalidGuide
 from runner.engines.guide_errors import first_line, regex_reason, schema_reason
 from runner.engines.messages import ANY_JSON, Guide, GuideType
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
 _END_MARK = "<|cog-triton end of guide|>"
 """A token of ours, beyond the model's: llguidance allows it where the output may end."""
