@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -23,7 +22,6 @@ from runner.engines.messages import Guide
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
-from runner.malloc_arena import unset_for_children
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -41,7 +39,6 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     _folders: CogFolders
 
     async def setup(self) -> None:
-        unset_for_children(os.environ)
         join_cog()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each
