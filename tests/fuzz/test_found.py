@@ -14,7 +14,7 @@ from msgspec import msgpack
 
 from builder.config_file import parse_config
 from engine.directory import load
-from engine.end_ids import read_json
+from engine.end_ids import read_json, tokenizer_end_id
 from engine.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.base import CodedError
@@ -29,6 +29,7 @@ from runner.slot_socket import SlotSocket
 from runner.triton_client import Event
 from tests.fuzz import bodies
 from tests.fuzz.engine_documents import _tokenizer
+from tests.runner.paced_engine import make_tokenizer
 from tests.runner.servers import wait_until
 from tests.runner.test_triton_client import error_of, stream
 
@@ -88,6 +89,11 @@ def test_an_engine_whose_config_has_a_number_in_place_of_an_object_is_refused(tm
     settings = load_settings({"ENGINE_DIR": str(tmp_path)})
     with pytest.raises(CodedError, match="MAX_SEQUENCE_LENGTH"):
         load_model_facts(load(tmp_path), settings)
+
+
+def test_an_end_token_that_is_half_a_character_is_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "\\udcfa"}')
+    assert tokenizer_end_id(tmp_path, make_tokenizer().token_to_id) is None
 
 
 def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:
