@@ -43,6 +43,8 @@ class Runner:
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.cog_url = self._url("PORT")
         self.triton_address = f"{HOST}:{self._ports['TRITON_HTTP_PORT']}"
+        self.triton_grpc_address = f"{HOST}:{self._ports['TRITON_GRPC_PORT']}"
+        self.triton_metrics_url = f"{self._url('TRITON_METRICS_PORT')}/metrics"
         self.openai_url = self._url("OPENAI_PORT")
         self._log = folder / "serve.log"
         settings = {name: str(port) for name, port in self._ports.items()}

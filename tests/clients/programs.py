@@ -24,7 +24,6 @@ def run_program(folder: Path, name: str, *arguments: str, timeout_s: float = 500
             "LD_LIBRARY_PATH": str(_LIBRARIES),
             # aiperf gives its processes 30 s to start, which a machine that is busy may not keep.
             "AIPERF_SERVICE_REGISTRATION_TIMEOUT": "240",
-            "HF_HUB_OFFLINE": "1",
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

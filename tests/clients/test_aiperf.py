@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,4 +32,13 @@ def test_all_streams_are_counted_by_client_and_server_alike(
     assert figures["request_count"]["avg"] == 6
     assert figures["output_sequence_length"]["avg"] == 8
     (scraped,) = (tmp_path / "artifacts").rglob("server_metrics_export.json")
-    assert "cog_triton_time_to_first_token_seconds" in scraped.read_text()
+    metrics = json.loads(scraped.read_text())["metrics"]
+    assert of_this_api(metrics["cog_triton_time_to_first_token_seconds"])["count"] == 6
+    assert of_this_api(metrics["cog_triton_output_tokens"])["total"] == 6 * 8
+
+
+def of_this_api(metric: dict[str, Any]) -> dict[str, float]:
+    """What aiperf tells of a metric's change while it ran."""
+    (series,) = [each for each in metric["series"] if each["labels"]["api"] == "openai"]
+    changes: dict[str, float] = series["stats"]
+    return changes

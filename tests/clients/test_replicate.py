@@ -49,8 +49,7 @@ def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.Comp
 
 
 def expected(runner: Runner) -> str:
-    body = json.dumps({"input": INPUT}).encode()
-    answer = httpx.post(f"{runner.cog_url}/predictions", content=body, timeout=300).json()
+    answer = httpx.post(f"{runner.cog_url}/predictions", json={"input": INPUT}, timeout=300).json()
     return "".join(answer["output"])
 
 
