@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from runner.cog_folders import CogFolders
 from runner.service import Service
 
 VARIABLE = "COG_TRITON_CONTROL_FD"
@@ -59,8 +60,9 @@ def inherited() -> socket.socket | None:
 class WorkerControl:
     """The worker's end: does as it is told with ``service``, whose event loop is ``loop``."""
 
-    def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: Service, folders: CogFolders, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
+        self._folders = folders
         self._loop = loop
         self._hopeless: asyncio.Task[None] | None = None
         self._connection = inherited()
@@ -72,6 +74,7 @@ class WorkerControl:
 
     def ready(self, grace_s: float) -> None:
         """Call in the event loop, once the service is open."""
+        self._folders.open()
         if self._connection is not None:
             say(self._connection, f"ready {grace_s:g}")
         self._hopeless = asyncio.create_task(self._end_when_hopeless(), name="hopeless")
@@ -89,6 +92,7 @@ class WorkerControl:
     async def _stop(self, connection: socket.socket) -> None:
         await self._service.drain()
         await self._service.close()
+        await self._folders.close()
         say(connection, "stopped")
 
     async def _end_when_hopeless(self) -> None:

@@ -25,7 +25,7 @@ from runner.cog_log import flat_log
 from runner.doorkeeper import Doorkeeper
 from runner.logs import JSON
 from runner.logs import VARIABLE as LOG_FORMAT
-from runner.malloc_arena import set_for_worker
+from runner.thread_caches import switch_off
 from runner.tracing import prepare_cog
 
 _POLL_S = 0.05
@@ -99,7 +99,7 @@ def _start_door_keeping(port: int) -> None:
 
 if __name__ == "__main__":
     prepare_cog(os.environ)
-    set_for_worker(os.environ)
+    switch_off(os.environ)
     # A port that is no number is Cog's to refuse.
     with suppress(ValueError):
         _start_door_keeping(int(os.environ.get("PORT", "5000")))

@@ -49,11 +49,18 @@ class Mailbox:
 class LiveOutput:
     """Runs ``source`` as a task of the mailbox's loop; ``chunks()`` yields its text in another thread.
 
-    May be made in any thread; the task gets the context (Cog's logs and metrics) of who makes it.
+    May be made in any thread; the task gets the context (Cog's logs and metrics) of who makes it. However
+    it ended, ``on_end`` is called in the loop.
     """
 
-    def __init__(self, source: AsyncGenerator[str, None], mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        source: AsyncGenerator[str, None],
+        mailbox: Mailbox,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
         self._source = source
+        self._on_end = on_end
         self._queue: SimpleQueue[str | BaseException | None] = SimpleQueue()
         self._mailbox = mailbox
         self._context = contextvars.copy_context()
@@ -84,6 +91,7 @@ class LiveOutput:
     def _end(self, task: asyncio.Task[None]) -> None:
         """Whatever happened, Cog's thread waits for it; a task that was cancelled may never have begun."""
         self._queue.put(CancelationException("cancelled") if task.cancelled() else task.exception())
+        self._on_end()
 
     def _drain(self) -> Generator[str, None, None]:
         is_over = False

@@ -33,7 +33,7 @@ from runner.logs import JSON, log_refusal
 from runner.meter import Meter
 from runner.openai.heads import is_generation
 from runner.openai.start import Start
-from runner.runtime_dir import metrics_dir
+from runner.runtime_dir import metrics_dir, openai_shapes_path
 from runner.settings import Settings
 from runner.triton_ports import check_port_free, local_url
 from runner.turn_away import turn_away
@@ -132,6 +132,7 @@ class OpenAIServer:
         self._log_task = asyncio.create_task(self._forward_log(process), name="openai-log")
         start = Start(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
+            shapes_path=openai_shapes_path(self._settings.triton_http_port),
             settings=self._settings,
             socket_fd=self._socket.fileno(),
             slot_socket=self._slot_socket,

@@ -18,8 +18,8 @@ from errors.tensorrt_llm import RankEnded
 from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
 from runner.child_process import Log
 from runner.engines.process import NOT_READY
-from runner.flight_recorder import FlightRecorder
 from runner.generation import TokenSource
+from runner.request_shapes import RequestShapes
 from runner.slot_client import SlotClient
 from runner.triton_client import Event, TritonClient
 
@@ -41,12 +41,12 @@ class Way(TokenSource, Protocol):
 
 
 class RequestGuard:
-    """A source of tokens in front of ``way``. ``client`` tells how Triton is, ``recorder`` keeps shapes."""
+    """A source of tokens in front of ``way``. ``client`` tells how Triton is, ``shapes`` keeps requests'."""
 
-    def __init__(self, way: Way, client: TritonClient, recorder: FlightRecorder | None = None) -> None:
+    def __init__(self, way: Way, client: TritonClient, shapes: RequestShapes | None = None) -> None:
         self._way = way
         self.client = client
-        self._recorder = recorder
+        self._shapes = shapes
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
@@ -56,14 +56,16 @@ class RequestGuard:
         """As the way's, whose errors it raises, or E2110 while the server stops."""
         if self._stopping is not None:
             raise self._stopping
-        shape = self._recorder.request(inputs) if self._recorder else None
+        shape = self._shapes.begin(inputs) if self._shapes else None
         self.num_running += 1
         ended = "left"
         try:
             async with aclosing(self._with_retry(inputs, headers)) as batches:
                 async for events in batches:
                     if shape is not None:
-                        shape.output_tokens += sum(len(event.tokens) for event in events)
+                        shape.received(sum(len(event.tokens) for event in events))
+                    if events[-1].finish_reason is not None:
+                        ended = "done"  # Nobody waits for more.
                     yield events
             ended = "done"
         except CodedError as exc:
@@ -73,7 +75,7 @@ class RequestGuard:
         finally:
             self.num_running -= 1
             if shape is not None:
-                shape.ended = ended
+                shape.ended(ended)
 
     def _told(self, error: CodedError) -> CodedError:
         """What a request ended with: that we stop, if that is why its connection went."""
@@ -139,7 +141,7 @@ async def open_guard(
     slot_socket: Path | None,
     timeout_s: float,
     down_reason: Callable[[], str | None] = lambda: None,
-    recorder: FlightRecorder | None = None,
+    shapes: RequestShapes | None = None,
 ) -> AsyncIterator[RequestGuard]:
     """A guard in front of the slot's socket; where there is none, in front of Triton's front end."""
     async with AsyncExitStack() as exits:
@@ -147,4 +149,4 @@ async def open_guard(
         way: Way = client
         if slot_socket is not None:
             way = await exits.enter_async_context(SlotClient(slot_socket, timeout_s, down_reason))
-        yield RequestGuard(way, client, recorder)
+        yield RequestGuard(way, client, shapes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -18,11 +17,11 @@ from errors.chat import PromptOrMessages
 from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
 from runner.cog_control import WorkerControl
+from runner.cog_folders import CogFolders
 from runner.engines.messages import Guide
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest, SamplingInputs
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
-from runner.malloc_arena import unset_for_children
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
@@ -37,9 +36,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     _settings: Settings
     _service: Service
     _mailbox: Mailbox
+    _folders: CogFolders
 
     async def setup(self) -> None:
-        unset_for_children(os.environ)
         join_cog()
         self._mailbox = Mailbox(asyncio.get_running_loop())
         # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each
@@ -48,7 +47,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         try:
             self._settings = load_settings()
             self._service = Service(self._settings)
-            control = WorkerControl(self._service, asyncio.get_running_loop())
+            self._folders = CogFolders()
+            control = WorkerControl(self._service, self._folders, asyncio.get_running_loop())
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
@@ -140,6 +140,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         ),
     ) -> ConcatenateIterator[str]:
         settings, arrived_s = self._settings, time.perf_counter()
+        request_id = prediction_id()
         try:
             if system_prompt is None:
                 system_prompt = settings.system_prompt
@@ -173,17 +174,19 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             )
         except CodedError as exc:
             self._mailbox.post(partial(self._service.meter.refused, exc.code))
+            self._folders.ended(request_id)
             raise _for_cog(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
-        return LiveOutput(self._stream(request, logs_performance, arrived_s), self._mailbox).chunks()
+        source = self._stream(request, logs_performance, arrived_s, request_id)
+        return LiveOutput(source, self._mailbox, partial(self._folders.ended, request_id)).chunks()
 
     async def _stream(
-        self, request: GenerationRequest, logs_performance: bool, arrived_s: float
+        self, request: GenerationRequest, logs_performance: bool, arrived_s: float, request_id: str
     ) -> AsyncGenerator[str, None]:
         print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
         try:
             generation = self._service.generate(
-                request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=prediction_id()
+                request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=request_id
             )
         except CodedError as exc:
             self._service.meter.refused(exc.code)

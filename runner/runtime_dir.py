@@ -22,6 +22,11 @@ def metrics_dir(http_port: int) -> Path:
     return runtime_dir(http_port) / "metrics"
 
 
+def openai_shapes_path(http_port: int) -> Path:
+    """Where that runner's OpenAI-compatible API keeps ``runner.request_shapes``."""
+    return runtime_dir(http_port) / "openai_requests"
+
+
 def slot_socket_path(http_port: int) -> Path:
     """Where that runner's slot listens for the runner's own processes. Raises E1006."""
     path = runtime_dir(http_port) / "slot"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from engine.directory import Engine
 from runner.arrival import Arrived, announce
@@ -16,7 +18,14 @@ from runner.flight_recorder import FlightRecorder
 from runner.metrics_text import clear_folder
 from runner.model_repository import render
 from runner.request_guard import RequestGuard, open_guard
-from runner.runtime_dir import make_runtime_dir, metrics_dir, runtime_dir, slot_socket_path
+from runner.request_shapes import RequestShapes, read_shapes
+from runner.runtime_dir import (
+    make_runtime_dir,
+    metrics_dir,
+    openai_shapes_path,
+    runtime_dir,
+    slot_socket_path,
+)
 from runner.settings import Settings
 from runner.tracing import triton_arguments
 from runner.triton_command import TritonCommand
@@ -42,7 +51,7 @@ class TritonStack:
         self._exits = AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
         """Triton's start, if it began before the engine was there."""
-        self._recorder: FlightRecorder
+        self._shapes = RequestShapes("cog")
         self.server: TritonServer | None = None
         self.is_cpp = False
         """Whether NVIDIA's C++ backend fills the slot; known once prepared."""
@@ -96,7 +105,8 @@ class TritonStack:
         )
         clear_folder(metrics_dir(settings.triton_http_port))
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
-        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"))
+        openai_shapes_path(settings.triton_http_port).unlink(missing_ok=True)
+        recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
         limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
         num_ranks = manifest.world_size if self.is_cpp else 1
         arguments = triton_arguments(settings)
@@ -105,7 +115,7 @@ class TritonStack:
             settings.triton_start_timeout_s,
             self._log,
             arrival,
-            FailureLog(self._recorder, limit, self._log, self._hopeless).add,
+            FailureLog(recorder, limit, self._log, self._hopeless).add,
         )
         server.on_restart = self._on_restart
         self.server = server
@@ -121,7 +131,7 @@ class TritonStack:
             self.slot_socket,
             settings.triton_timeout_s,
             lambda: server.down_reason,
-            self._recorder,
+            self._shapes,
         )
         self.requests = await self._exits.enter_async_context(guard)
         watching = watch_heart(server, self.requests.client, settings.triton_hang_timeout_s)
@@ -139,6 +149,11 @@ class TritonStack:
         """End Triton and all it started now, from any thread; we are about to end, too."""
         if self.server is not None:
             self.server.kill_now()
+
+    def _last_requests(self) -> list[dict[str, Any]]:
+        """Shapes of those that came through either API, by when they began."""
+        shapes = [*self._shapes.read(), *read_shapes(openai_shapes_path(self._settings.triton_http_port))]
+        return sorted(shapes, key=itemgetter("started_s"))
 
     async def _start_without(self, engine: Engine) -> None:
         self.prepare(engine, None)

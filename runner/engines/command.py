@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.child_environment import without_secret_variables
 from runner.arrival import PARAMETER
+from runner.thread_caches import switch_on
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds our packages; put on the worker's PYTHONPATH."""
@@ -46,6 +47,7 @@ class EngineCommand:
         """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
         environment = without_secret_variables(os.environ)
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        switch_on(environment)
         environment.pop("PYTHONHOME", None)
         if self.engine_kind == "vllm":
             # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.

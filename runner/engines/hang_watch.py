@@ -18,7 +18,7 @@ _DESCENDANTS_POLL_S = 5.0
 
 
 class HangWatch:
-    """Of one worker at a time. ``heard`` may be called from any thread, the rest from one alone."""
+    """Of one worker at a time. ``heard`` and ``forget`` may be called from any thread, ``look`` from one."""
 
     def __init__(self, timeout_s: float) -> None:
         """``timeout_s`` of 0: only one that was stopped hangs."""
@@ -33,7 +33,7 @@ class HangWatch:
         self._heard_s = time.monotonic()
 
     def forget(self) -> None:
-        """The worker is gone."""
+        """The worker is gone, or another: its processes have to be looked for."""
         self._looked_s = 0.0
 
     def look(self, pid: int) -> str | None:

@@ -140,6 +140,7 @@ class EngineProcess:
             _kill_group(self._process)
             self._process.wait()
             raise
+        self._hang_watch.forget()  # What it started while it loaded is to be watched from now on.
         with self._lock:
             self._connection = ours
         return ready, reader

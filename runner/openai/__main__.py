@@ -24,6 +24,7 @@ from runner.openai.heads import GENERATION_PATHS
 from runner.openai.orders import Served
 from runner.openai.start import Start
 from runner.request_guard import RequestGuard, open_guard
+from runner.request_shapes import RequestShapes
 from runner.tracing import RequestTrace, Tracing, open_tracing
 from runner.triton_ports import local_url
 
@@ -72,7 +73,9 @@ async def serve(start: Start) -> None:
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings, names[0])
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
-    async with open_guard(triton_url, start.slot_socket, settings.triton_timeout_s) as requests:
+    shapes = RequestShapes("openai", start.shapes_path)
+    timeout_s = settings.triton_timeout_s
+    async with open_guard(triton_url, start.slot_socket, timeout_s, shapes=shapes) as requests:
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             trace = _begin_trace(tracing, request, call)

@@ -18,6 +18,8 @@ class Start(BaseModel):
     socket_fd: int
     metrics_dir: Path
     """See ``runner.meter``."""
+    shapes_path: Path
+    """See ``runner.request_shapes``."""
     slot_socket: Path | None
     """Where the slot listens for us; None: NVIDIA's C++ backend fills it."""
 

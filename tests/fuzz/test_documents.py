@@ -1,7 +1,7 @@
 """Schemathesis over the documents that the servers publish, Cog's and OpenAI's: no 5xx, traceback or hang.
 
-Against a whole runner. ``/shutdown`` is left out, because it does what it says. Never sent: ``webhook`` and
-``output_file_prefix``, to which Cog itself would send.
+Against a whole runner, and the builder's server. ``/shutdown`` is left out, because it does what it says.
+Never sent: ``webhook`` and ``output_file_prefix``, to which Cog itself would send.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
+from cli.cog_server import CogServer
 from tests.runner.openai.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports
@@ -21,6 +22,7 @@ from tests.runner.servers import HOST, CogUnderTest, free_ports
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 """Of each operation."""
 _TIMEOUT_S = 30
+_READY_TIMEOUT_S = 60
 _SENDS = ("webhook", "webhook_events_filter", "output_file_prefix")
 
 
@@ -32,15 +34,28 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     (port,) = free_ports(1)
     more = {"OPENAI_PORT": str(port), "OPENAI_HOST": HOST, "CHAT_TEMPLATE": str(template)}
     server = CogUnderTest(make_paced_model(folder / "model", 0), folder, **more)
-    yield {"cog": server.url, "openai": f"http://{HOST}:{port}"}
+    with _builder(folder / "builder") as builder:
+        yield {"cog": server.url, "openai": f"http://{HOST}:{port}", "builder": builder.url}
+        assert builder.health()["status"] == "READY"
+        assert "Traceback" not in builder.log_path.read_text(errors="replace")
     assert server.predict(prompt="hi", max_tokens=3)["status"] == "succeeded"
     assert "Traceback" not in server.log()
     server.close()
 
 
+def _builder(folder: Path) -> CogServer:
+    (port,) = free_ports(1)
+    folder.mkdir()
+    places = {"ENGINE_TAR": str(folder / "engine.tar"), "COG_TRITON_CACHE": str(folder / "cache")}
+    extra = {**places, "TMPDIR": str(folder)}
+    server = CogServer("builder", host=HOST, port=port, log_path=folder / "cog.log", extra=extra)
+    server.wait_ready(_READY_TIMEOUT_S)
+    return server
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["openai", "cog"])
+@pytest.mark.timeout(300 + 20 * EXAMPLES)
+@pytest.mark.parametrize("name", ["openai", "cog", "builder"])
 def test_no_request_that_a_document_describes_or_forbids_is_answered_by_a_5xx(
     servers: dict[str, str], name: str
 ) -> None:

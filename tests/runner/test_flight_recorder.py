@@ -9,39 +9,23 @@ import pytest
 
 from runner import failures, flight_recorder
 from runner.failures import Failure, FailureLimit, likely_cause
-from runner.flight_recorder import FlightRecorder, shape_of
-
-
-def test_a_shape_has_numbers_and_sizes_and_nothing_of_a_prompt() -> None:
-    inputs = {
-        "input_ids": [17, 23, 42],
-        "temperature": 0.5,
-        "streaming": True,
-        "stop": "secret",
-        "x": [0.25],
-    }
-    shape = shape_of(inputs)
-    assert shape == {
-        "input_ids_count": 3,
-        "temperature": 0.5,
-        "streaming": True,
-        "stop_count": len("secret"),
-        "x_count": 1,
-    }
+from runner.flight_recorder import FlightRecorder
+from runner.request_shapes import RequestShapes
 
 
 def test_only_the_newest_bundles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_recorder, "_KEPT_BUNDLES", 3)
-    recorder = FlightRecorder(tmp_path / "deep" / "flights", {"engine_kind": "paced"})
+    recorder = FlightRecorder(tmp_path / "deep" / "flights", {"engine_kind": "paced"}, list)
     bundles = [recorder.record(Failure("triton", f"reason {number}", ("line",))) for number in range(5)]
     assert sorted((tmp_path / "deep" / "flights").iterdir()) == bundles[2:]
     assert json.loads((bundles[-1] / "failure.json").read_text())["reason"] == "reason 4"
 
 
 def test_running_requests_are_told_from_those_that_ended(tmp_path: Path) -> None:
-    recorder = FlightRecorder(tmp_path, {})
-    ended, _ = (recorder.request({"input_ids": [1] * count}) for count in (3, 5))
-    ended.ended = "done"
+    shapes = RequestShapes("cog")
+    recorder = FlightRecorder(tmp_path, {}, shapes.read)
+    ended, _ = (shapes.begin({"input_ids": [1] * count}) for count in (3, 5))
+    ended.ended("done")
     bundle = recorder.record(Failure("engine", "it ended", ()))
     assert json.loads((bundle / "failure.json").read_text())["running_requests"] == 1
     requests = json.loads((bundle / "requests.json").read_text())
@@ -70,7 +54,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
     events = tmp_path / "memory.events"
     events.write_text("low 0\nhigh 0\noom 1\noom_kill 1\n")
     monkeypatch.setattr(failures, "_CGROUP_EVENTS", events)
-    recorder = FlightRecorder(tmp_path / "flights", {})
+    recorder = FlightRecorder(tmp_path / "flights", {}, list)
     events.write_text("low 0\nhigh 0\noom 2\noom_kill 2\n")
     failure = Failure("engine", "killed by SIGKILL", ())
     told = [json.loads((recorder.record(failure) / "failure.json").read_text()) for _ in range(2)]

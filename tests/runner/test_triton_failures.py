@@ -18,6 +18,7 @@ from runner import triton_heart
 from runner.engines.paced_faults import FAULT_SEEDS, VARIABLE
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest, SamplingInputs
+from tests.runner.openai.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     ENSEMBLE,
@@ -206,7 +207,8 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "requests")
     flights = tmp_path / "flights"
-    server = TritonUnderTest(model, tmp_path, FLIGHT_RECORDER_DIR=str(flights))
+    api = API(model, tmp_path, FLIGHT_RECORDER_DIR=str(flights))
+    server = api.triton
     crash = next(seed for seed, fault in FAULT_SEEDS.items() if fault == "crash")
     request = GenerationRequest(QUESTION, 40, 0, (), SamplingInputs(seed=crash))
 
@@ -214,14 +216,24 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
         async for _ in server.service.generate(request).text():
             pass
 
+    asked = {"model": "paced", "prompt": QUESTION}
     try:
-        with pytest.raises(EngineCrashed, match="SIGSEGV"):
-            server.run(read())
+        api.ask("/v1/completions", **asked, max_tokens=3)
+        with api.streaming("/v1/completions", **asked, max_tokens=4000) as stream:
+            next(stream)
+            with pytest.raises(EngineCrashed, match="SIGSEGV"):
+                server.run(read())
         (bundle,) = wait_until(lambda: list(flights.glob("*-engine")))
         failure = json.loads((bundle / "failure.json").read_text())
         assert "killed by SIGSEGV" in failure["reason"]
         assert failure["likely_cause"] == "a crash in native code"
-        last = json.loads((bundle / "requests.json").read_text())[-1]
+        *_, done, running, last = json.loads((bundle / "requests.json").read_text())
+        assert (done["api"], done["ended"], done["output_tokens"]) == ("openai", "done", 3)
+        assert running["api"] == "openai"
+        assert running["output_tokens"] > 0
+        # Its process heard of the crash just before it was recorded, or just after.
+        assert running["ended"] in (None, EngineCrashed.code)
+        assert last["api"] == "cog"
         assert last["inputs"]["input_ids_count"] == len(model.ids(QUESTION))
         assert last["inputs"]["random_seed"] == crash
         assert "engine worker lost" in (bundle / "log.txt").read_text()
@@ -231,7 +243,7 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
         assert str(model.ids(QUESTION))[1:-1] not in told
         assert any(str(bundle) in line for line in server.log)
     finally:
-        server.close()
+        api.close()
 
 
 def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_request_alone_is_not(

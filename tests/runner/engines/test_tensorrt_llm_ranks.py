@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def test_whoever_is_killed_all_end_the_request_fails_and_others_start(ranks: Two
     ranks.process.send(Submit(1, [5], 500, GREEDY))
     ranks.listening.wait_for(lambda: ranks.listening.tokens(1))
     os.kill(before[victim], signal.SIGKILL)
+    start_s = time.monotonic()
     ranks.listening.wait_for(lambda: ranks.listening.losses)
+    print(f"{victim}, SIGKILL: told after {time.monotonic() - start_s:.2f} s")
     wait_until(lambda: not any(map(is_running, before.values())))
     assert isinstance(ranks.listening.losses[0], EngineCrashed if victim == "launcher" else RankEnded)
     if victim.startswith("rank"):
@@ -109,7 +112,9 @@ def test_whoever_is_stopped_all_end_the_request_fails_and_others_start(ranks: Tw
     ranks.process.send(Submit(1, [5], 500, GREEDY))
     ranks.listening.wait_for(lambda: ranks.listening.tokens(1))
     os.kill(before[victim], signal.SIGSTOP)
+    start_s = time.monotonic()
     ranks.listening.wait_for(lambda: ranks.listening.losses)
+    print(f"{victim}, SIGSTOP: told after {time.monotonic() - start_s:.2f} s")
     assert "stopped (SIGSTOP)" in str(ranks.listening.losses[0])
     wait_until(lambda: not any(map(is_running, before.values())))
     wait_until(lambda: ranks.process.is_ready)
