@@ -52,7 +52,7 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 
 test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB; npm's where it is)
 	@.venv/bin/python scripts/setup_environment.py clients
-	@! command -v npm > /dev/null || npm ci --silent --no-audit --no-fund --prefix tests/clients/javascript
+	@! command -v npm > /dev/null || npm ci --loglevel error --no-audit --no-fund --prefix tests/clients/javascript
 	@.venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)

@@ -23,11 +23,10 @@ _INPUT_TOKENS = 100
 
 @dataclass(frozen=True)
 class Gaps:
-    """99th percentiles of the streams' gaps, seconds; the median time to first token of the long prompts."""
+    """99th percentiles of the streams' gaps, in seconds."""
 
     alone_s: float
     beside_s: float
-    first_token_s: float
     not_served: int
 
 
@@ -41,9 +40,8 @@ def measure_gaps(stack: Stack, seconds: float, rounds: int = 2) -> Gaps:
         with_bursts = asyncio.run(_both(stack, seconds))
         beside += with_bursts[0]
         long += with_bursts[1]
-    first_s = sorted(each.first_token_s for each in long if each.first_token_s is not None)
     not_served = sum(not each.is_completed for each in [*alone, *beside, *long])
-    return Gaps(_p99(alone), _p99(beside), percentile(first_s, 0.5) if first_s else 0.0, not_served)
+    return Gaps(_p99(alone), _p99(beside), not_served)
 
 
 async def _streams(stack: Stack, seconds: float) -> list[Record]:

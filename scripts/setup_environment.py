@@ -188,7 +188,8 @@ def set_up_clients() -> list[MissingRequirement]:
         if python.missing():
             return python.missing()
         with clients.being_made():
-            clients.install(*locked(*clients.names))
+            # Most of it is never imported.
+            clients.install("--no-compile", *locked(*clients.names))
     return []
 
 

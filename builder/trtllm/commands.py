@@ -44,7 +44,6 @@ class Command:
     words: tuple[str, ...]
     output_dir: str
     script: Path | None
-    is_built_in: bool
 
     @property
     def key(self) -> str:
@@ -81,7 +80,6 @@ def _command(config: BuildConfig, call: ProgramCall) -> Command:
         words=(*words, *argv(relative_args(call), call.program)),
         output_dir=relative(call.output_dir, f"{call.key}.output_dir"),
         script=script,
-        is_built_in=script is not None and script.parent == _BUILT_IN,
     )
 
 

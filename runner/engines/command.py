@@ -49,6 +49,9 @@ class EngineCommand:
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         switch_on(environment)
         environment.pop("PYTHONHOME", None)
+        if self.engine_kind == "vllm":
+            # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
+            environment.setdefault("OMP_NUM_THREADS", "1")
         own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
         environment.pop("LD_LIBRARY_PATH", None)
         if own:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
+from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.openai_api import (
     BodyTooLarge,
     InvalidAPIKey,
@@ -17,6 +19,7 @@ from errors.openai_api import (
     UnknownEndpoint,
     UnknownModel,
 )
+from errors.prompt import PromptTooLong
 from errors.tensorrt_llm import QueueFull, RankEnded
 from errors.triton_arguments import GuideFailed, InvalidGuide
 from errors.triton_system import (
@@ -60,8 +63,8 @@ _GUIDE_TENSORS = "guided_decoding"
 """What the names of the slot's two tensors for guides begin with."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
+_PROMPT_TENSOR = "input_ids"
 _FIELDS = {
-    "input_ids": "prompt",
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",
     "runtime_top_k": "top_k",
@@ -80,36 +83,54 @@ def status_of(error: CodedError) -> int:
     return _STATUSES.get(type(error)) or (400 if error.code.startswith("E1") else 500)
 
 
-def error_body(error: CodedError, guide_field: str | None = None) -> bytes:
-    """``{"error": {message, type, param, code}}``; ``code`` is ours. ``guide_field``: see ``Failure``."""
+@dataclass(frozen=True)
+class Fields:
+    """Fields of a request that errors call by other names."""
+
+    prompt: str | None = None
+    """What has the prompt."""
+    guide: str | None = None
+    """What says what the answer must follow, if anything does."""
+
+
+def error_body(error: CodedError, fields: Fields) -> bytes:
+    """``{"error": {message, type, param, code}}``; ``code`` is ours."""
     kind = _TYPES.get(status_of(error), "server_error")
-    sentence = error.sentence
+    field, sentence = _named(error, fields)
     if len(sentence) > _LONGEST_MESSAGE:
         sentence = f"{sentence[:_LONGEST_MESSAGE]} ..."
-    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, _field(error, guide_field), error.code)))
+    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, field, error.code)))
 
 
-def _field(error: CodedError, guide_field: str | None) -> str | None:
-    """The field that the error is about: errors that are say it first."""
+def _named(error: CodedError, fields: Fields) -> tuple[str | None, str]:
+    """The field that the error is about, which such errors say first, and its sentence with that name."""
+    sentence = error.sentence
     if isinstance(error, UnknownModel):
-        return "model"
-    is_of_guide = isinstance(error, InvalidGuide | GuideFailed)
-    if is_of_guide or error.sentence.startswith(_GUIDE_TENSORS):
-        return guide_field
-    named = _NAMED_FIRST.match(error.sentence)
-    return _FIELDS.get(named[1], named[1]) if named else None
+        return "model", sentence
+    if isinstance(error, PromptTooLong):
+        return fields.prompt, sentence
+    if isinstance(error, ChatTemplateMissing | ChatTemplateRefused):
+        return "messages", sentence
+    if isinstance(error, InvalidGuide | GuideFailed) or sentence.startswith(_GUIDE_TENSORS):
+        return fields.guide, sentence
+    if not (named := _NAMED_FIRST.match(sentence)):
+        return None, sentence
+    field = fields.prompt if named[1] == _PROMPT_TENSOR else _FIELDS.get(named[1])
+    if field is None:
+        return named[1], sentence
+    return field, sentence[: named.start(1)] + field + sentence[named.end(1) :]
 
 
 class Failure(Response):
     """An error as an answer."""
 
-    def __init__(self, error: CodedError, guide_field: str | None = None) -> None:
-        """``guide_field``: the field, if there is one, that says what the answer must follow."""
+    def __init__(self, error: CodedError, fields: Fields | None = None) -> None:
         status = status_of(error)
         headers = {"Retry-After": str(_RETRY_AFTER_S[status])} if status in _RETRY_AFTER_S else {}
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        super().__init__(error_body(error, guide_field), status, headers, media_type="application/json")
+        body = error_body(error, fields or Fields())
+        super().__init__(body, status, headers, media_type="application/json")
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

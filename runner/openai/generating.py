@@ -14,12 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from errors.base import CodedError
+from errors.prompt import InvalidInput
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest
 from runner.openai.answers import Answer, Choice, Usage
-from runner.openai.bodies import GenerationBody, StreamOptions
+from runner.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.openai.calls import Call, call_of
-from runner.openai.failures import Failure, error_body
+from runner.openai.failures import Failure, Fields, error_body
 from runner.openai.guides import body_field
 from runner.openai.limits import Admission, ClientGone, run_within
 from runner.openai.orders import Order
@@ -47,7 +48,18 @@ class Generating:
     timeout_s: float
 
     def answer(self, body: GenerationBody, orders: Sequence[Order], shape: Shape, model: str) -> Response:
+        """Raises E1005 for more texts than there is ever a place for."""
+        self._check_count(body.n or 1, len(orders))
         return _Answering(self, body, orders, shape, model)
+
+    def _check_count(self, n: int, num_prompts: int) -> None:
+        most = self.admission.most
+        if num_prompts > most:
+            expected = f"at most {most} prompts (OPENAI_MAX_REQUESTS)"
+            raise InvalidInput(name="prompt", expected=expected, value=num_prompts)
+        if n * num_prompts > most:
+            expected = f"so few that there are at most {most} texts in all (OPENAI_MAX_REQUESTS)"
+            raise InvalidInput(name="n", expected=expected, value=n)
 
 
 class _Answering(Response):
@@ -63,7 +75,8 @@ class _Answering(Response):
         self._wants_usage_always = options.continuous_usage_stats
         self._orders = orders
         self._shape = shape
-        self._guide_field = body_field(body)
+        prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
+        self._fields = Fields(prompt_field, body_field(body))
         self._model = model
         self._id = shape.id_prefix + secrets.token_hex(12)
         self._created = int(time.time())
@@ -72,13 +85,13 @@ class _Answering(Response):
         limits = self._generating
         call = call_of(scope)
         call.model, call.response_id = self._model, self._id
-        stream = _EventStream(send)
+        stream = _EventStream(send, self._fields)
         response: Response | None
         try:
-            with limits.admission.admitted(sum(order.count for order in self._orders)):
+            with limits.admission.admitted(sum(order.count for order in self._orders)) as leave:
                 call.is_generating = True
                 texts = Texts(self._orders, lambda request: limits.generate(request, call))
-                work = self._stream(texts, stream) if self._is_stream else self._whole(texts)
+                work = self._stream(texts, stream, leave) if self._is_stream else self._whole(texts)
                 response = await run_within(work, receive, limits.timeout_s, texts.fail)
         except ClientGone:
             return
@@ -87,7 +100,7 @@ class _Answering(Response):
                 call.error = exc
                 await stream.fail(exc)
                 return
-            response = Failure(exc, self._guide_field)
+            response = Failure(exc, self._fields)
         if response is not None:
             await response(scope, receive, send)
 
@@ -101,7 +114,7 @@ class _Answering(Response):
         answer = self._answer(self._shape.whole_object, choices, texts.usage())
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
-    async def _stream(self, texts: Texts, stream: _EventStream) -> None:
+    async def _stream(self, texts: Texts, stream: _EventStream, leave: Callable[[], None]) -> None:
         """NOTE: begun with the first piece, so that what is refused before is an answer with its status."""
         opened: set[int] = set()
         no_usage = None if self._wants_usage else msgspec.UNSET
@@ -117,6 +130,8 @@ class _Answering(Response):
                 await stream.send(
                     [self._answer(self._shape.event_object, [event], usage) for event in events]
                 )
+        # NOTE: before the client can know that it is done, or what it asks next finds its own places taken.
+        leave()
         if self._wants_usage:
             await stream.send([self._answer(self._shape.event_object, [], texts.usage())])
         await stream.end()
@@ -130,8 +145,9 @@ class _Answering(Response):
 class _EventStream:
     """Server-sent events of one response; all that are sent together are one write."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, fields: Fields) -> None:
         self._send = send
+        self._fields = fields
         self._encode = msgspec.json.Encoder().encode
         self.has_started = False
 
@@ -143,7 +159,7 @@ class _EventStream:
 
     async def fail(self, error: CodedError) -> None:
         """End with an error: what came before is not the whole text, and no ``[DONE]`` says that it were."""
-        await self._write(b"data: %b\n\n" % error_body(error), is_last=True)
+        await self._write(b"data: %b\n\n" % error_body(error, self._fields), is_last=True)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         if not self.has_started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -23,19 +23,24 @@ class Admission:
     """Counts the texts that are being generated."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self.running = 0
 
     @contextmanager
-    def admitted(self, count: int) -> Iterator[None]:
-        """Hold places for so many. Raises E1607 if there are not enough."""
-        if self.running + count > self._most:
-            raise TooManyRequests(running=self.running, asked=count, most=self._most)
+    def admitted(self, count: int) -> Iterator[Callable[[], None]]:
+        """Hold places for so many until the body ends, or calls what it is given.
+
+        Raises E1607 if there are not enough.
+        """
+        if self.running + count > self.most:
+            raise TooManyRequests(running=self.running, asked=count, most=self.most)
         self.running += count
-        try:
-            yield
-        finally:
-            self.running -= count
+        with ExitStack() as places:
+            places.callback(self._leave, count)
+            yield places.close
+
+    def _leave(self, count: int) -> None:
+        self.running -= count
 
 
 async def run_within(

@@ -17,6 +17,8 @@ from runner.openai.bodies import Body
 B = TypeVar("B", bound=Body)
 
 _MOST_DIGITS = 18
+_LIKE = 0.8
+"""How much an unknown field must be like one for that to be meant, by difflib."""
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _WRONG = re.compile(r"Expected (.*?)(?:, got .*?)?(?: - at `\$(.*)`)?$")
@@ -64,7 +66,8 @@ def _wrong_field(text: str, content: bytes, kind: type[Body]) -> CodedError:
     """msgspec's words as ours: which field, what it must be, what it is."""
     place = found[1].lstrip(".") if (found := _AT.search(text)) else ""
     if unknown := _UNKNOWN.match(text):
-        near = [] if place else difflib.get_close_matches(unknown[1], kind.__struct_fields__, n=1)
+        fields = () if place else kind.__struct_fields__
+        near = difflib.get_close_matches(unknown[1], fields, n=1, cutoff=_LIKE)
         remedy = f"leave it out, or send {near[0]} if that is meant" if near else "leave it out"
         return UnknownField(name=f"{place}.{unknown[1]}".lstrip("."), remedy=remedy)
     if missing := _MISSING.match(text):

@@ -69,7 +69,10 @@ def _body(target: str, work: dict[str, Any], index: int, tokens: int) -> tuple[s
     return "/predictions", body, accept
 
 
-async def _send(stream: Stream, host: str, port: int, path: str, accept: str, data: bytes) -> None:
+async def _send(
+    stream: Stream, due_s: float, host: str, port: int, path: str, accept: str, data: bytes
+) -> None:
+    await asyncio.sleep(max(0.0, due_s - time.time()))
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nAccept: {accept}\r\n"
         f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -180,9 +183,9 @@ def _read(workload: str) -> dict[str, Any]:
     return work
 
 
-def _process(arguments: tuple[str, str, str, list[int], int, float]) -> list[dict[str, Any]]:
+def _process(arguments: tuple[str, str, str, list[int], int, float, float]) -> list[dict[str, Any]]:
     """The streams of one client process."""
-    target, url, workload, indices, tokens, start_s = arguments
+    target, url, workload, indices, tokens, start_s, gap_s = arguments
     work = _read(workload)
     parts = urlsplit(url)
     streams = [Stream(index) for index in indices]
@@ -191,9 +194,10 @@ def _process(arguments: tuple[str, str, str, list[int], int, float]) -> list[dic
 
     async def run() -> None:
         await asyncio.sleep(max(0.0, start_s - time.time()))
+        host, port = parts.hostname or "", parts.port or 80
         await asyncio.gather(
             *(
-                _send(stream, parts.hostname or "", parts.port or 80, path, accept, data)
+                _send(stream, start_s + gap_s * stream.index, host, port, path, accept, data)
                 for stream, (path, _, accept), data in zip(streams, requests, encoded, strict=True)
             )
         )
@@ -237,12 +241,17 @@ class Clients:
     def __exit__(self, *_: object) -> None:
         self._pool.terminate()
 
-    def measure(self, target: str, url: str, workload: Path, streams: int, tokens: int) -> dict[str, Any]:
-        """Run the load once; tokens per second over all streams from the common start to the last byte."""
+    def measure(
+        self, target: str, url: str, workload: Path, streams: int, tokens: int, gap_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Run the load once; tokens per second over all streams from the first's start to the last byte.
+
+        All streams begin together, or one every ``gap_s`` seconds.
+        """
         processes = min(_PROCESSES, streams)
         start_s = time.time() + _PREPARATION_S
         parts = [
-            (target, url, str(workload), list(range(first, streams, processes)), tokens, start_s)
+            (target, url, str(workload), list(range(first, streams, processes)), tokens, start_s, gap_s)
             for first in range(processes)
         ]
         results = [each for part in self._pool.map(_process, parts, chunksize=1) for each in part]

@@ -69,6 +69,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shape", default="1b", help="1b, 8b, small or tiny")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 256, 512])
     parser.add_argument("--tokens", type=int, default=512, help="output tokens a stream")
+    parser.add_argument(
+        "--gap-ms",
+        type=float,
+        default=20.0,
+        help="the smallest number of streams above 1 is measured once more, one begun every so often",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each load is measured")
     parser.add_argument("--references", nargs="+", choices=("async", "llm"), default=["async"])
     parser.add_argument("--peers", nargs="*", choices=("openai",), default=["openai"])

@@ -3,9 +3,9 @@
     ENGINE_PYTHON scripts/prove_gpu/resident.py ENGINE WORKLOAD.json --mode llm|async
 
 It stays, so that it can be measured in turn with servers that stay too: each line of its input is a load,
-``{"streams": 256, "tokens": 512}``, each line of its output that begins with ``{`` a result. ``llm`` is
-vLLM's ``LLM.generate`` over the whole batch; ``async`` its ``AsyncLLM`` with a stream each, which tells when
-the first token came. Detokenization is off in both.
+``{"streams": 256, "tokens": 512, "gap_s": 0}``, each line of its output that begins with ``{`` a result.
+``llm`` is vLLM's ``LLM.generate`` over the whole batch; ``async`` its ``AsyncLLM`` with a stream each, which
+tells when the first token came. Detokenization is off in both.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Answers = tuple[list[list[int]], list[float]]
 """Each stream's tokens, and when its first one came (seconds); no times from ``LLM``."""
+Generate = Callable[[list[list[int]], int, float], Answers]
+"""Prompts, tokens a stream, seconds between two streams' beginnings."""
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
     for line in sys.stdin:
         load = json.loads(line)
         started_s = time.perf_counter()
-        answers, firsts_s = generate(work["prompts"][: load["streams"]], load["tokens"])
+        answers, firsts_s = generate(work["prompts"][: load["streams"]], load["tokens"], load["gap_s"])
         seconds = time.perf_counter() - started_s
         print(json.dumps(_row(load, seconds, answers, firsts_s, work)), flush=True)
     # NOTE: vLLM's own shutdown can wait for what is never sent.
@@ -66,12 +68,13 @@ def _parameters(tokens: int, streams: bool) -> Any:
     )
 
 
-def _llm(arguments: dict[str, Any]) -> Callable[[list[list[int]], int], Answers]:
+def _llm(arguments: dict[str, Any]) -> Generate:
     from vllm import LLM
 
     engine = LLM(**arguments)
 
-    def generate(prompts: list[list[int]], tokens: int) -> Answers:
+    def generate(prompts: list[list[int]], tokens: int, gap_s: float) -> Answers:
+        """All at once: a batch has no gaps."""
         asked = [{"prompt_token_ids": ids} for ids in prompts]
         outputs = engine.generate(asked, _parameters(tokens, False), use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs], []
@@ -79,7 +82,7 @@ def _llm(arguments: dict[str, Any]) -> Callable[[list[list[int]], int], Answers]
     return generate
 
 
-def _async(arguments: dict[str, Any]) -> Callable[[list[list[int]], int], Answers]:
+def _async(arguments: dict[str, Any]) -> Generate:
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -91,7 +94,8 @@ def _async(arguments: dict[str, Any]) -> Callable[[list[list[int]], int], Answer
 
     engine = loop.run_until_complete(start())
 
-    async def one(ids: list[int], tokens: int) -> tuple[list[int], float]:
+    async def one(ids: list[int], tokens: int, wait_s: float) -> tuple[list[int], float]:
+        await asyncio.sleep(wait_s)
         started_s, first_s = time.perf_counter(), 0.0
         answer: list[int] = []
         key = str(next(numbers))
@@ -100,11 +104,14 @@ def _async(arguments: dict[str, Any]) -> Callable[[list[list[int]], int], Answer
             answer += output.outputs[0].token_ids
         return answer, first_s
 
-    async def together(prompts: list[list[int]], tokens: int) -> list[tuple[list[int], float]]:
-        return await asyncio.gather(*(one(ids, tokens) for ids in prompts))
+    async def together(prompts: list[list[int]], tokens: int, gap_s: float) -> list[tuple[list[int], float]]:
+        waits_s = [gap_s * number for number in range(len(prompts))]
+        return await asyncio.gather(
+            *(one(ids, tokens, wait_s) for ids, wait_s in zip(prompts, waits_s, strict=True))
+        )
 
-    def generate(prompts: list[list[int]], tokens: int) -> Answers:
-        results = loop.run_until_complete(together(prompts, tokens))
+    def generate(prompts: list[list[int]], tokens: int, gap_s: float) -> Answers:
+        results = loop.run_until_complete(together(prompts, tokens, gap_s))
         return [answer for answer, _ in results], [first_s for _, first_s in results]
 
     return generate

@@ -27,6 +27,7 @@ class Stack:
     """Our runner, ready. ``seconds``: from its start to READY."""
 
     cog_url: str
+    openai_url: str
     triton_port: int
     metrics_port: int
     seconds: float
@@ -49,7 +50,7 @@ class Stack:
 @contextmanager
 def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> Iterator[Stack]:
     """``settings`` name the engine, and what is to differ."""
-    cog, http, grpc, metrics = free_ports(4)
+    cog, http, grpc, metrics, api = free_ports(5)
     extra = {
         "COG_WEIGHTS": "",
         "COG_TRITON_ENGINE_PYTHON": proof.options.engine_python,
@@ -57,7 +58,10 @@ def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> Iterator[Stac
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),
         "TRITON_METRICS_PORT": str(metrics),
-        "OPENAI_PORT": "0",
+        "OPENAI_HOST": HOST,
+        "OPENAI_PORT": str(api),
+        "OPENAI_MODELS": "m",
+        "OPENAI_MAX_REQUESTS": "1024",
         "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
         "COG_TRITON_CACHE": str(proof.work / "cache"),
         "COG_MAX_CONCURRENCY": "1024",
@@ -68,7 +72,8 @@ def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> Iterator[Stac
     started_s = time.monotonic()
     with CogServer("runner", host=HOST, port=cog, log_path=log, extra=extra) as server:
         server.wait_ready(_START_TIMEOUT_S)
-        yield Stack(server.url, http, metrics, time.monotonic() - started_s)
+        seconds = time.monotonic() - started_s
+        yield Stack(server.url, f"http://{HOST}:{api}", http, metrics, seconds)
 
 
 @contextmanager
@@ -111,9 +116,9 @@ class Resident:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def measure(self, streams: int, tokens: int) -> dict[str, Any]:
+    def measure(self, streams: int, tokens: int, gap_s: float = 0.0) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"streams": streams, "tokens": tokens}) + "\n")
+        self._process.stdin.write(json.dumps({"streams": streams, "tokens": tokens, "gap_s": gap_s}) + "\n")
         self._process.stdin.flush()
         return self.read()
 

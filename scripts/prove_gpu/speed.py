@@ -17,21 +17,32 @@ from client import Clients
 from processor_time import processor_seconds, since
 from proof import Proof
 
-Measure = Callable[[int, int], dict[str, Any]]
-"""(streams, tokens) -> a row."""
+Measure = Callable[[int, int, float], dict[str, Any]]
+"""(streams, tokens, seconds between their beginnings) -> a row."""
+
+ASYNC, OPENAI, OUR_OPENAI = "in process, async", "openai", "openai, ours"
 
 
 def run_speed(proof: Proof) -> None:
     options = proof.options
     with Clients() as clients, _targets(proof, clients) as targets:
         for measure in targets.values():
-            measure(max(options.streams), 64)  # What is compiled at first use.
+            measure(max(options.streams), 64, 0.0)  # What is compiled at first use.
         for number in range(options.rounds):
-            for streams in options.streams:
-                _round(proof, targets, streams, number)
+            for streams, gap_s in _loads(options.streams, options.gap_ms / 1000):
+                _round(proof, targets, streams, gap_s, number)
     proof.facts["table"] = summary(proof.rows)
     for line in table(proof.facts["table"]):
         print(line, flush=True)
+
+
+def _loads(all_streams: Sequence[int], gap_s: float) -> Iterator[tuple[int, float]]:
+    """Each begun together; one also one after the other, as streams come to a server that has work."""
+    several = [streams for streams in all_streams if streams > 1]
+    for streams in all_streams:
+        yield streams, 0.0
+        if gap_s and several and streams == min(several):
+            yield streams, gap_s
 
 
 @contextmanager
@@ -46,15 +57,16 @@ def _targets(proof: Proof, clients: Clients) -> Iterator[dict[str, Measure]]:
         others: dict[str, AbstractContextManager[Any]] = {
             f"in process, {mode}": servers.resident(proof, mode) for mode in options.references
         }
-        if "openai" in options.peers:
-            others["openai"] = servers.openai(proof)
+        if OPENAI in options.peers:
+            others[OPENAI] = servers.openai(proof)
         with ThreadPoolExecutor(len(others)) as pool:
             entered = list(pool.map(opened.enter_context, others.values()))
         proof.say(f"ready: {', '.join(others)}")
         targets: dict[str, Measure] = {}
         for name, other in zip(others, entered, strict=True):
             is_resident = isinstance(other, servers.Resident)
-            targets[name] = other.measure if is_resident else _over_http(proof, clients, name, other)
+            targets[name] = other.measure if is_resident else _over_http(proof, clients, OPENAI, other)
+        targets[OUR_OPENAI] = _over_http(proof, clients, OPENAI, ours.openai_url)
         targets["slot"] = _over_http(proof, clients, "slot", ours.triton_url)
         targets["json"] = _over_http(proof, clients, "json", ours.cog_url)
         targets["sse"] = _over_http(proof, clients, "sse", ours.cog_url)
@@ -62,34 +74,41 @@ def _targets(proof: Proof, clients: Clients) -> Iterator[dict[str, Measure]]:
 
 
 def _over_http(proof: Proof, clients: Clients, target: str, url: str) -> Measure:
-    return lambda streams, tokens: clients.measure(target, url, proof.workload, streams, tokens)
+    def measure(streams: int, tokens: int, gap_s: float) -> dict[str, Any]:
+        return clients.measure(target, url, proof.workload, streams, tokens, gap_s)
+
+    return measure
 
 
-def _round(proof: Proof, targets: dict[str, Measure], streams: int, number: int) -> None:
+def _round(proof: Proof, targets: dict[str, Measure], streams: int, gap_s: float, number: int) -> None:
     names = list(targets)
     first = number % len(names)
     for name in names[first:] + names[:first]:
         before = processor_seconds()
-        row = targets[name](streams, proof.options.tokens)
-        proof.row({**row, "target": name, "round": number, "processor_s": since(before)})
+        row = targets[name](streams, proof.options.tokens, gap_s)
+        facts = {"target": name, "round": number, "gap_s": gap_s, "processor_s": since(before)}
+        proof.row({**row, **facts})
     proof.save()
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each target and number of streams: medians over the rounds, and ratios taken within each round."""
+    """For each load and target: medians over the rounds, and what is compared taken within each round."""
+    rounds = [row for row in rows if "round" in row]
     found = []
-    for streams in dict.fromkeys(row["streams"] for row in rows):
-        loads = [row for row in rows if row["streams"] == streams and "round" in row]
+    for streams, gap_s in dict.fromkeys((row["streams"], row["gap_s"]) for row in rounds):
+        loads = [row for row in rounds if (row["streams"], row["gap_s"]) == (streams, gap_s)]
         targets = list(dict.fromkeys(row["target"] for row in loads))
-        others = [name for name in targets if name.startswith("in process") or name == "openai"]
+        others = [name for name in targets if name.startswith("in process") or name == OPENAI]
         for target in targets:
             mine = [row for row in loads if row["target"] == target]
             found.append(
                 {
                     "streams": streams,
+                    "gap_s": gap_s,
                     "target": target,
                     "tokens_per_second": statistics.median(row["tokens_per_second"] for row in mine),
                     "first_token_ms": _median([row["first_token_ms"] for row in mine]),
+                    "first_token_added_ms": _added_ms(loads, mine),
                     "of": {other: _ratio(loads, mine, other) for other in others},
                 }
             )
@@ -104,6 +123,13 @@ def _ratio(loads: list[dict[str, Any]], mine: list[dict[str, Any]], other: str) 
     )
 
 
+def _added_ms(loads: list[dict[str, Any]], mine: list[dict[str, Any]]) -> float | None:
+    """Median over the rounds of the time to first token beyond ``AsyncLLM``'s in that round."""
+    alone = {each["round"]: each["first_token_ms"] for each in loads if each["target"] == ASYNC}
+    pairs = [(row["first_token_ms"], alone.get(row["round"])) for row in mine if row["target"] != ASYNC]
+    return _median([a - b for a, b in pairs if a is not None and b is not None])
+
+
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
@@ -112,15 +138,25 @@ def _median(values: Sequence[float | None]) -> float | None:
 def table(found: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown."""
     others = list(dict.fromkeys(other for each in found for other in each["of"]))
-    yield f"| streams | target | tokens/s | first token, ms | {' | '.join(f'of {each}' for each in others)} |"
-    yield f"| ---: | --- | ---: | ---: |{' ---: |' * len(others)}"
+    ratios = " | ".join(f"of {each}" for each in others)
+    yield f"| streams | target | tokens/s | first token, ms | added, ms | {ratios} |"
+    yield f"| ---: | --- | ---: | ---: | ---: |{' ---: |' * len(others)}"
     for each in found:
-        ratios = [each["of"].get(other) for other in others]
+        speeds = [each["of"].get(other) for other in others]
         cells = [
-            str(each["streams"]),
+            f"{each['streams']}{_one_by_one(each['gap_s'])}",
             each["target"],
             f"{each['tokens_per_second']:,.0f}",
-            "" if each["first_token_ms"] is None else f"{each['first_token_ms']:.1f}",
-            *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
+            _tenths(each["first_token_ms"]),
+            _tenths(each["first_token_added_ms"]),
+            *("" if ratio is None else f"{ratio:.3f}" for ratio in speeds),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def _one_by_one(gap_s: float) -> str:
+    return f", one every {gap_s * 1000:g} ms" if gap_s else ""
+
+
+def _tenths(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

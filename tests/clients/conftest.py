@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,9 +20,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOKENIZER = ROOT / "builder" / "examples" / "tiny" / "model"
 HOST = "127.0.0.1"
 MOST_REQUESTS = 8
+DEFAULT_PORTS = {
+    "PORT": 5000,
+    "TRITON_HTTP_PORT": 8000,
+    "TRITON_GRPC_PORT": 8001,
+    "TRITON_METRICS_PORT": 8002,
+    "OPENAI_PORT": 9000,
+}
 _DEADLINE_S = 500.0
 """For a machine that is busy with other things; seconds when it is not."""
 
@@ -39,10 +46,8 @@ class Runner:
     """A runner on free ports; close it."""
 
     def __init__(self, folder: Path) -> None:
-        names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
-        self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self._ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))
         self.cog_url = self._url("PORT")
-        self.triton_address = f"{HOST}:{self._ports['TRITON_HTTP_PORT']}"
         self.openai_url = self._url("OPENAI_PORT")
         self._log = folder / "serve.log"
         settings = {name: str(port) for name, port in self._ports.items()}
@@ -63,6 +68,12 @@ class Runner:
             self.close()
             raise
 
+    def with_its_ports(self, text: str) -> str:
+        """What is written for the default ports, for those of this runner."""
+        for name, port in DEFAULT_PORTS.items():
+            text = text.replace(f"localhost:{port}", f"{HOST}:{self._ports[name]}")
+        return text
+
     def _url(self, port: str) -> str:
         return f"http://{HOST}:{self._ports[port]}"
 
@@ -79,6 +90,13 @@ class Runner:
             if line.startswith(f"{name} "):
                 return float(line.rpartition(" ")[2])
         return 0.0
+
+    def is_ready(self) -> bool:
+        try:
+            self.get(f"{self.openai_url}/ready")
+        except urllib.error.HTTPError:
+            return False
+        return True
 
     def model(self) -> str:
         name: str = json.loads(self.get(f"{self.openai_url}/v1/models"))["data"][0]["id"]

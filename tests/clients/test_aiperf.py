@@ -5,30 +5,32 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clients.conftest import TOKENIZER, Runner
-from tests.clients.programs import run_program
+from tests.clients.conftest import Runner
+from tests.clients.documented import Block, blocks, run_block
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="aiperf wants Python 3.11")
 
 
-@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("block", blocks("aiperf"), ids=["chat", "completions"])
 def test_all_streams_are_counted_by_client_and_server_alike(
-    runner: Runner, tmp_path: Path, endpoint: str
+    runner: Runner, tmp_path: Path, block: Block
 ) -> None:
-    run_program(
-        tmp_path, "aiperf", "profile", "--model", runner.model(), "--url", runner.openai_url,
-        "--endpoint-type", endpoint, "--streaming", "--tokenizer", str(TOKENIZER),
-        "--isl", "16", "--osl", "8", "--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0",
-        "--concurrency", "2", "--request-count", "6", "--workers-max", "1", "--ui", "none",
-        "--no-gpu-telemetry", "--server-metrics", f"{runner.openai_url}/metrics",
-        "--artifact-dir", str(tmp_path / "artifacts"),
-    )  # fmt: skip
-    (report,) = (tmp_path / "artifacts").rglob("profile_export_aiperf.json")
+    run_block(block, runner, tmp_path)
+    (report,) = tmp_path.glob("artifacts/*/profile_export_aiperf.json")
     figures = json.loads(report.read_text())
     assert figures["request_count"]["avg"] == 6
     assert figures["output_sequence_length"]["avg"] == 8
-    (scraped,) = (tmp_path / "artifacts").rglob("server_metrics_export.json")
-    assert "cog_triton_time_to_first_token_seconds" in scraped.read_text()
+    metrics = json.loads((report.parent / "server_metrics_export.json").read_text())["metrics"]
+    assert of_this_api(metrics["cog_triton_time_to_first_token_seconds"])["count"] == 6
+    assert of_this_api(metrics["cog_triton_output_tokens"])["total"] == 6 * 8
+
+
+def of_this_api(metric: dict[str, Any]) -> dict[str, float]:
+    """What aiperf tells of a metric's change while it ran."""
+    (series,) = [each for each in metric["series"] if each["labels"]["api"] == "openai"]
+    changes: dict[str, float] = series["stats"]
+    return changes

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import openai
 import pytest
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tests.clients.conftest import Runner
 
 
 class City(BaseModel):
-    name: str
+    name: str = Field(max_length=20)
     is_large: bool
 
 
@@ -24,6 +25,7 @@ def chat(runner: Runner) -> ChatOpenAI:
         model=runner.model(),
         temperature=0,
         max_tokens=300,
+        stream_usage=True,
     )
 
 
@@ -40,9 +42,8 @@ def test_streams_batches_and_coroutines_give_the_text_that_invoke_gives(chat: Ch
     assert asyncio.run(short.ainvoke("What is machine learning?")).content == answer.content
 
 
-@pytest.mark.parametrize("method", ["json_schema"])
-def test_structured_output_is_an_object_of_the_class(chat: ChatOpenAI, method: str) -> None:
-    assert isinstance(chat.with_structured_output(City, method=method).invoke("Name a city."), City)
+def test_structured_output_is_an_object_of_the_class(chat: ChatOpenAI) -> None:
+    assert isinstance(chat.with_structured_output(City).invoke("Name a city."), City)
 
 
 def test_bound_tools_are_shown_to_the_model_and_it_answers_text(chat: ChatOpenAI) -> None:
@@ -54,5 +55,7 @@ def test_bound_tools_are_shown_to_the_model_and_it_answers_text(chat: ChatOpenAI
 
 
 def test_a_forced_tool_is_refused_by_name(chat: ChatOpenAI) -> None:
-    with pytest.raises(Exception, match="tool_choice"):
+    with pytest.raises(openai.BadRequestError, match="tool_choice"):
+        chat.bind_tools([City], tool_choice="City").invoke("Name a city.")
+    with pytest.raises(openai.BadRequestError, match="parallel_tool_calls"):
         chat.with_structured_output(City, method="function_calling").invoke("Name a city.")

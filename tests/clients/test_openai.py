@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tests.clients.conftest import MOST_REQUESTS, Runner
 
@@ -22,7 +22,8 @@ LONG = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
 
 
 class City(BaseModel):
-    name: str
+    name: str = Field(max_length=20)
+    """Bounded, as a model as tiny as this one does not end a text by itself."""
     is_large: bool
 
 
@@ -136,7 +137,7 @@ def test_a_pydantic_model_is_parsed_from_a_stream(client: openai.OpenAI, model: 
 def test_a_refusal_is_the_exception_for_it_with_code_and_field(client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model=model, messages=ASKED, temperature=9)
-    assert (refused.value.code, refused.value.param) == ("E1600", "temperature")
+    assert (refused.value.code, refused.value.param) == ("E1005", "temperature")
     with pytest.raises(openai.BadRequestError) as unknown:
         client.chat.completions.create(model=model, messages=ASKED, modalities=["audio"])
     assert (unknown.value.code, unknown.value.param) == ("E1601", "modalities")
@@ -200,11 +201,18 @@ def test_a_full_server_is_429_and_the_clients_own_retry_gets_through(
     assert patient.seen[-1] == 200
 
 
-def test_a_dead_triton_is_503_and_the_clients_own_retry_gets_through(model: str, runner: Runner) -> None:
+def test_a_dead_triton_is_a_delay_or_503_and_the_clients_own_retry_gets_through(
+    model: str, runner: Runner
+) -> None:
+    """The server itself waits 10 s for Triton to be back."""
+    restarts = 'cog_triton_triton_restarts_total{api="cog"}'
+    before = runner.metric(restarts)
     runner.kill_triton()
     patient = Statuses(runner, max_retries=200)
     wait_until(lambda: runner.metric("cog_triton_triton_up") == 0)
     answer = patient.client.completions.create(model=model, prompt=PROMPT, max_tokens=2)
     assert answer.choices[0].text
-    assert patient.seen[0] == 503
+    assert set(patient.seen[:-1]) <= {503}
     assert patient.seen[-1] == 200
+    # What held the engine may have answered before it was found that Triton is gone.
+    wait_until(lambda: runner.metric(restarts) == before + 1 and runner.is_ready())

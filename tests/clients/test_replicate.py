@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,8 +11,8 @@ import replicate
 from replicate.exceptions import ReplicateError
 
 from tests.clients.conftest import Runner
+from tests.clients.documented import needed_javascript
 
-JAVASCRIPT = Path(__file__).parent / "javascript"
 INPUT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 
 
@@ -35,13 +33,9 @@ def python_client(runner: Runner) -> replicate.Client:
 
 
 def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.CompletedProcess[str]:
-    if shutil.which("node") is None:
-        pytest.skip("no Node.js (Debian, Ubuntu: apt-get install nodejs npm)")
-    if not (JAVASCRIPT / "node_modules").is_dir():
-        pytest.skip("no tests/clients/javascript/node_modules: `make test-clients` makes it where npm is")
     return subprocess.run(
         ["node", "predict.mjs", runner.cog_url, json.dumps(inputs)],
-        cwd=JAVASCRIPT,
+        cwd=needed_javascript(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -49,8 +43,7 @@ def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.Comp
 
 
 def expected(runner: Runner) -> str:
-    body = json.dumps({"input": INPUT}).encode()
-    answer = httpx.post(f"{runner.cog_url}/predictions", content=body, timeout=300).json()
+    answer = httpx.post(f"{runner.cog_url}/predictions", json={"input": INPUT}, timeout=300).json()
     return "".join(answer["output"])
 
 

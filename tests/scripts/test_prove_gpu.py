@@ -11,8 +11,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "prove_gpu
 from speed import summary, table
 
 
-def row(target: str, number: int, speed: float, first_ms: float | None = None) -> dict[str, Any]:
-    values = {"target": target, "round": number, "streams": 32, "tokens_per_second": speed}
+def row(target: str, number: int, speed: float, first_ms: float, gap_s: float = 0.0) -> dict[str, Any]:
+    values = {"target": target, "round": number, "streams": 32, "gap_s": gap_s, "tokens_per_second": speed}
     return {**values, "first_token_ms": first_ms}
 
 
@@ -41,7 +41,19 @@ def test_what_wanders_is_told_by_its_median() -> None:
     assert (slot["tokens_per_second"], slot["first_token_ms"]) == (67.5, 12.0)
 
 
+def test_what_is_added_to_the_first_token_is_taken_within_its_round() -> None:
+    alone, slot = summary(ROWS)
+    assert (alone["first_token_added_ms"], slot["first_token_added_ms"]) == (None, 2.0)
+
+
+def test_streams_that_begin_one_after_another_are_a_load_of_their_own() -> None:
+    later = [row("in process, async", 0, 10, 5.0, gap_s=0.02), row("slot", 0, 9, 5.5, gap_s=0.02)]
+    *_, slot = summary([*ROWS, *later])
+    assert (slot["gap_s"], slot["first_token_added_ms"], slot["tokens_per_second"]) == (0.02, 0.5, 9)
+    assert list(table([slot]))[2].startswith("| 32, one every 20 ms | slot |")
+
+
 def test_the_table_has_a_row_for_each_target() -> None:
     lines = list(table(summary(ROWS)))
-    assert lines[2] == "| 32 | in process, async | 100 | 10.0 | 1.000 |"
-    assert lines[3] == "| 32 | slot | 68 | 12.0 | 0.900 |"
+    assert lines[2] == "| 32 | in process, async | 100 | 10.0 |  | 1.000 |"
+    assert lines[3] == "| 32 | slot | 68 | 12.0 | 2.0 | 0.900 |"

@@ -288,3 +288,15 @@ def test_the_workers_libraries_are_its_own(engine_dir: Path, monkeypatch: pytest
     assert "PYTHONHOME" not in command(engine_dir).environment()
     monkeypatch.setenv("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "/as/it/was")
     assert command(engine_dir).environment()["LD_LIBRARY_PATH"] == "/as/it/was"
+
+
+@pytest.mark.parametrize(("set_to", "threads"), [(None, "1"), ("4", "4")])
+def test_vllm_has_one_thread_beside_its_gpu_unless_told_otherwise(
+    engine_dir: Path, monkeypatch: pytest.MonkeyPatch, set_to: str | None, threads: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if set_to:
+        monkeypatch.setenv("OMP_NUM_THREADS", set_to)
+    vllm = EngineCommand(sys.executable, "vllm", engine_dir)
+    assert vllm.environment()["OMP_NUM_THREADS"] == threads
+    assert command(engine_dir).environment().get("OMP_NUM_THREADS") == set_to

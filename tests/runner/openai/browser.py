@@ -142,11 +142,20 @@ class Page:
 
     def click(self, selector: str) -> None:
         """Where the element's middle is on the screen, so that what is hidden or covered can't be clicked."""
-        place = self.run(_MIDDLE_OF % json.dumps(selector))
-        assert place, f"{selector} is not visible"
+        place = self._place(selector)
         at = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
         self.call("Input.dispatchMouseEvent", type="mousePressed", **at)
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+
+    def _place(self, selector: str) -> list[float]:
+        """Where it lies still: a page moves while it is drawn first."""
+        place: list[float] | None = None
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while (now := self.run(_MIDDLE_OF % json.dumps(selector))) != place or not now:
+            assert time.monotonic() < deadline_s, f"{selector} is not visible, or moves"
+            place = now
+            time.sleep(0.05)
+        return now
 
     def type(self, text: str) -> None:
         """Into what has the focus."""

@@ -129,6 +129,12 @@ def test_more_than_the_limit_is_429_and_places_come_free(strict: API) -> None:
     wait_until(lambda: strict.post(TEXT, prompt="Earth", n=4, max_tokens=1).status_code == 200)
 
 
+def test_whose_stream_has_ended_has_its_places_back(strict: API) -> None:
+    """A client that always asks for all there is meets nobody but itself."""
+    for _ in range(150):
+        assert strict.events(TEXT, prompt="Earth", n=4, max_tokens=1)
+
+
 def test_what_takes_too_long_is_504_and_in_a_stream_an_error_without_done(strict: API) -> None:
     response = strict.post(TEXT, prompt="Earth", max_tokens=2000)
     assert response.status_code == 504

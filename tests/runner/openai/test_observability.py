@@ -167,7 +167,6 @@ def test_each_text_of_a_call_has_its_line(watched: Watched) -> None:
         (TEXT, b'{"prompt": "Earth"}', {"Authorization": "Bearer no"}, 401, "E1604"),
         (TEXT, b'{"prompt": "Earth", "model": "other"}', {}, 404, "E1603"),
         (TEXT, b'"' + b"a" * 10000 + b'"', {}, 413, "E1606"),
-        (TEXT, b'{"prompt": "Earth", "n": 5}', {}, 429, "E1607"),
     ],
 )
 def test_a_refusal_is_counted_once_by_its_code_logged_and_traced(
@@ -187,6 +186,24 @@ def test_a_refusal_is_counted_once_by_its_code_logged_and_traced(
     (span,) = wait_until(lambda: watched.receiver.trace(trace_id))
     assert (span.attributes["http.response.status_code"], span.attributes["error.type"]) == (status, code)
     assert not span.is_error
+
+
+def test_a_refusal_of_a_full_server_is_counted_and_logged(watched: Watched) -> None:
+    before = watched.requests().get(("failed", "E1607"), 0)
+    request_id = wait_until(lambda: refused_while_full(watched))
+    wait_until(lambda: watched.requests().get(("failed", "E1607"), 0) > before)
+    assert watched.line(request_id)["code"] == "E1607"
+
+
+def refused_while_full(watched: Watched) -> str | None:
+    """The id of a request that was; None if what fills the server had had its time by then."""
+    body = {"prompt": "Earth", "max_tokens": 4000, "n": 4, "stream": True}
+    with watched.client.stream("POST", TEXT, json=body) as full:
+        if full.status_code != 200:
+            return None
+        next(full.iter_lines())
+        response = watched.client.post(TEXT, json={"prompt": "Earth", "max_tokens": 1})
+        return response.headers["X-Request-ID"] if response.status_code == 429 else None
 
 
 def test_what_does_not_generate_is_not_counted(watched: Watched) -> None:

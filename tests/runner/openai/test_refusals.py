@@ -92,6 +92,9 @@ def test_a_prompt_that_is_too_long_is_told_both_numbers(api: API) -> None:
     error = api.refused(TEXT, 400, prompt="Earth " * 5000, stream=True)
     assert error["code"] == "E1002"
     assert "maximum input length (4095)" in error["message"]
+    assert error["param"] == "prompt"
+    messages = [{"role": "user", "content": "Earth " * 5000}]
+    assert api.refused(CHAT, 400, messages=messages)["param"] == "messages"
 
 
 def test_fields_that_contradict_each_other_are_refused_by_name(api: API) -> None:
@@ -108,9 +111,33 @@ def test_another_model_and_another_path_are_not_found(api: API) -> None:
     assert api.client.get(TEXT).status_code == 405
 
 
+def test_a_prompt_that_the_engine_refuses_is_named_as_the_caller_calls_it(api: API) -> None:
+    assert api.refused(TEXT, 400, prompt="")["message"].startswith("prompt must be ")
+    assert api.refused(TEXT, 400, prompt=[100_000])["message"].startswith("prompt must be ")
+
+
+def test_an_unknown_field_is_likened_to_one_that_could_be_meant(api: API) -> None:
+    assert api.refused(TEXT, 400, prompt="Earth", max_new_tokens=5)["message"].endswith(
+        "leave it out, or send max_tokens if that is meant."
+    )
+    for far in ("store", "reasoning_effort"):
+        assert api.refused(CHAT, 400, messages=ASKED, **{far: "x"})["message"].endswith("leave it out.")
+
+
+@pytest.mark.parametrize(("prompts", "n", "field"), [(1025, 1, "prompt"), (9, 128, "n")])
+def test_more_texts_than_there_are_ever_places_for_are_not_told_to_come_again(
+    api: API, prompts: int, n: int, field: str
+) -> None:
+    """1024 by default."""
+    error = api.refused(TEXT, 400, prompt=["Earth"] * prompts, n=n, max_tokens=1)
+    assert (error["param"], error["code"]) == (field, "E1005")
+
+
 def test_who_has_all_that_is_taken_is_told_when_to_come_again(api: API) -> None:
     """1024 texts at once by default, of which one request may ask 128 for each prompt."""
-    response = api.post(TEXT, prompt=["Earth"] * 9, n=128, max_tokens=1)
+    with api.streaming(TEXT, prompt="Earth", max_tokens=4000) as events:
+        next(events)
+        response = api.post(TEXT, prompt=["Earth"] * 8, n=128, max_tokens=1)
     assert response.status_code == 429
     assert response.headers["retry-after"] == "1"
     assert error_of(response)["code"] == "E1607"

@@ -1,0 +1,34 @@
+"""What docs/clients.md shows, and no other test runs, is done as it stands there; its versions are true."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import Runner
+from tests.clients.documented import JAVASCRIPT, PAGE, Block, all_blocks, run_block
+
+OTHERS = ("aiperf", "genai-perf")
+"""Sections whose commands have tests of their own."""
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in all_blocks() if block.section not in OTHERS], ids=lambda block: block.section
+)
+def test_it_runs_and_prints(runner: Runner, tmp_path: Path, block: Block) -> None:
+    assert run_block(block, runner, tmp_path).strip()
+
+
+def test_the_versions_are_those_installed() -> None:
+    rows = re.findall(r"^\| \[([\w-]+)\]\(https://([\w.]+)/.*?\| ([\d.]+)", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 6
+    npm = json.loads((JAVASCRIPT / "package.json").read_text())["dependencies"]
+    for name, index, version in rows:
+        if index == "pypi.org" and metadata.packages_distributions().get(name.replace("-", "_")):
+            assert metadata.version(name) == version
+        elif index != "pypi.org":
+            assert npm[name] == version
