@@ -40,7 +40,7 @@ _KINDS = (
 )
 _REFUSED = (409, 429)
 _WARM_UP = 0.3
-"""Of the requests: by then each API had 10,000 new words, at which a tokenizer's cache of them is full."""
+"""Of the requests: until about 28,000 memory rises, by each tokenizer's cache of 10,000 words among others."""
 _PARTS = 10
 _SETTLE_S = 10.0
 _IDLE_S = 12.0
