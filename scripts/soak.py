@@ -40,7 +40,7 @@ _KINDS = (
 )
 _REFUSED = (409, 429)
 _WARM_UP = 0.3
-"""Of the requests: until about 28,000 memory rises, by each tokenizer's cache of 10,000 words among others."""
+"""Of the requests: until then memory rises, by each tokenizer's cache of 10,000 words among others."""
 _PARTS = 10
 _SETTLE_S = 10.0
 _IDLE_S = 12.0
