@@ -23,7 +23,10 @@ def tokenizer_end_id(engine_dir: Path, token_to_id: Callable[[str], int | None])
     """The one that the tokenizer's configuration names. Raises EngineUnreadable."""
     token = read_json(engine_dir / "tokenizer_config.json").get("eos_token")
     text = token.get("content") if isinstance(token, dict) else token
-    return token_to_id(text) if isinstance(text, str) else None
+    try:
+        return token_to_id(text) if isinstance(text, str) else None
+    except UnicodeEncodeError:  # JSON may hold half of a character, which is no token.
+        return None
 
 
 def as_ids(value: object) -> tuple[int, ...]:

@@ -104,8 +104,9 @@ def _max_input_length(engine: Engine, max_sequence_length: int) -> int:
 
 
 def _max_sequence_length(engine: Engine, config: dict[str, Any]) -> int:
-    pretrained = config.get("pretrained_config", config)
-    length = engine.manifest.max_seq_len or pretrained.get("max_position_embeddings")
+    pretrained = config.get("pretrained_config")
+    model = pretrained if isinstance(pretrained, dict) else config
+    length = engine.manifest.max_seq_len or model.get("max_position_embeddings")
     if not isinstance(length, int):
         raise InvalidSetting(
             name="MAX_SEQUENCE_LENGTH",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from functools import cache
 
 from errors.base import CodedError
 from runner.chat_template import ChatTemplate
@@ -59,13 +60,18 @@ def messages(data: bytes) -> None:
     document = choices.of(
         (as_json(chat), as_json(choices.value(_WORDS, _MESSAGE_KEYS)), b"[" * 100_000, b"[{]")
     )
-    template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
     try:
         format_chat(
-            template, choices.damaged(document).decode("utf-8", "replace"), system_prompt=choices.text()
+            _template(), choices.damaged(document).decode("utf-8", "replace"), system_prompt=choices.text()
         )
     except CodedError as exc:
         check_refusal(exc, "E1")
+
+
+@cache
+def _template() -> ChatTemplate:
+    """One for all: its process takes 0.2 s to start."""
+    return ChatTemplate({"default": CHAT_TEMPLATE}, {})
 
 
 def stop_list(data: bytes) -> None:

@@ -34,7 +34,7 @@ TARGETS = {
     "engine_directory": Place("engine_documents", ("engine", "runner"), 80),
     "engine_tar": Place("tars", ("engine",), 60),
     "prompt_template": Place("prompts", ("runner",), 1000),
-    "messages": Place("prompts", ("runner",), 150),
+    "messages": Place("prompts", ("runner",)),
     "stop_list": Place("prompts", ("runner",), 1000),
     "chat_template": Place("chat_templates", ("runner", "jinja2"), 150),
     "triton_stream": Place("triton", ("runner",), 150),

@@ -13,18 +13,23 @@ import pytest
 from msgspec import msgpack
 
 from builder.config_file import parse_config
-from engine.end_ids import read_json
+from engine.directory import load
+from engine.end_ids import read_json, tokenizer_end_id
 from engine.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.base import CodedError
 from errors.prompt import InvalidInput
 from runner.chat_template import ChatTemplate
+from runner.model_facts import load_model_facts
 from runner.prompt import format_chat, format_prompt
+from runner.settings import load_settings
 from runner.slot_call import Call
 from runner.slot_client import SlotClient
 from runner.slot_socket import SlotSocket
 from runner.triton_client import Event
 from tests.fuzz import bodies
+from tests.fuzz.engine_documents import _tokenizer
+from tests.runner.paced_engine import make_tokenizer
 from tests.runner.servers import wait_until
 from tests.runner.test_triton_client import error_of, stream
 
@@ -75,6 +80,20 @@ def test_an_engines_json_that_is_nested_without_end_is_refused(tmp_path: Path) -
     (tmp_path / "config.json").write_bytes(DEEP)
     with pytest.raises(CodedError, match="E13"):
         read_json(tmp_path / "config.json")
+
+
+def test_an_engine_whose_config_has_a_number_in_place_of_an_object_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(_tokenizer)
+    (tmp_path / "rank0.engine").write_bytes(b"x")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "pretrained_config": 1}')
+    settings = load_settings({"ENGINE_DIR": str(tmp_path)})
+    with pytest.raises(CodedError, match="MAX_SEQUENCE_LENGTH"):
+        load_model_facts(load(tmp_path), settings)
+
+
+def test_an_end_token_that_is_half_a_character_is_none(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "\\udcfa"}')
+    assert tokenizer_end_id(tmp_path, make_tokenizer().token_to_id) is None
 
 
 def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:
