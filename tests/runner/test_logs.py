@@ -100,8 +100,10 @@ def test_a_failure_has_its_code(logged: CogUnderTest) -> None:
 def test_an_engine_that_dies_is_told_with_the_requests_that_it_took_along(logged: CogUnderTest) -> None:
     headers = {"Prefer": "respond-async"}
     body = {"input": {"prompt": "hi", "max_tokens": 1000}}
+    before = logged.counters["slot_tokens_total"]
     assert logged.client.put("/predictions/lost", json=body, headers=headers).status_code == 202
-    wait_until(lambda: logged.counters.running == 1)
+    # Without a token it would be sent again, and nobody would notice.
+    wait_until(lambda: logged.counters["slot_tokens_total"] > before + 20)
     for pid in worker_pids(logged.folder):
         os.kill(pid, signal.SIGKILL)
     assert ended(logged, "lost")["code"] == "E2107"
