@@ -6,13 +6,14 @@ once, whatever state that process is in. A shape has lengths and sampling, never
 
 from __future__ import annotations
 
-import json
 import mmap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 KEPT = 128
 _SHAPE_BYTES = 4096
@@ -65,7 +66,7 @@ class RequestShapes:
     def write(self, number: int, document: Mapping[str, Any]) -> None:
         if self._is_kept(number):
             start = _COUNTS_BYTES + number % KEPT * _SHAPE_BYTES
-            text = json.dumps(document, separators=(",", ":")).encode()[:_SHAPE_BYTES]
+            text = msgspec.json.encode(document)[:_SHAPE_BYTES]
             self._memory[start : start + _SHAPE_BYTES] = text.ljust(_SHAPE_BYTES)
 
     def count(self, number: int, output_tokens: int) -> None:
@@ -112,5 +113,5 @@ def _read(data: bytes) -> Iterator[dict[str, Any]]:
     counts = memoryview(data)[:_COUNTS_BYTES].cast("Q")
     for place, output_tokens in enumerate(counts):
         start = _COUNTS_BYTES + place * _SHAPE_BYTES
-        with suppress(ValueError):  # Nothing yet, or it is being written.
-            yield {**json.loads(data[start : start + _SHAPE_BYTES]), "output_tokens": output_tokens}
+        with suppress(msgspec.DecodeError):  # Nothing yet, or it is being written.
+            yield {**msgspec.json.decode(data[start : start + _SHAPE_BYTES]), "output_tokens": output_tokens}
