@@ -24,11 +24,11 @@ def test_it_runs_and_prints(runner: Runner, tmp_path: Path, block: Block) -> Non
 
 
 def test_the_versions_are_those_installed() -> None:
-    rows = re.findall(r"^\| \[([\w-]+)\]\(https://([\w.]+)/.*?\| ([\d.]+)", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([\w-]+)( for JavaScript)?[^|]*\| ([\d.]+)", PAGE.read_text(), re.MULTILINE)
     assert len(rows) == 6
     npm = json.loads((JAVASCRIPT / "package.json").read_text())["dependencies"]
-    for name, index, version in rows:
-        if index == "pypi.org" and metadata.packages_distributions().get(name.replace("-", "_")):
+    for name, is_npms, version in rows:
+        if not is_npms and metadata.packages_distributions().get(name.replace("-", "_")):
             assert metadata.version(name) == version
-        elif index != "pypi.org":
+        elif is_npms:
             assert npm[name] == version
