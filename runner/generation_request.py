@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engines.messages import Guide
 
 _GREEDY = 1
+_SEED_BITS = 64
+SEEDS = 1 << _SEED_BITS
+
+
+def random_seed() -> int:
+    """For who gives none. No secret, and asking the system for random bits takes a hundred times longer."""
+    return random.getrandbits(_SEED_BITS)
 
 
 @dataclass(frozen=True)

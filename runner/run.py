@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import time
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
@@ -20,14 +19,13 @@ from runner.cog_control import WorkerControl
 from runner.cog_folders import CogFolders
 from runner.engines.messages import Guide
 from runner.generation import Generation
-from runner.generation_request import GenerationRequest, SamplingInputs
+from runner.generation_request import SEEDS, GenerationRequest, SamplingInputs, random_seed
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.prompt import format_chat, format_prompt
 from runner.service import Service
 from runner.settings import Settings, load_settings
 
 DEFAULT_MAX_TOKENS = 512
-_SEED_BITS = 64
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -167,7 +165,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                     presence_penalty=presence_penalty,
                     frequency_penalty=frequency_penalty,
                     repetition_penalty=repetition_penalty,
-                    seed=_random_seed() if seed is None else int(seed) % (1 << _SEED_BITS),
+                    seed=random_seed() if seed is None else int(seed) % SEEDS,
                 ),
                 guide=_guide(json_schema, regex),
                 lora_name=lora_name or None,
@@ -251,11 +249,6 @@ def _min_tokens(min_tokens: int | None, min_new_tokens: int | None) -> int:
     if min_tokens is not None:
         raise InvalidArgumentMinTokens(min_tokens=min_tokens, min_new_tokens=min_new_tokens)
     return min_new_tokens
-
-
-def _random_seed() -> int:
-    """No secret; asking the system for random bits takes a hundred times longer."""
-    return random.getrandbits(_SEED_BITS)
 
 
 def _guide(json_schema: str | None, regex: str | None) -> Guide | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -13,7 +12,7 @@ from errors.openai_api import UnknownModel, UnsupportedField
 from errors.prompt import InvalidInput
 from runner.chat_messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
-from runner.generation_request import GenerationRequest, SamplingInputs
+from runner.generation_request import SEEDS, GenerationRequest, SamplingInputs, random_seed
 from runner.model_facts import ModelFacts
 from runner.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.openai.guides import guide_of
@@ -21,7 +20,6 @@ from runner.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for completions; a chat's answer may take all that the model has room for."""
-_SEEDS = 1 << 64
 _UNLESS_SAID = SamplingInputs()
 _LEAST_TOP_P = 1e-6
 
@@ -59,7 +57,7 @@ class Order:
         """One per text: the seeds follow each other."""
         sampling = self.request.sampling
         return [
-            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % _SEEDS))
+            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % SEEDS))
             for number in range(self.count)
         ]
 
@@ -140,7 +138,7 @@ def _sampling(body: GenerationBody) -> SamplingInputs:
         repetition_penalty=_or(body.repetition_penalty, _UNLESS_SAID.repetition_penalty),
         min_p=_or(body.min_p, _UNLESS_SAID.min_p),
         logit_bias=_logit_bias(body.logit_bias or {}),
-        seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
+        seed=random_seed() if body.seed is None else body.seed % SEEDS,
     )
 
 
