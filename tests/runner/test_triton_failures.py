@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from errors.base import CodedError
-from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
-from runner import triton_heart
+from errors.triton_system import EngineCrashed, TritonUnavailable
 from runner.engines.paced_faults import FAULT_SEEDS, VARIABLE
-from runner.generation import Generation
 from runner.generation_request import GenerationRequest, SamplingInputs
 from tests.runner.openai.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.running import QUESTION, Running, answer, is_healthy
 from tests.runner.servers import (
     ENSEMBLE,
     TritonUnderTest,
@@ -31,7 +29,6 @@ from tests.runner.servers import (
     worker_pids,
 )
 
-QUESTION = "What is machine learning?"
 TIMEOUT_S = 3
 
 
@@ -52,48 +49,6 @@ def brittle(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iter
     assert worker_pids(model.directory) == []
     assert triton_pids(server.http_port) == []
     assert shared_memory(server.http_port) == []
-
-
-class Running:
-    """A long generation that has begun; it runs in the server's event loop."""
-
-    def __init__(self, server: TritonUnderTest, max_tokens: int = 4000) -> None:
-        self._server = server
-        self._text = self.request(server, max_tokens).text()
-        self._first = server.run(anext(self._text))
-
-    @staticmethod
-    def request(server: TritonUnderTest, max_tokens: int) -> Generation:
-        request = GenerationRequest(QUESTION, max_tokens, 0, (), SamplingInputs(temperature=0))
-        return server.service.generate(request)
-
-    async def read_all(self) -> str:
-        return self._first + "".join([text async for text in self._text])
-
-    def error(self) -> CodedError:
-        """What it ends with."""
-
-        async def read_on() -> CodedError:
-            with pytest.raises(CodedError) as raised:
-                await self.read_all()
-            return raised.value
-
-        return self._server.run(read_on())
-
-
-def answer(server: TritonUnderTest) -> str:
-    """A short prediction, as text."""
-
-    async def read() -> str:
-        request = GenerationRequest(QUESTION, 12, 0, (), SamplingInputs(temperature=0))
-        generation: Generation = server.service.generate(request)
-        return "".join([text async for text in generation.text()])
-
-    return server.run(read())
-
-
-def is_healthy(server: TritonUnderTest) -> bool:
-    return server.run(server.service.is_healthy())
 
 
 def test_a_killed_worker_is_e2107_to_its_requests_and_comes_back_under_the_same_triton(
@@ -246,104 +201,6 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
         api.close()
 
 
-def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_request_alone_is_not(
-    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "requests")
-    config = tmp_path / "config.yaml"
-    config.write_text("instantiate: {server: {tensorrt_llm: {args: {engine_hang_timeout_s: 1}}}}")
-    server = TritonUnderTest(model, tmp_path, COG_TRITON_CONFIG=str(config))
-    seeds = {fault: seed for seed, fault in FAULT_SEEDS.items()}
-
-    async def read(fault: str) -> None:
-        request = GenerationRequest(QUESTION, 40, 0, (), SamplingInputs(seed=seeds[fault]))
-        async for _ in server.service.generate(request).text():
-            pass
-
-    async def others_go_on() -> None:
-        stalled = asyncio.ensure_future(read("stall"))
-        for _ in range(20):
-            await read("garbage")
-        assert not stalled.done()
-        stalled.cancel()
-
-    try:
-        server.run(others_go_on())
-        assert server.counters["engine_restarts_total"] == 0
-        with pytest.raises(EngineCrashed, match="it hangs: requests waited"):
-            server.run(read("hang"))
-        wait_until(lambda: is_healthy(server))
-    finally:
-        server.close()
-
-
-def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
-    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
-    monkeypatch.setattr(triton_heart, "_HEARTBEAT_S", 0.05)
-    server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
-
-    async def is_silent() -> bool:
-        return False
-
-    try:
-        time.sleep(0.5)
-        assert server.service.triton.restarts == 0
-        running = Running(server)
-        monkeypatch.setattr(server.service.client, "is_answering", is_silent)
-        assert isinstance(running.error(), TritonUnavailable)
-        wait_until(lambda: any("did not answer for 3 s" in line for line in server.log))
-        monkeypatch.undo()
-        wait_until(lambda: is_healthy(server))
-        assert answer(server) == model.expected_text(QUESTION, 12)
-    finally:
-        server.close()
-
-
-def test_too_many_failures_are_given_up(model: PacedModel, tmp_path: Path) -> None:
-    server = TritonUnderTest(model, tmp_path, FAILURE_LIMIT="2")
-    try:
-        for _ in range(2):
-            wait_until(lambda: is_healthy(server))
-            assert not server.service.hopeless.is_set()
-            triton_pid = server.service.triton.pid
-            assert triton_pid is not None
-            os.kill(triton_pid, signal.SIGKILL)
-            wait_until(lambda: server.service.triton.down_reason)
-        wait_until(server.service.hopeless.is_set)
-        wait_until(lambda: "failed too often" in (server.service.triton.down_reason or ""))
-        with pytest.raises(TritonUnavailable, match="failed too often"):
-            answer(server)
-    finally:
-        server.close()
-
-
-def test_stopping_lets_requests_end_refuses_others_and_ends_those_that_take_too_long(
-    model: PacedModel, tmp_path: Path
-) -> None:
-    server = TritonUnderTest(model, tmp_path, STOP_GRACE_PERIOD="1")
-    long, short = Running(server), Running(server, 20)
-
-    async def drain() -> None:
-        draining = asyncio.ensure_future(server.service.drain())
-        await asyncio.sleep(0)
-        assert not await server.service.is_healthy()
-        with pytest.raises(ServerStopping):
-            async for _ in Running.request(server, 3).text():
-                pass
-        assert await short.read_all() == model.expected_text(QUESTION, 20)
-        with pytest.raises(ServerStopping, match="grace period of 1 s is over"):
-            await long.read_all()
-        await draining
-
-    try:
-        server.run(drain())
-    finally:
-        server.close()
-    assert worker_pids(tmp_path) == []
-
-
 def test_a_killed_triton_is_e2105_to_its_requests_and_comes_back_with_a_new_worker(
     brittle: TritonUnderTest, model: PacedModel
 ) -> None:
@@ -399,30 +256,3 @@ def test_while_triton_is_away_requests_are_e2105_at_once_and_the_health_says_so(
     pace.with_name("away.json").rename(pace)
     wait_until(lambda: is_healthy(brittle))
     assert answer(brittle) == brittle.model.expected_text(QUESTION, 12)
-
-
-def test_a_hanging_worker_does_not_outlive_a_stopped_triton(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
-    server = TritonUnderTest(model, tmp_path)
-    os.kill(server.worker_pid(), signal.SIGSTOP)
-    server.close()
-    assert worker_pids(model.directory) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
-
-
-def test_closing_while_requests_run_ends_them_and_leaves_nothing(tmp_path: Path) -> None:
-    model = make_paced_model(tmp_path / "model", 200)
-    server = TritonUnderTest(model, tmp_path)
-    running = Running(server)
-
-    async def close_meanwhile() -> CodedError:
-        reading = asyncio.ensure_future(asyncio.to_thread(running.error))
-        await server.service.close()
-        return await reading
-
-    assert server.run(close_meanwhile()).code in ("E2105", "E2107")
-    server.close()
-    assert worker_pids(model.directory) == []
-    assert triton_pids(server.http_port) == []
-    assert shared_memory(server.http_port) == []
