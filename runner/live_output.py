@@ -49,8 +49,9 @@ class Mailbox:
 class LiveOutput:
     """Runs ``source`` as a task of the mailbox's loop; ``chunks()`` yields its text in another thread.
 
-    May be made in any thread; the task gets the context (Cog's logs and metrics) of who makes it. However
-    it ended, ``on_end`` is called in the loop.
+    May be made in any thread; the task gets the context (Cog's logs and metrics) of who makes it. It begins
+    when the first text is asked for: where Cog's cancellation hits the thread before, nobody will ask. If it
+    began, ``on_end`` is called in the loop, however it ended.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class LiveOutput:
         self._queue: SimpleQueue[str | BaseException | None] = SimpleQueue()
         self._mailbox = mailbox
         self._context = contextvars.copy_context()
-        self._task: asyncio.Task[None]
-        mailbox.post(self._start)
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
     def chunks(self) -> Generator[str, None, None]:
         """The text as it comes; all that has arrived is one chunk, so a busy server yields less often."""
@@ -74,12 +75,19 @@ class LiveOutput:
         return generator
 
     def cancel(self) -> None:
-        """Cancel the task, from any thread."""
-        self._mailbox.post(lambda: self._task.cancel())
+        """Cancel the task, from any thread, at any time."""
+        self._mailbox.post(self._cancel)
 
     def _start(self) -> None:
         self._task = self._context.run(asyncio.ensure_future, self._pump())
         self._task.add_done_callback(self._end)
+        if self._is_cancelled:
+            self._task.cancel()
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def _pump(self) -> None:
         try:
@@ -96,6 +104,7 @@ class LiveOutput:
     def _drain(self) -> Generator[str, None, None]:
         is_over = False
         try:
+            self._mailbox.post(self._start)
             while not is_over:
                 text, end, is_over = self._take()
                 if text:

@@ -131,6 +131,7 @@ def test_cancelling_again_and_after_the_end_does_no_harm(loop: asyncio.AbstractE
     source = Source("a", stays=True)
     future = run(loop, source)
     chunks = future.result(10)
+    assert next(chunks) == "a"
     for _ in range(20):
         future.cancel()
     with pytest.raises(CancelationException):
@@ -242,6 +243,26 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     may_go_on.set()
     with pytest.raises(CancelationException):
         list(future.result(0))
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    has_begun = threading.Event()
+
+    async def text() -> AsyncGenerator[str, None]:
+        has_begun.set()
+        yield "a"
+
+    async def predict() -> Generator[str, None, None]:
+        LiveOutput(text(), Mailbox(loop)).chunks()
+        raise CancelationException  # As coglet raises it in the thread, between any two steps.
+
+    with pytest.raises(CancelledError):
+        asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+    assert not has_begun.is_set()
 
 
 def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEventLoop) -> None:
