@@ -23,7 +23,9 @@ def test_all_streams_are_counted_by_client_and_server_alike(
     (report,) = tmp_path.glob("artifacts/*/profile_export_aiperf.json")
     figures = json.loads(report.read_text())
     assert figures["request_count"]["avg"] == 6
-    assert figures["output_sequence_length"]["avg"] == 8
+    assert figures["usage_completion_tokens"]["avg"] == 8
+    # By aiperf's own tokenizer: eight tokens' text may be written in fewer.
+    assert 6 < figures["output_sequence_length"]["avg"] <= 8
     metrics = json.loads((report.parent / "server_metrics_export.json").read_text())["metrics"]
     assert of_this_api(metrics["cog_triton_time_to_first_token_seconds"])["count"] == 6
     assert of_this_api(metrics["cog_triton_output_tokens"])["total"] == 6 * 8

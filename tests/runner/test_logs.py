@@ -107,7 +107,9 @@ def test_an_engine_that_dies_is_told_with_the_requests_that_it_took_along(logged
     for pid in worker_pids(logged.folder):
         os.kill(pid, signal.SIGKILL)
     assert ended(logged, "lost")["code"] == "E2107"
-    slots = [line for line in of_request(logged, "lost") if line["logger"] == "cog_triton.slot"]
+    slots = wait_until(
+        lambda: [line for line in of_request(logged, "lost") if line["logger"] == "cog_triton.slot"]
+    )
     assert slots[0]["request_ids"] == ["lost"]
     wait_until(lambda: [line for line in lines(logged) if "engine worker restarted" in line["message"]])
 
