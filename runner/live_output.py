@@ -95,10 +95,15 @@ class LiveOutput:
                 self._queue.put(text)
         finally:
             await self._source.aclose()
+        # NOTE: here, so that the thread, which the last text has woken, finds it beside that.
+        self._queue.put(None)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         """Whatever happened, Cog's thread waits for it; a task that was cancelled may never have begun."""
-        self._queue.put(CancelationException("cancelled") if task.cancelled() else task.exception())
+        if task.cancelled():
+            self._queue.put(CancelationException("cancelled"))
+        elif (error := task.exception()) is not None:
+            self._queue.put(error)
         self._on_end()
 
     def _drain(self) -> Generator[str, None, None]:
