@@ -95,6 +95,8 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._data = bytearray()
+        self._unsent: list[bytes] = []
+        """Frames of this round of the loop: sent together, for sending each costs as much as all."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[tuple[int, Event]])
         self._ids = itertools.count(1)
@@ -106,14 +108,14 @@ class _Connection(asyncio.Protocol):
         request_id = next(self._ids)
         stream = self._streams[request_id] = _Stream(self._loop.time())
         packed = {**tensors, "input_ids": array("i", tensors["input_ids"]).tobytes()}
-        self._transport.write(frame(self._encoder, Ask(request_id, packed)))
+        self._send(Ask(request_id, packed))
         return request_id, stream
 
     def leave(self, request_id: int) -> None:
         """Nobody takes from the stream any more; the slot is told if it has not ended."""
         stream = self._streams.pop(request_id)
         if not stream.is_ended and not self.is_closed:
-            self._transport.write(frame(self._encoder, Leave(request_id)))
+            self._send(Leave(request_id))
 
     def close(self) -> None:
         self._transport.abort()
@@ -185,8 +187,17 @@ class _Connection(asyncio.Protocol):
 
     def _abandon(self, request_id: int, stream: _Stream, error: CodedError) -> None:
         """Now, as its reader may not come back for long: the engine frees what the request holds."""
-        self._transport.write(frame(self._encoder, Leave(request_id)))
+        self._send(Leave(request_id))
         stream.fail(error)
+
+    def _send(self, message: Ask | Leave) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame(self._encoder, message))
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self._transport.write(b"".join(unsent))
 
 
 class SlotClient:
