@@ -46,13 +46,16 @@ class ModelFacts:
 
     async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, special tokens as the tokenizer adds them."""
+        ids: list[int]
         if len(text) < _LONG_TEXT_CHARACTERS:
-            return self._encode(text, adds_special_tokens)
+            # NOTE: it keeps the GIL, which the other would have to win back from hundreds of threads.
+            ids = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
+            return ids
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_long_texts, self._encode, text, adds_special_tokens)
+        return await loop.run_in_executor(_long_texts, self._encode_long, text, adds_special_tokens)
 
-    def _encode(self, text: str, adds_special_tokens: bool) -> list[int]:
-        # "fast" leaves out the offsets of the tokens, which nobody asks for.
+    def _encode_long(self, text: str, adds_special_tokens: bool) -> list[int]:
+        # "fast" leaves out the offsets of the tokens, which nobody asks for; it lets other threads run.
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
         ids: list[int] = encoding.ids
         return ids
