@@ -22,7 +22,7 @@ from runner.backoff import Backoff
 from runner.child_process import Log, end_of, exit_reason, lines, signal_group
 from runner.engines.process import ENGINE_LOST
 from runner.failures import Failure
-from runner.process_states import StoppedWatch, exit_signal, has_ended
+from runner.process_states import StoppedWatch, signal_that_ended
 from runner.triton_command import TritonCommand
 from runner.triton_stubs import describe_stub, stubs_of
 
@@ -185,8 +185,7 @@ class TritonServer:
         if process.returncode is not None:
             return f"it ended ({exit_reason(process.returncode)})"
         for pid, name in stubs.items():
-            number = exit_signal(pid)
-            if has_ended(pid):
+            if (number := signal_that_ended(pid)) is not None:
                 how = f"killed by {signal.Signals(number).name}" if number else "by itself"
                 return f"{name} ended ({how})"
         if (pid_stopped := stopped.find([process.pid, *stubs])) is not None:

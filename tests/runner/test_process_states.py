@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.process_states import StoppedWatch, descendants, exit_signal, has_ended, state_and_parent
+from runner.process_states import StoppedWatch, descendants, signal_that_ended, state_and_parent
 from tests.runner.servers import wait_until
 
 Process = subprocess.Popen[bytes]
@@ -47,13 +47,11 @@ def test_one_that_went_on_meanwhile_begins_anew(sleeper: Process) -> None:
 
 
 def test_the_signal_that_ended_a_process_is_told_until_somebody_asks(sleeper: Process) -> None:
-    assert exit_signal(sleeper.pid) is None
+    assert signal_that_ended(sleeper.pid) is None
     os.kill(sleeper.pid, signal.SIGSEGV)
-    wait_until(lambda: has_ended(sleeper.pid))
-    assert exit_signal(sleeper.pid) == signal.SIGSEGV
+    assert wait_until(lambda: signal_that_ended(sleeper.pid)) == signal.SIGSEGV
     sleeper.wait()
-    assert exit_signal(sleeper.pid) is None
-    assert has_ended(sleeper.pid)
+    assert signal_that_ended(sleeper.pid) == 0
     assert state_and_parent(sleeper.pid) == ("X", 0)
 
 
