@@ -57,17 +57,28 @@ class RequestGuard:
         if self._stopping is not None:
             raise self._stopping
         shape = self._shapes.begin(inputs) if self._shapes else None
+        # Triton's front end takes headers, the slot's socket has no use for them.
+        way = self.client if headers else self._way
+        has_tokens, was_up = False, self.client.is_up
         self.num_running += 1
         ended = "left"
         try:
-            async with aclosing(self._with_retry(inputs, headers)) as batches:
-                async for events in batches:
-                    if shape is not None:
-                        shape.received(sum(len(event.tokens) for event in events))
-                    if events[-1].finish_reason is not None:
-                        ended = "done"  # Nobody waits for more.
-                    yield events
-            ended = "done"
+            while True:
+                try:
+                    async with aclosing(way.generate(inputs, headers)) as batches:
+                        async for events in batches:
+                            has_tokens = True
+                            if shape is not None:
+                                shape.received(sum(len(event.tokens) for event in events))
+                            if events[-1].finish_reason is not None:
+                                ended = "done"  # Nobody waits for more.
+                            yield events
+                    ended = "done"
+                    return
+                except _GONE as exc:
+                    is_first, was_up = was_up, False
+                    if has_tokens or not is_first or NOT_READY in exc.sentence or not await self._is_back():
+                        raise
         except CodedError as exc:
             error = self._told(exc)
             ended = error.code
@@ -107,23 +118,6 @@ class RequestGuard:
         while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
         return not self.num_running
-
-    async def _with_retry(self, inputs: Mapping[str, Any], headers: str) -> AsyncGenerator[list[Event], None]:
-        # Triton's front end takes headers, the slot's socket has no use for them.
-        way = self.client if headers else self._way
-        has_begun, was_up = False, self.client.is_up
-        try:
-            async with aclosing(way.generate(inputs, headers)) as batches:
-                async for events in batches:
-                    has_begun = True
-                    yield events
-            return
-        except _GONE as exc:
-            if has_begun or not was_up or NOT_READY in exc.sentence or not await self._is_back():
-                raise
-        async with aclosing(way.generate(inputs, headers)) as batches:
-            async for events in batches:
-                yield events
 
     async def _is_back(self) -> bool:
         """Wait until Triton and the engine answer again; False if they don't soon."""
