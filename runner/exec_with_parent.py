@@ -3,7 +3,7 @@
 A PARENT_PID of 0 stands for whoever started us.
 
 Linux sends us SIGTERM when the parent is gone, however it went. We lead a process group of our own,
-in the parent's session, and then become the program.
+in the parent's session, are scheduled as ever (see ``runner.scheduling``), and then become the program.
 """
 
 import ctypes
@@ -20,6 +20,8 @@ def main() -> None:
     if int(parent_pid) not in (0, os.getppid()):
         return  # It went before we asked.
     os.setpgid(0, 0)
+    if os.sched_getscheduler(0) == os.SCHED_BATCH:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.execv(command[0], command)  # noqa: S606
 
 
