@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
@@ -22,10 +23,13 @@ from runner.generation import Generation
 from runner.generation_request import SEEDS, GenerationRequest, SamplingInputs, random_seed
 from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.prompt import format_chat, format_prompt
+from runner.scheduling import share_patiently
 from runner.service import Service
 from runner.settings import Settings, load_settings
 
 DEFAULT_MAX_TOKENS = 512
+_YOUNG_OBJECTS = 10_000
+"""Between collections. Python's 700 are those of two requests, whose end frees nearly all of them anyway."""
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -50,7 +54,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             await self._service.open()
         except CodedError as exc:
             raise _for_cog(exc) from None
+        share_patiently()
         control.ready(self._settings.stop_grace_s)
+        gc.set_threshold(_YOUNG_OBJECTS)
         gc.collect()
         gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
         gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
@@ -181,7 +187,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
     async def _stream(
         self, request: GenerationRequest, logs_performance: bool, arrived_s: float, request_id: str
     ) -> AsyncGenerator[str, None]:
-        print("\n".join(_logged(request)))  # At once: Cog sends each print as a message of its own.
+        # In one piece: Cog sends each line that ends within a write, and each write, as a message of its own.
+        sys.stdout.write("".join(f"{line}\n" for line in _logged(request)))
         try:
             generation = self._service.generate(
                 request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=request_id
@@ -204,14 +211,15 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         record("output_token_count", generation.output_token_count)
         if generation.finish_reason is not None:
             record("finish_reason", generation.finish_reason)
+        if not logs_performance:
+            return  # NOTE: each record is a message to Cog's server, which costs as much as a hundred tokens.
+        for phase, seconds in generation.budget.phases().items():
+            record(f"{phase}_time", seconds)
+        if generation.finish_reason is not None:
             record("tokens_per_second", generation.tokens_per_second)
         first_token_s = generation.time_to_first_token_s
         if first_token_s is not None:
             record("time_to_first_token", first_token_s)
-        if logs_performance:
-            for phase, seconds in generation.budget.phases().items():
-                record(f"{phase}_time", seconds)
-        if logs_performance and first_token_s is not None:
             print(f"Tokens processed: {generation.output_token_count}")
             print(f"Serverside tokens per second: {generation.tokens_per_second:.2f}")
             print(f"Serverside execution time: {generation.duration_s:.2f} seconds")

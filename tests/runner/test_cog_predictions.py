@@ -49,7 +49,13 @@ def test_a_prediction_has_its_text_and_its_metrics(cog: CogUnderTest) -> None:
     prediction = cog.predict(prompt=QUESTION, max_tokens=40)
     assert prediction["status"] == "succeeded"
     assert text_of(prediction) == cog.model.expected_text(QUESTION, 40)
-    metrics = prediction["metrics"]
+    assert set(prediction["metrics"]) == {
+        "predict_time",
+        "input_token_count",
+        "output_token_count",
+        "finish_reason",
+    }
+    metrics = cog.predict(prompt=QUESTION, max_tokens=40, log_performance_metrics=True)["metrics"]
     assert metrics["input_token_count"] == len(cog.model.ids(QUESTION))
     assert metrics["output_token_count"] == 40
     assert metrics["finish_reason"] == "length"
