@@ -66,7 +66,7 @@ class ContentReader:
         self._what = what
         self._size_bytes = tar.size_bytes
         self._progress = progress
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, Found | FileEntry] = {}
         self._uncompared: dict[str, Found] = {}
         """Those of ``_found`` that came before the manifest."""
         self._added: list[Member] = []
@@ -156,11 +156,12 @@ class ContentReader:
         while self._unchecked and (wait or self._unchecked[0][1].done()):
             members, digests = self._unchecked.popleft()
             for member, sha256 in zip(members, digests.result(), strict=True):
-                self._found[member.name] = found = Found(member.size_bytes, sha256)
+                found = Found(member.size_bytes, sha256)
                 if self.manifest is not None:
-                    _compare_file(self.manifest, member.name, found, self._place)
+                    # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
+                    self._found[member.name] = _compare_file(self.manifest, member.name, found, self._place)
                 else:
-                    self._uncompared[member.name] = found
+                    self._found[member.name] = self._uncompared[member.name] = found
 
 
 def compare(manifest: Manifest, found: Mapping[str, Found], place: str) -> None:
@@ -176,12 +177,13 @@ def require_all(manifest: Manifest, found: Container[str], place: str) -> None:
             raise EngineFileMissing(place=place, name=name)
 
 
-def _compare_file(manifest: Manifest, name: str, found: Found, place: str) -> None:
+def _compare_file(manifest: Manifest, name: str, found: Found, place: str) -> FileEntry:
     expected = _compare_size(manifest, name, found.size_bytes, place)
     if found.sha256 != expected.sha256:
         raise EngineFileDamaged(
             place=place, name=name, property="sha256", found=found.sha256, expected=expected.sha256
         )
+    return expected
 
 
 def _compare_size(manifest: Manifest, name: str, size_bytes: int, place: str) -> FileEntry:

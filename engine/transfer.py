@@ -10,13 +10,13 @@ from engine.http import Temporary
 
 @dataclass(frozen=True)
 class Transfer:
-    """The defaults hold 120 MiB."""
+    """The defaults hold 100 MiB."""
 
     connections: int = 8
     """A server often gives each no more than a share of the network."""
     head_bytes: int = 256 << 10
     """Of the first request: enough for the manifest, so that nothing more is asked of a known engine."""
-    part_bytes: int = 12 << 20
+    part_bytes: int = 10 << 20
     """Of every later request."""
     parts_in_memory: int = 10
     attempts: int = 6
