@@ -26,6 +26,8 @@ from errors.prompt import InvalidInput
 
 _SMALL_FILE_BYTES = 64 << 10
 _LARGE_FILES = 4
+_MOST_SMALL_FILES = 1 << 16
+"""More than the weights of any model, and within what a tar may have."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +65,7 @@ def _measure(options: argparse.Namespace) -> None:
     if not options.mib_per_s > 0:
         raise InvalidInput(name="mib-per-s", expected="above 0", value=options.mib_per_s)
     size_bytes = int(options.gib * (1 << 30))
-    shapes = {"large": _LARGE_FILES, "small": size_bytes // _SMALL_FILE_BYTES}
+    shapes = {"large": _LARGE_FILES, "small": min(size_bytes // _SMALL_FILE_BYTES, _MOST_SMALL_FILES)}
     transfers: list[Transfer] = []
     tables: list[str] = []
     for shape, files in shapes.items():
