@@ -113,7 +113,8 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
 def _stream(url: str) -> None:
     """Print a prediction as it comes, then its figures."""
     prediction: dict[str, Any] = {}
-    body = {"input": {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}}
+    inputs = {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}
+    body = {"input": {**inputs, "log_performance_metrics": True}}
     print(_STREAM_PROMPT, end="", flush=True)
     with httpx.stream(
         "POST", url, json=body, headers={"Accept": "text/event-stream"}, timeout=60
