@@ -59,7 +59,7 @@ class RequestGuard:
         shape = self._shapes.begin(inputs) if self._shapes else None
         # Triton's front end takes headers, the slot's socket has no use for them.
         way = self.client if headers else self._way
-        has_tokens, was_up = False, self.client.is_up
+        has_tokens, may_retry = False, self.client.is_up
         self.num_running += 1
         ended = "left"
         try:
@@ -76,9 +76,9 @@ class RequestGuard:
                     ended = "done"
                     return
                 except _GONE as exc:
-                    is_first, was_up = was_up, False
-                    if has_tokens or not is_first or NOT_READY in exc.sentence or not await self._is_back():
+                    if has_tokens or not may_retry or NOT_READY in exc.sentence or not await self._is_back():
                         raise
+                    may_retry = False
         except CodedError as exc:
             error = self._told(exc)
             ended = error.code

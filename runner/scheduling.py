@@ -13,7 +13,7 @@ from contextlib import suppress
 def share_patiently() -> None:
     """For the threads of this process, and those that they will start.
 
-    What processes they start begins with ``exec_with_parent``, which takes it back.
+    Not for Triton and what else begins with ``exec_with_parent``, which takes it back.
     """
     for thread_id in os.listdir("/proc/self/task"):  # noqa: PTH208 - numbers, not paths
         with suppress(OSError):  # It has ended, or a sandbox forbids it.
