@@ -16,13 +16,13 @@ from errors.prompt import PromptTooLong
 from errors.triton_arguments import InvalidTensor, UnsupportedArgument
 from runner.adapter_name import check_adapter_name
 from runner.engines.messages import Ready, Submit
+from runner.generation_request import SEEDS
 from runner.slot_guide import parse_guide, refuse_beside_guide
 from runner.slot_sampling import num_top_log_probs, parse_sampling, wants_log_probs
 from runner.slot_tensors import Row, Tensors, check_ids
 from runner.slot_unsupported import ENGINE_TENSORS, refuse_unsupported
 
 _MAX_SEQUENCES = 256
-_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SlotRequest:
         seed = self.submit.sampling.seed
         if index == 0 or seed is None:
             return self
-        sampling = msgspec.structs.replace(self.submit.sampling, seed=(seed + index) % _SEEDS)
+        sampling = msgspec.structs.replace(self.submit.sampling, seed=(seed + index) % SEEDS)
         return replace(self, submit=msgspec.structs.replace(self.submit, sampling=sampling))
 
 
