@@ -35,13 +35,15 @@ class Stream:
     end. It is called from the relay's thread only, in order, never after an end.
     """
 
-    __slots__ = ("end", "is_queued", "pending", "respond")
+    __slots__ = ("end", "is_new", "is_queued", "pending", "respond")
 
     def __init__(self, respond: Callable[[list[int], End | None], None]) -> None:
         self.respond = respond
         self.pending: list[int] = []
         self.end: End | None = None
         self.is_queued = False
+        self.is_new = True
+        """Until its first turn."""
 
 
 class Relay:
@@ -50,9 +52,11 @@ class Relay:
     def __init__(self, after_round: Callable[[], None] = lambda: None) -> None:
         """``after_round`` is called when each stream of a round had its turn."""
         self._after_round = after_round
+        self._new: deque[Stream] = deque()
         self._ready: deque[Stream] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self._is_resting = False
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -65,8 +69,9 @@ class Relay:
                     stream.end = end
                 if not stream.is_queued:
                     stream.is_queued = True
-                    self._ready.append(stream)
-            self._wake.notify()
+                    (self._new if stream.is_new else self._ready).append(stream)
+            if self._new or not self._is_resting:
+                self._wake.notify()
 
     def close(self) -> None:
         """Send what is pending and end the thread."""
@@ -77,24 +82,41 @@ class Relay:
 
     def _run(self) -> None:
         while self._await_streams():
-            start_s = time.thread_time()
-            for _ in range(len(self._ready)):
-                self._respond(*self._take())
-            self._after_round()
-            round_s = time.thread_time() - start_s
-            time.sleep(min(_REST * round_s, _LONGEST_REST_S))
+            rest_s = self._serve(len(self._ready))
+            now_s = time.monotonic()
+            end_s, longest_s = now_s + rest_s, now_s + _LONGEST_REST_S
+            while self._await_new(min(end_s, longest_s)):
+                end_s += self._serve(0)
+
+    def _serve(self, count: int) -> float:
+        """A round: ``count`` streams and all that are new. Returns for how long to rest."""
+        start_s = time.thread_time()
+        while self._new or count:
+            count -= not self._new
+            self._respond(*self._take())
+        self._after_round()
+        return _REST * (time.thread_time() - start_s)
 
     def _await_streams(self) -> bool:
         """Wait for something to send; False if nothing will come."""
         with self._wake:
-            while not self._ready and not self._closed:
+            while not self._new and not self._ready and not self._closed:
                 self._wake.wait()
-            return bool(self._ready)
+            return bool(self._new or self._ready)
+
+    def _await_new(self, end_s: float) -> bool:
+        """Rest until then, by ``monotonic``; True if a new stream came before."""
+        with self._wake:
+            self._is_resting = True
+            while not self._new and (left_s := end_s - time.monotonic()) > 0:
+                self._wake.wait(left_s)
+            self._is_resting = False
+            return bool(self._new) and time.monotonic() < end_s
 
     def _take(self) -> tuple[Stream, list[int], End | None]:
         with self._wake:
-            stream = self._ready.popleft()
-            stream.is_queued = False
+            stream = (self._new or self._ready).popleft()
+            stream.is_queued = stream.is_new = False
             tokens, stream.pending = stream.pending, []
             return stream, tokens, stream.end
 

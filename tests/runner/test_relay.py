@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -141,3 +142,25 @@ def test_a_stream_that_is_fed_nothing_is_sent_nothing(relay: Relay) -> None:
     relay.feed([(other.stream, [1], None)])
     assert other.next_response() == ([1], None)
     assert client.responses.empty()
+
+
+def test_a_streams_first_response_waits_for_no_round_and_no_rest() -> None:
+    """After a response that took long, the relay rests: what comes then waits, but for a new stream's."""
+    happened: queue.Queue[str] = queue.Queue()
+    relay = Relay(lambda: happened.put("round"))
+
+    def respond(tokens: list[int], end: End | None) -> None:
+        until_s = time.thread_time() + (0.05 if tokens == [0] else 0)
+        while time.thread_time() < until_s:
+            pass
+        happened.put(f"{tokens}")
+
+    old, new = Stream(respond), Stream(respond)
+    relay.feed([(old, [0], None)])
+    assert happened.get(timeout=10) == "[0]"
+    relay.feed([(old, [1], None)])
+    relay.feed([(new, [2], None)])
+    seen = [happened.get(timeout=10) for _ in range(4)]
+    relay.close()
+    assert [each for each in seen if each != "round"] == ["[2]", "[1]"]
+    assert "round" in seen[seen.index("[2]") : seen.index("[1]")]
