@@ -53,6 +53,19 @@ NOTE: not vllm itself, which does; nor tensorrt_llm, which starts MPI in whoever
 """
 
 
+_LIBRARIES = {
+    "transformers": ("torch", "transformers"),
+    "vllm": ("torch", "transformers", "vllm"),
+    "tensorrt_llm": ("torch", "transformers", "tensorrt_llm"),
+}
+"""What takes long to import, by kind."""
+
+
+def libraries(engine_kind: str) -> tuple[str, ...]:
+    """The packages whose import takes long; none for a kind that is ours alone."""
+    return _LIBRARIES.get(engine_kind, ())
+
+
 def preload(engine_kind: str) -> None:
     """Import what the engine will need, while its files are on their way. Failures show when it is loaded."""
     if (module := _PRELOADED.get(engine_kind)) is not None:

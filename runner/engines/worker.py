@@ -24,6 +24,7 @@ from errors.base import CodedError
 from errors.triton_system import EngineCrashed, EngineFailed, EngineStartFailed
 from runner.arrival import PARAMETER, await_arrival
 from runner.engines.adapter import Engine
+from runner.engines.bytecode import keep_bytecode
 from runner.engines.messages import (
     Cancel,
     Failed,
@@ -38,7 +39,7 @@ from runner.engines.messages import (
     ToWorker,
 )
 from runner.engines.parent_death import die_with_parent
-from runner.engines.registry import factory, num_ranks, preload
+from runner.engines.registry import factory, libraries, num_ranks, preload
 from runner.engines.wire import FrameReader, FrameSender
 from runner.logs import set_up_logging
 
@@ -205,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.register_at_fork(after_in_child=die_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
     last_words = LastWords(options.last_words_fd)
+    if cache_dir := pairs.get("engine_cache_dir"):
+        keep_bytecode(libraries(options.kind), Path(cache_dir) / "bytecode")
     if arrival := pairs.pop(PARAMETER, None):
         preload(options.kind)
         await_arrival(Path(arrival))

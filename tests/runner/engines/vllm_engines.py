@@ -24,9 +24,9 @@ def make_vllm_directory(path: Path, vocab_size: int = 1000, **arguments: Any) ->
     return path
 
 
-def make_python(path: Path, python: str) -> str:
+def make_python(path: Path, python: str, library: Path = LIBRARY) -> str:
     """A Python that has the stand-in: the worker's environment is not the test's."""
-    path.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{LIBRARY}"\nexec {python} "$@"\n')
+    path.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{library}"\nexec {python} "$@"\n')
     path.chmod(0o755)
     return str(path)
 
