@@ -20,6 +20,7 @@ ENVIRONMENTS = (
     ("engine", "test", "torch-cuda"),
     ("engine", "test", "torch-cpu"),
     ("clients", "test"),
+    ("vllm", "test"),
 )
 NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
 HOST = re.compile(r"https?://|\bpypi\.|\.(?:org|com|io|net|dev|ai)\b|find-links|--index|^-f ", re.MULTILINE)
