@@ -7,7 +7,7 @@
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
 #   TESTS            what `make test` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
-#   VLLM_PYTHON      for `make test-gpu`, the Python that has requirements/vllm.txt (else .venv-vllm/bin/python)
+#   VLLM_PYTHON      for `make test-gpu`, the Python of an environment with vLLM (else .venv-vllm is made)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
@@ -58,11 +58,12 @@ test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB;
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
-test-gpu: setup ## on a machine with a GPU: prove the vLLM engine and the stack on it (VLLM_PYTHON)
-	@.venv/bin/uv pip install --quiet --python $(VLLM_PYTHON) --require-hashes -r requirements/test.txt
+test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, XX GB)
+	@.venv/bin/python scripts/setup_environment.py vllm
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
 	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
-		--transformers-python $(abspath .venv-engine/bin/python) --work .cache/prove-gpu --streams 1 32 64 --tokens 128
+		--transformers-python $(abspath .venv-engine/bin/python) --streams 1 32 64 --tokens 128 \
+		--work .cache/prove-gpu --result .cache/prove-gpu/result.json
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
 	@$(RUN) bench $(BENCH)
@@ -90,5 +91,5 @@ audit: setup ## ask a public database for known vulnerabilities of everything pi
 	@.venv/bin/python scripts/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
-	@rm -rf .venv .venv-engine .venv-clients tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@rm -rf .venv .venv-engine .venv-clients .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,12 +2,14 @@
 
 ``.venv`` serves (Cog, Triton, the command line) and tests; ``.venv-engine`` is the engine process's: torch
 and transformers, whose pins must never hold the server back. With the argument ``clients`` it is
-``.venv-clients`` that is made: clients of others, to test with. All hold exactly what ``requirements/*.txt``
+``.venv-clients`` that is made, clients of others to test with; with ``vllm`` on a machine with a GPU
+``.venv-vllm``, the process of the ``vllm`` engine. All hold exactly what ``requirements/*.txt``
 pin by hash. A finished environment carries a stamp of what it was made from: with the same stamp nothing is
 done and no network is used; with another one, or after an interruption, it is made anew.
 
 Environment: ``PYTHON`` (which Python to use), ``TORCH`` (``cpu`` or ``cuda``; unset: cuda where there is an
-NVIDIA GPU), ``TORCH_CPU_INDEX`` (where torch's CPU build is, if pip's own indexes don't have it).
+NVIDIA GPU), ``TORCH_CPU_INDEX`` (where torch's CPU build is, if pip's own indexes don't have it),
+``VLLM_PYTHON`` (the Python of an environment with vLLM, which gets what tests need, for ``.venv-vllm``).
 Exit status: 0 done, 1 an installation failed, 2 this machine lacks something that the message names.
 Standard library only, and Python 3.8 can run it (see machine.py).
 """
@@ -193,6 +195,34 @@ def set_up_clients() -> list[MissingRequirement]:
     return []
 
 
+def set_up_vllm() -> list[MissingRequirement]:
+    """Make vLLM's environment, if it is not current; or bring what tests need into ``VLLM_PYTHON``'s."""
+    if not machine.has_nvidia_gpu():
+        remedy = "run this on a machine with one: what needs none is tested by `make test`"
+        return [MissingRequirement(what="an NVIDIA GPU", remedy=remedy)]
+    if named := os.environ.get("VLLM_PYTHON", ""):
+        if not os.access(named, os.X_OK):
+            raise InvalidSetting(
+                name="VLLM_PYTHON", expected="the path of an environment's Python", value=named
+            )
+        uv = str(ROOT / ".venv" / "bin" / "uv")
+        tests = str(REQUIREMENTS / "test.txt")
+        run("uv pip install", uv, "pip", "install", "--python", named, "--require-hashes", "-r", tests)
+        return []
+    python = chosen_python(os.environ.get("PYTHON", ""), os.environ.get("PATH", os.defpath))
+    vllm = Environment(ROOT / ".venv-vllm", python, ("vllm", "test"))
+    if not vllm.is_current():
+        if python.missing():
+            return python.missing()
+        with vllm.being_made():
+            vllm.install(*locked(*vllm.names))
+    return []
+
+
+SET_UPS = {(): set_up, ("clients",): set_up_clients, ("vllm",): set_up_vllm}
+"""By the arguments."""
+
+
 def torch_requirements(setting: str) -> str:
     """The name of the requirement file that brings torch."""
     if setting not in ("", "cpu", "cuda"):
@@ -272,10 +302,9 @@ def say(line: str) -> None:
 
 
 def main(*asked: str) -> int:
-    make = set_up_clients if asked == ("clients",) else set_up
     try:
         with only_set_up():
-            missing = make()
+            missing = SET_UPS[asked]()
     except CodedError as error:
         print(error, file=sys.stderr)
         return 2

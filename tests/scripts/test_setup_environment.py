@@ -83,7 +83,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     monkeypatch.setattr(setup_environment, "LOG", root / ".cache" / "setup.log")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("TORCH", "cpu")
-    for name in ("PYTHON", "TORCH_CPU_INDEX", "PIP_INDEX_URL"):
+    for name in ("PYTHON", "TORCH_CPU_INDEX", "PIP_INDEX_URL", "VLLM_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     return made
 
@@ -297,3 +297,55 @@ def test_two_at_once_take_turns(tmp_path: Path) -> None:
         holder, waiter = sorted(said, key=lambda process: said[process], reverse=True)
         assert holder.communicate("\n")[0] == "done\n"
         assert waiter.communicate("\n")[0] == "its turn\ndone\n"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_vllms_environment_is_made_of_its_lock_once(checkout: Checkout) -> None:
+    assert setup_environment.set_up_vllm() == []
+    (install,) = installs(checkout.calls())
+    assert "--require-hashes" in install
+    assert "requirements/vllm.txt" in install
+    assert "requirements/test.txt" in install
+    assert setup_environment.set_up_vllm() == []
+    assert checkout.calls() == []
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_environment_of_the_users_gets_what_tests_need_and_no_other_is_made(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = checkout.root / ".venv" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("VLLM_PYTHON", sys.executable)
+    assert setup_environment.set_up_vllm() == []
+    asked = (tmp_path / "asked").read_text()
+    assert f"--python {sys.executable} --require-hashes" in asked
+    assert "requirements/test.txt" in asked
+    assert "vllm.txt" not in asked
+    assert not (checkout.root / ".venv-vllm").exists()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_python_of_the_users_that_is_not_there_is_named(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PYTHON", "/nowhere/python")
+    with pytest.raises(InvalidSetting, match=r"VLLM_PYTHON.*/nowhere/python"):
+        setup_environment.set_up_vllm()
+    assert checkout.calls() == []
+
+
+def test_without_a_gpu_nothing_is_installed_for_it(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
+    (missing,) = setup_environment.set_up_vllm()
+    assert "an NVIDIA GPU was not found" in str(missing)
+    assert checkout.calls() == []
