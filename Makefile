@@ -58,7 +58,7 @@ test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB;
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
 
-test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, XX GB)
+test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
 	@.venv/bin/python scripts/setup_environment.py vllm
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
 	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \

@@ -207,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = dict(option.split("=", 1) for option in options.option)
     last_words = LastWords(options.last_words_fd)
     if cache_dir := pairs.get("engine_cache_dir"):
-        keep_bytecode(libraries(options.kind), Path(cache_dir) / "bytecode")
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(libraries(options.kind), folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
     if arrival := pairs.pop(PARAMETER, None):
         preload(options.kind)
         await_arrival(Path(arrival))

@@ -1,4 +1,4 @@
-"""How long from the runner's start to READY: without the engine's cache, and with it."""
+"""How long from the runner's start to READY: without the engine's cache, and twice with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proof import Proof
 def run_starts(proof: Proof) -> None:
     shutil.rmtree(proof.engine_cache, ignore_errors=True)
     proof.engine_dir()  # Unpacked before: that is no matter of the engine.
-    for name in ("first", "second"):
+    for name in ("first", "second", "third"):
         with servers.stack(proof, f"start-{name}", {"COG_WEIGHTS": str(proof.tar)}) as stack:
             proof.facts[f"{name}_start_s"] = stack.seconds
             proof.say(f"{name} start: READY after {stack.seconds:.1f} s")
