@@ -5,6 +5,7 @@ for is done to the socket on which it listens, and which it does not hand out, s
 this process's files: a connection inherits its listener's options. They are ``TCP_NODELAY`` (coglet leaves
 Nagle's algorithm on: what a stream says after its first event waits until the client has acknowledged that
 one, which clients put off for 40 ms), and two by which Linux cuts clients that vanished or stopped reading.
+And the queue of connections that it has not accepted yet is made longer than a burst.
 How it stops is told in ``doorkeeper``.
 """
 
@@ -19,7 +20,7 @@ import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from runner.client_sockets import set_options
+from runner.client_sockets import hold_bursts, set_options
 from runner.cog_control import VARIABLE
 from runner.cog_log import flat_log
 from runner.doorkeeper import Doorkeeper
@@ -71,6 +72,7 @@ def _keep_door(port: int, control: socket.socket, workers_end: socket.socket, si
         time.sleep(_POLL_S)
     (number, listener), *_ = found
     set_options(listener)
+    hold_bursts(listener)
     file = Path(f"/proc/self/fd/{number}")
     place = file.readlink()
 

@@ -1,13 +1,18 @@
-"""Connections to Cog's server send what they have at once."""
+"""Connections to Cog's server come in bursts, and send what they have at once."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
 
 from runner.client_sockets import set_options
 from runner.cog_http import find_listeners
-from tests.runner.servers import HOST, free_ports
+from tests.runner.servers import HOST, CogUnderTest, free_ports
 
 
 def _is_no_delay(server: socket.socket) -> bool:
@@ -30,6 +35,22 @@ def test_a_port_that_nobody_listens_on_is_not_found_and_no_file_is_left_open() -
     before = _open_files()
     assert not find_listeners(port)
     assert _open_files() == before
+
+
+@pytest.mark.skipif(
+    int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1000, reason="Linux lets no more wait here"
+)
+def test_a_burst_of_clients_is_connected_before_the_server_gets_to_it(cog: CogUnderTest) -> None:
+    """One that has to wait for a place in the queue tries again after a second, and then every few."""
+    place = (HOST, cog.port)
+    os.kill(cog.server.pid, signal.SIGSTOP)
+    try:
+        with ExitStack() as connections:
+            for _ in range(600):
+                connections.enter_context(socket.create_connection(place, timeout=0.9))
+    finally:
+        os.kill(cog.server.pid, signal.SIGCONT)
+    assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"
 
 
 def _open_files() -> set[str]:
