@@ -50,7 +50,7 @@ class Relay:
     """Feeds streams from any thread; responds from its own."""
 
     def __init__(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """``after_round`` is called when each stream of a round had its turn."""
+        """``after_round`` is called when each stream of a round had its turn, and after the new ones."""
         self._after_round = after_round
         self._new: deque[Stream] = deque()
         self._ready: deque[Stream] = deque()
@@ -89,13 +89,22 @@ class Relay:
                 end_s += self._serve(0)
 
     def _serve(self, count: int) -> float:
-        """A round: ``count`` streams and all that are new. Returns for how long to rest."""
+        """A round: ``count`` streams, and all that are new before each. Returns for how long to rest."""
         start_s = time.thread_time()
-        while self._new or count:
-            count -= not self._new
-            self._respond(*self._take())
-        self._after_round()
+        self._serve_new()
+        for _ in range(count):
+            self._respond(*self._take(self._ready))
+            self._serve_new()
+        if count:
+            self._after_round()
         return _REST * (time.thread_time() - start_s)
+
+    def _serve_new(self) -> None:
+        if not self._new:
+            return
+        while self._new:
+            self._respond(*self._take(self._new))
+        self._after_round()
 
     def _await_streams(self) -> bool:
         """Wait for something to send; False if nothing will come."""
@@ -113,9 +122,9 @@ class Relay:
             self._is_resting = False
             return bool(self._new) and time.monotonic() < end_s
 
-    def _take(self) -> tuple[Stream, list[int], End | None]:
+    def _take(self, queue: deque[Stream]) -> tuple[Stream, list[int], End | None]:
         with self._wake:
-            stream = (self._new or self._ready).popleft()
+            stream = queue.popleft()
             stream.is_queued = stream.is_new = False
             tokens, stream.pending = stream.pending, []
             return stream, tokens, stream.end
