@@ -95,8 +95,9 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._data = bytearray()
+        self._is_in_round = False
         self._unsent: list[bytes] = []
-        """Frames of this round of the loop: sent together, for sending each costs as much as all."""
+        """Further frames of this round of the loop: sent together, for sending each costs as much as all."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(list[tuple[int, Event]])
         self._ids = itertools.count(1)
@@ -191,13 +192,20 @@ class _Connection(asyncio.Protocol):
         stream.fail(error)
 
     def _send(self, message: Ask | Leave) -> None:
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(frame(self._encoder, message))
+        """The first of a round of the loop at once, what else the round has together."""
+        data = frame(self._encoder, message)
+        if self._is_in_round:
+            self._unsent.append(data)
+            return
+        self._is_in_round = True
+        self._loop.call_soon(self._flush)
+        self._transport.write(data)
 
     def _flush(self) -> None:
+        self._is_in_round = False
         unsent, self._unsent = self._unsent, []
-        self._transport.write(b"".join(unsent))
+        if unsent:
+            self._transport.write(b"".join(unsent))
 
 
 class SlotClient:
