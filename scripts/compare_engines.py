@@ -38,6 +38,8 @@ from load.targets.target import Workload
 
 REPORT_STYLE = Path(__file__).resolve().parents[1] / "load" / "report.css"
 _WARM_UP_S = 1.0
+_MOST_ENGINES = 4
+"""As many as the charts have colours."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,18 @@ class Contender:
         if not (name and equals and place):
             raise InvalidInput(name="engine", expected="NAME=PLACE or NAME=PLACE@PYTHON", value=text)
         return cls(name, Path(place), python or engine_python())
+
+
+def parse_contenders(texts: Sequence[str]) -> list[Contender]:
+    """Raises InvalidInput."""
+    contenders = [Contender.parse(text) for text in texts]
+    if len(contenders) > _MOST_ENGINES:
+        raise InvalidInput(name="engines", expected=f"at most {_MOST_ENGINES}", value=len(contenders))
+    names = [each.name for each in contenders]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(name="engine", expected="a name of its own for each", value=name)
+    return contenders
 
 
 @dataclass(frozen=True)
@@ -135,10 +149,8 @@ def report(points: Sequence[Point], told: str) -> str:
         _chart(points, "inter-token latency, ms", lambda each: _scaled(each.inter_token_s)),
     ]
     cells = [row.strip("| ").split(" | ") for row in table(points).splitlines()]
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in [cells[0], *cells[2:]]
-    )
+    head, _, *rows = cells
+    body = _row("th", head) + "".join(_row("td", row) for row in rows)
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'><title>Engines compared</title>"
@@ -146,6 +158,10 @@ def report(points: Sequence[Point], told: str) -> str:
         f"<p class='dim'>{html.escape(told)}</p><div class='charts'>{''.join(charts)}</div>"
         f"<div class='card scroll'><table>{body}</table></div></body></html>\n"
     )
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _chart(points: Sequence[Point], title: str, value: Callable[[Point], float | None]) -> str:
@@ -182,12 +198,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     points: list[Point] = []
     try:
+        contenders = parse_contenders(options.engines)
+        for concurrency in options.concurrency:
+            Plan(
+                "concurrency", concurrency, options.duration
+            )  # Refuses what can't be, before anything starts.
+        for path in filter(None, (options.report, options.json)):
+            if path.is_dir() or not path.absolute().parent.is_dir():
+                raise InvalidInput(name="file", expected="one in a folder that is there", value=path)
         with tempfile.TemporaryDirectory() as folder:
-            for number, contender in enumerate(map(Contender.parse, options.engines)):
+            for number, contender in enumerate(contenders):
                 points += measure(contender, options, Path(folder) / str(number))
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     told = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
     print(f"{told}\n\n{table(points)}")
     if options.report:
