@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     judged = [row for row in rows if row.limit is not None or not row.is_kept]
     kept = sum(row.is_kept for row in judged)
     effort = "short" if options.short else "in full"
@@ -37,4 +40,6 @@ def _report(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # Terminated, it stops what it started, as when interrupted.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

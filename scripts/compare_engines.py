@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -199,10 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     points: list[Point] = []
     try:
         contenders = parse_contenders(options.engines)
+        # What can't be is refused before anything starts.
         for concurrency in options.concurrency:
-            Plan(
-                "concurrency", concurrency, options.duration
-            )  # Refuses what can't be, before anything starts.
+            Plan("concurrency", concurrency, options.duration)
         for path in filter(None, (options.report, options.json)):
             if path.is_dir() or not path.absolute().parent.is_dir():
                 raise InvalidInput(name="file", expected="one in a folder that is there", value=path)
@@ -224,4 +224,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Terminated, it stops what it started, as when interrupted.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

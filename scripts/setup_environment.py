@@ -9,7 +9,7 @@ done and no network is used; with another one, or after an interruption, it is m
 
 Environment: ``PYTHON`` (which Python to use), ``TORCH`` (``cpu`` or ``cuda``; unset: cuda where there is an
 NVIDIA GPU), ``TORCH_CPU_INDEX`` (where torch's CPU build is, if pip's own indexes don't have it),
-``VLLM_PYTHON`` (the Python of an environment with vLLM, which gets what tests need, for ``.venv-vllm``).
+``VLLM_PYTHON`` (the Python of an environment with vLLM: it gets what tests need, instead of ``.venv-vllm``).
 Exit status: 0 done, 1 an installation failed, 2 this machine lacks something that the message names.
 Standard library only, and Python 3.8 can run it (see machine.py).
 """
@@ -303,6 +303,8 @@ def say(line: str) -> None:
 
 def main(*asked: str) -> int:
     try:
+        if asked not in SET_UPS:
+            raise InvalidSetting(name="argument", expected="clients, vllm or none", value=" ".join(asked))
         with only_set_up():
             missing = SET_UPS[asked]()
     except CodedError as error:

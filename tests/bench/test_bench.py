@@ -18,6 +18,7 @@ from bench.table import table
 from engine.store import open_engine
 from errors.prompt import InvalidInput
 from scripts import measure_cold_start
+from tests.runner.servers import is_running, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +51,21 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
     assert roles[-1] == "load generator"
     assert {"coglet worker", "triton", "stub: tensorrt_llm"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
+
+
+def children(pid: int) -> list[int]:
+    """Those of all its threads."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
+
+
+def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
+    command = [sys.executable, "-m", "bench", "--short"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        (server,) = wait_until(lambda: [pid for pid in children(bench.pid) if children(pid)])
+        bench.terminate()
+        assert bench.wait(60) == 130
+    assert not is_running(server)
 
 
 @pytest.mark.parametrize(
