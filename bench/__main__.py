@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
 
 from bench.budget import FULL, SHORT, budget_table, measure_budget
 from bench.machine import machine
+from bench.servers import heed_termination
 from errors.base import CodedError
 
 
@@ -40,6 +40,5 @@ def _report(line: str) -> None:
 
 
 if __name__ == "__main__":
-    # Terminated, it stops what it started, as when interrupted.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_termination()
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ class Stack:
     cog_url: str
     triton_url: str
     session: int
+
+
+def heed_termination() -> None:
+    """For programs: SIGTERM is from now on as Ctrl-C, so that servers they started are stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextmanager

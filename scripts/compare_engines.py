@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import html
 import json
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.machine import machine
-from bench.servers import whole_stack
+from bench.servers import heed_termination, whole_stack
 from engine.directory import load as load_engine
 from engine.python import engine_python
 from engine.store import open_engine
@@ -224,6 +223,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Terminated, it stops what it started, as when interrupted.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_termination()
     sys.exit(main())
