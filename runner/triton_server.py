@@ -114,6 +114,8 @@ class TritonServer:
         except BaseException:
             await self._end_process()
             raise
+        # Who needs it has it open: without a name it is gone with the last of them, however they end.
+        self._remove_shared_memory()
         self.down_reason = None
 
     async def _await_ready(self, process: asyncio.subprocess.Process) -> None:
@@ -227,7 +229,7 @@ class TritonServer:
         self._remove_shared_memory()
 
     def _remove_shared_memory(self) -> None:
-        """What a killed Triton leaves behind."""
+        """The names of what Triton and its stubs share; one that is killed while it starts leaves them."""
         for region in Path("/dev/shm").glob(f"{self._command.shm_prefix}*"):  # noqa: S108
             region.unlink(missing_ok=True)
 

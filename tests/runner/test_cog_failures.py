@@ -92,11 +92,13 @@ def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) 
         server.close()
 
 
-def test_a_killed_cog_server_leaves_nothing(brittle: CogUnderTest, folder: Path) -> None:
-    """The last of this module: it ends the server."""
-    pids = [*triton_pids(brittle.triton_http_port), *worker_pids(folder)]
-    assert len(pids) == 5
-    brittle.server._process.kill()
-    wait_until(lambda: not any(map(is_running, pids)))
-    # Cog's worker, the last to end, removes it after them.
-    wait_until(lambda: shared_memory(brittle.triton_http_port) == [])
+def test_a_killed_cog_server_leaves_nothing(tmp_path: Path) -> None:
+    server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
+    pids = [*triton_pids(server.triton_http_port), *worker_pids(tmp_path)]
+    try:
+        assert len(pids) == 5
+        server.server._process.kill()
+        wait_until(lambda: not any(map(is_running, pids)))
+        assert shared_memory(server.triton_http_port) == []
+    finally:
+        server.close()

@@ -171,10 +171,35 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
         assert parent.stdout.readline() == b"open\n"
         pids = [*triton_pids(ports[0]), *worker_pids(model.directory)]
         assert len(pids) == 5
-        assert shared_memory(ports[0])
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(is_running, pids)))
     assert shared_memory(ports[0]) == []
+
+
+def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
+    paced: PacedModel, tmp_path: Path
+) -> None:
+    server = TritonUnderTest(paced, tmp_path)
+    try:
+        assert shared_memory(server.http_port) == []
+        before = _shared_bytes(server)
+        body = {"text_input": "word " * 500_000, "max_tokens": 5}
+        assert "E1002 PromptTooLong" in server.post(f"{ENSEMBLE}/generate", body).text
+        assert _shared_bytes(server) > before >= 3 << 20
+    finally:
+        server.close()
+
+
+def _shared_bytes(server: TritonUnderTest) -> int:
+    """What Triton shares with its stubs, by the largest mapping of each region."""
+    assert server.service.triton.pid is not None
+    sizes: dict[str, int] = {}
+    for line in Path(f"/proc/{server.service.triton.pid}/maps").read_text().splitlines():
+        if f"_{server.http_port}_" in line:
+            span, _, _, _, inode, *_ = line.split()
+            first, last = (int(end, 16) for end in span.split("-"))
+            sizes[inode] = max(sizes.get(inode, 0), last - first)
+    return sum(sizes.values())
 
 
 def test_the_ensemble_takes_a_signed_max_tokens_where_the_server_config_says_so(
