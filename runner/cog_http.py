@@ -17,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -24,13 +25,15 @@ from runner.client_sockets import hold_bursts, set_options
 from runner.cog_control import VARIABLE
 from runner.cog_log import flat_log
 from runner.doorkeeper import Doorkeeper
-from runner.logs import JSON
+from runner.logs import JSON, log_json, log_text
 from runner.logs import VARIABLE as LOG_FORMAT
 from runner.thread_caches import switch_off
 from runner.tracing import prepare_cog
 
 _POLL_S = 0.05
 _GIVE_UP_S = 60.0
+_MOST_STREAMS = 511
+"""Each prediction holds one of coglet's 512 threads, and one is needed to send what they say."""
 
 
 def find_listeners(port: int) -> list[tuple[str, socket.socket]]:
@@ -99,7 +102,20 @@ def _start_door_keeping(port: int) -> None:
     threading.Thread(target=_keep_door, args=arguments, name="doorkeeper", daemon=True).start()
 
 
+def warn_of_too_many(environment: Mapping[str, str]) -> None:
+    """Tell who lets more streams begin than Cog can send at once: what is too much waits, and looks hung."""
+    places = environment.get("COG_MAX_CONCURRENCY", "")
+    if places.isdecimal() and int(places) > _MOST_STREAMS:
+        log = log_json if environment.get(LOG_FORMAT) == JSON else log_text
+        log(
+            f"warning: COG_MAX_CONCURRENCY is {places}, but Cog streams {_MOST_STREAMS} predictions at once: "
+            f"while more run, none sends its text until another ends; set it to {_MOST_STREAMS} or less, or "
+            "let clients that stream use the OpenAI-compatible API."
+        )
+
+
 if __name__ == "__main__":
+    warn_of_too_many(os.environ)
     prepare_cog(os.environ)
     switch_off(os.environ)
     # A port that is no number is Cog's to refuse.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.client_sockets import set_options
-from runner.cog_http import find_listeners
+from runner.cog_http import find_listeners, warn_of_too_many
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
 
@@ -62,3 +63,18 @@ def _open_sockets() -> set[str]:
             if str(file.readlink()).startswith("socket:"):
                 numbers.add(file.name)
     return numbers
+
+
+@pytest.mark.parametrize("places", ["", "64", "511", "many"])
+def test_no_warning_of_places_that_can_stream(capsys: pytest.CaptureFixture[str], places: str) -> None:
+    warn_of_too_many({"COG_MAX_CONCURRENCY": places} if places else {})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_more_places_than_cog_can_stream_to_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_too_many({"COG_MAX_CONCURRENCY": "512"})
+    told = capsys.readouterr().err
+    assert told.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")
+    warn_of_too_many({"COG_MAX_CONCURRENCY": "512", "LOG_FORMAT": "json"})
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], f"warning: {line['message']}\n") == ("warning", told)
