@@ -158,21 +158,26 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
         "OPENAI_PORT": str(openai),
         "COG_TRITON_CACHE": str(paced_tar.parent / "cache"),
     }
+    # A shell's background ignores Ctrl-C, and so would all that is started in it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     server = subprocess.Popen(
         [sys.executable, "-m", "cli", "serve", str(paced_tar)],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert server.stdout is not None
-    lines = []
-    for line in server.stdout:
-        lines.append(line)
-        if line.startswith("Ctrl-C"):
-            break
-    assert any(f":{cog}" in line for line in lines), lines
-    server.send_signal(signal.SIGINT)
-    assert server.wait(60) == 130
+    try:
+        assert server.stdout is not None
+        lines = []
+        for line in server.stdout:
+            lines.append(line)
+            if line.startswith("Ctrl-C"):
+                break
+        assert any(f":{cog}" in line for line in lines), lines
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 130
+    finally:
+        server.terminate()
     for port in (cog, http, grpc, metrics, openai):
         assert _is_free(port), f"port {port} is still taken"
 

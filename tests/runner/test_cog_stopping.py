@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Asked:
         wait_until(lambda: server.counters.running)
 
     def _ask(self, body: dict[str, Any]) -> None:
-        self._answer = httpx.post(f"{self._server.url}/predictions", json=body, timeout=DEADLINE_S).json()
+        with suppress(httpx.TransportError):  # Its server may be told to end at once.
+            self._answer = httpx.post(f"{self._server.url}/predictions", json=body, timeout=DEADLINE_S).json()
 
     def answer(self) -> dict[str, Any]:
         self._thread.join(DEADLINE_S)
