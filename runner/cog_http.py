@@ -25,7 +25,7 @@ from runner.client_sockets import hold_bursts, set_options
 from runner.cog_control import VARIABLE
 from runner.cog_log import flat_log
 from runner.doorkeeper import Doorkeeper
-from runner.logs import JSON, log_json, log_text
+from runner.logs import JSON, log_in
 from runner.logs import VARIABLE as LOG_FORMAT
 from runner.thread_caches import switch_off
 from runner.tracing import prepare_cog
@@ -106,8 +106,7 @@ def warn_of_too_many(environment: Mapping[str, str]) -> None:
     """Tell who lets more streams begin than Cog can send at once: what is too much waits, and looks hung."""
     places = environment.get("COG_MAX_CONCURRENCY", "")
     if places.isdecimal() and int(places) > _MOST_STREAMS:
-        log = log_json if environment.get(LOG_FORMAT) == JSON else log_text
-        log(
+        log_in(environment.get(LOG_FORMAT))(
             f"warning: COG_MAX_CONCURRENCY is {places}, but Cog streams {_MOST_STREAMS} predictions at once: "
             f"while more run, none sends its text until another ends; set it to {_MOST_STREAMS} or less, or "
             "let clients that stream use the OpenAI-compatible API."

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -65,6 +65,11 @@ def log_text(line: str) -> None:
 
 def log_json(line: str) -> None:
     log_text(as_json(line))
+
+
+def log_in(log_format: str | None) -> Callable[[str], None]:
+    """What logs a line for the operator in this LOG_FORMAT."""
+    return log_json if log_format == JSON else log_text
 
 
 def as_json(line: str) -> str:

@@ -13,7 +13,7 @@ from runner.arrival import Arrived
 from runner.child_process import Log
 from runner.generation import Generation
 from runner.generation_request import GenerationRequest, SamplingInputs
-from runner.logs import JSON, RequestLog, log_json, log_text
+from runner.logs import JSON, RequestLog, log_in
 from runner.meter import Meter, RequestMeter
 from runner.metrics import TRITON_RESTARTS
 from runner.model_facts import ModelFacts, load_model_facts
@@ -37,7 +37,7 @@ class Service:
     def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
         self._is_log_json = settings.log_format == JSON
-        self._log = log or (log_json if self._is_log_json else log_text)
+        self._log = log or log_in(settings.log_format)
         self._progress = progress
         self._exits = AsyncExitStack()
         self.hopeless = asyncio.Event()
