@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bench.budget import FULL, SHORT, budget_table, measure_budget
 from bench.machine import machine
-from bench.servers import heed_termination
+from bench.servers import run_program
 from errors.base import CodedError
 
 
@@ -24,8 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     judged = [row for row in rows if row.limit is not None or not row.is_kept]
     kept = sum(row.is_kept for row in judged)
     effort = "short" if options.short else "in full"
@@ -40,5 +38,4 @@ def _report(line: str) -> None:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)

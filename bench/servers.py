@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from cli.cog_server import CogServer
 from runner.triton_ports import free_ports
@@ -27,9 +28,16 @@ class Stack:
     session: int
 
 
-def heed_termination() -> None:
-    """For programs: SIGTERM is from now on as Ctrl-C, so that servers they started are stopped."""
+def run_program(main: Callable[[], int | None]) -> NoReturn:
+    """Exit with what ``main`` returns.
+
+    SIGTERM is as Ctrl-C: the servers that it started are stopped, and the exit status is 130.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.layers import Load, layers_table, measure_layers
 from bench.machine import machine
-from bench.servers import heed_termination
+from bench.servers import run_program
 from errors.base import CodedError
 
 
@@ -55,5 +55,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)

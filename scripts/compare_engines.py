@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.machine import machine
-from bench.servers import heed_termination, whole_stack
+from bench.servers import run_program, whole_stack
 from engine.directory import load as load_engine
 from engine.python import engine_python
 from engine.store import open_engine
@@ -211,8 +211,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     told = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
     print(f"{told}\n\n{table(points)}")
     if options.report:
@@ -223,5 +221,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)

@@ -20,7 +20,7 @@ import aiohttp
 import httpx
 
 from bench.machine import machine
-from bench.servers import mock
+from bench.servers import mock, run_program
 from bench.table import table
 from load.http import HttpClient, Request
 
@@ -89,4 +89,4 @@ async def _all(client: Client, url: str) -> list[Pieces]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_program(main)

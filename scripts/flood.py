@@ -28,7 +28,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.engines import paced_engine
-from bench.servers import HOST, heed_termination, starting_stack
+from bench.servers import HOST, run_program, starting_stack
 from runner.triton_ports import free_ports
 from scripts.soak_resources import measure, settle
 
@@ -215,5 +215,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.cold_start import Transfer, make_tar, measure_start, measure_transfer, start_table, transfer_table
 from bench.machine import machine
-from bench.servers import heed_termination
+from bench.servers import run_program
 from errors.base import CodedError
 from errors.prompt import InvalidInput
 
@@ -100,5 +100,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.engines import paced_engine
 from bench.processes import role_of
-from bench.servers import heed_termination, starting_stack
+from bench.servers import run_program, starting_stack
 
 _STREAMS = 16
 _TOKENS_PER_SECOND = 50
@@ -100,5 +100,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    asyncio.run(_main())
+    run_program(lambda: asyncio.run(_main()))

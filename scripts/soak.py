@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.engines import paced_engine
-from bench.servers import HOST, heed_termination, starting_stack
+from bench.servers import HOST, run_program, starting_stack
 from runner.triton_ports import free_ports
 from scripts.soak_resources import Resources, measure, settle
 
@@ -244,5 +244,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    heed_termination()
-    sys.exit(main())
+    run_program(main)
