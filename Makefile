@@ -17,8 +17,8 @@ MAKEFLAGS += --no-print-directory
 VLLM_PYTHON ?= .venv-vllm/bin/python
 RUN := .venv/bin/python -m
 RUN_ENGINE := .venv-engine/bin/python -m
-PACKAGES := $(wildcard errors engine builder runner load bench cli mock_cog_triton scripts)
-ENGINE_TESTS := $(wildcard tests/runner/engines/test_transformers_*.py tests/runner/engines/test_*_tensors.py tests/runner/engines/test_*_guides.py \
+PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
+ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py \
 	tests/builder/sizes/test_*_transformers.py)
 LOCKS := serving engine vllm test dev torch-cuda clients
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
@@ -60,13 +60,13 @@ test-images: setup ## build the CPU images with Debian's Nix, run them in a Dock
 
 test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
 	@.venv/bin/python scripts/setup_environment.py vllm
-	@$(VLLM_PYTHON) -m pytest tests/runner/engines/test_vllm_interface.py
-	@.venv/bin/python scripts/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
+	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
+	@.venv/bin/python perf/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
 		--transformers-python $(abspath .venv-engine/bin/python) --streams 1 32 64 --tokens 128 \
 		--work .cache/prove-gpu --result .cache/prove-gpu/result.json
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
-	@$(RUN) bench $(BENCH)
+	@$(RUN) perf.bench $(BENCH)
 
 lint: setup ## check style and types
 	@status=0; \
@@ -80,15 +80,15 @@ format: setup ## rewrite the code in the house's style
 	@$(RUN) ruff format --quiet .
 
 generated: setup ## renew what is generated: tables and help in README and docs, the schemas
-	@$(RUN) cli.readme
-	@$(RUN) cli.openapi_schema
-	@$(RUN) cli.build_config_schema
+	@$(RUN) tools.readme
+	@$(RUN) tools.openapi_schema
+	@$(RUN) tools.build_config_schema
 
 lock: setup ## pin again what requirements/*.in ask for
 	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) requirements/$(name).in -o requirements/$(name).txt &&) true
 
 audit: setup ## ask a public database for known vulnerabilities of everything pinned
-	@.venv/bin/python scripts/audit_dependencies.py
+	@.venv/bin/python tools/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
 	@rm -rf .venv .venv-engine .venv-clients .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -12,13 +12,13 @@ from pathlib import Path
 from huggingface_hub import get_token
 from pydantic import SecretStr
 
-from builder.config_file import checked_token, read_config
-from builder.files import cache_folder
+from builder.config.file import checked_token, read_config
 from builder.kinds import all_steps, engine_plan
 from builder.plan import Work
+from builder.weights.files import cache_folder
 from engine.lock import lock, try_lock, unlock
-from engine.manifest import Manifest
 from engine.progress import Progress
+from engine.tar.manifest import Manifest
 from errors.build import BuildFailed
 
 OWN_FOLDER = Path(__file__).resolve().parent

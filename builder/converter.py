@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.engine_environment import program_environment
-from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import redact_text
 from errors.build import ConversionFailed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
-from engine.child_environment import without_secret_variables
-from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.machine.child_environment import without_secret_variables
+from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.build import ProgramMissing
 
 LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from builder.config import BuildConfig
-from builder.model_files import Model
-from builder.pickled_weights import check_pickled_weights
+from builder.config.config import BuildConfig
 from builder.tokenizer import place_tokenizer
-from builder.weights import obtain_model
-from engine.manifest import EngineFacts, Manifest
-from engine.pack import pack
+from builder.weights.model_files import Model
+from builder.weights.pickled_weights import check_pickled_weights
+from builder.weights.weights import obtain_model
 from engine.progress import Progress
 from engine.redact import redact_url
+from engine.tar.manifest import EngineFacts, Manifest
+from engine.tar.pack import pack
 
 
 @dataclass

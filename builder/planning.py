@@ -7,12 +7,12 @@ from itertools import starmap
 from pathlib import Path
 
 from builder.build import OWN_FOLDER, first_token
-from builder.config_file import ConfigFile, read_config
-from builder.files import cache_folder
+from builder.config.file import ConfigFile, read_config
 from builder.kinds import all_steps, engine_plan, step_lines
 from builder.plan import EnginePlan
 from builder.sizes.words import in_words
 from builder.survey import Survey, read_model_config, survey
+from builder.weights.files import cache_folder
 from errors.build import DownloadFailed
 
 _GIVE_CONFIG = "give the model's config.json with --model-config"

@@ -15,9 +15,9 @@ from urllib.parse import unquote_to_bytes
 import cog
 
 from builder.build import OWN_FOLDER, build
-from builder.config_file import is_config_url
+from builder.config.file import is_config_url
 from builder.upload import find_upload_url, upload
-from engine.address import allows_private_urls
+from engine.download.address import allows_private_urls
 from engine.lock import try_lock, unlock
 from engine.progress import Progress
 from errors.build import BuilderBusy, BuildFailed

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from builder.checkpoint import read_config
-from builder.config import BuildConfig
-from builder.hub import Hub
-from builder.model_files import Model
-from builder.weights import obtain_model, wanted_names
+from builder.config.config import BuildConfig
+from builder.weights.checkpoint import read_config
+from builder.weights.hub import Hub
+from builder.weights.model_files import Model
+from builder.weights.weights import obtain_model, wanted_names
 from errors.prompt import InvalidInput
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from builder.checkpoint import read_object
 from builder.converter import run_conversion
-from builder.files import place
-from builder.model_files import TOKENIZER_FILES, Model, supporting_names
+from builder.weights.checkpoint import read_object
+from builder.weights.files import place
+from builder.weights.model_files import TOKENIZER_FILES, Model, supporting_names
 from errors.build import ConversionFailed
 from errors.build_config import TokenizerUnusable
 

@@ -20,17 +20,17 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from cli.cog_server import CogServer, followed
 from cli.curl_forms import CurlForm, curl_forms
 from cli.example_engine import DEMO_DIR, EXAMPLES
 from cli.inspect import describe
-from engine.address import ALLOW_VARIABLE
+from engine.download.address import ALLOW_VARIABLE
 from engine.inspect import read_manifest
-from engine.unpack import unpack
+from engine.tar.unpack import unpack
 from errors import find_in_text
 from errors.base import CodedError
 from errors.triton_system import TritonUnknownError
-from runner.settings import load_settings
+from runner.cog_server.launch import CogServer, followed
+from runner.settings.settings import load_settings
 
 _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0

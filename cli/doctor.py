@@ -20,11 +20,11 @@ from cli.serve import engine_environment
 from engine.inspect import read_manifest
 from errors.base import CodedError
 from errors.prompt import InvalidSetting, MissingRequirement
-from runner.openai_server import check_openai_port_free
+from runner.api.supervisor import check_openai_port_free
 from runner.served_engine import check_servable
-from runner.settings import Settings, load_settings
-from runner.triton_install import TritonInstall, install_triton
-from runner.triton_ports import check_port_free
+from runner.settings.ports import check_port_free
+from runner.settings.settings import Settings, load_settings
+from runner.triton_server.install import TritonInstall, install_triton
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = ("torch", "transformers", "vllm", "tensorrt_llm")
@@ -86,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure() -> None:
-    from bench.layers import Load, layers_table, measure_layers  # It brings the builder along.
-    from bench.machine import machine
+    from perf.bench.layers import Load, layers_table, measure_layers  # It brings the builder along.
+    from perf.bench.machine import machine
 
     load = Load(batches=1)
     told = f"{load.streams} streams of {load.output_tokens} tokens at {load.tokens_per_second:g}/s"

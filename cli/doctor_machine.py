@@ -8,11 +8,11 @@ import re
 import subprocess
 from pathlib import Path
 
-from bench.machine import machine
-from engine.gpu import Gpu, visible_gpus
-from engine.preflight import RUNNER_IMAGE_SMS
+from engine.machine.gpu import Gpu, visible_gpus
+from engine.machine.preflight import RUNNER_IMAGE_SMS
 from errors.prompt import MissingRequirement
-from runner.settings import Settings
+from perf.bench.machine import machine
+from runner.settings.settings import Settings
 
 _OLDEST_GLIBC = (2, 35)
 """The wheel that brings Triton is a manylinux_2_35 one."""

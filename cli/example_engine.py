@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from builder.build import OWN_FOLDER, build
-from cli.openapi_schema import ROOT
+from engine.machine.root import SOURCE_ROOT
 
-EXAMPLES = ROOT / "builder" / "examples"
-DEMO_DIR = ROOT / ".demo"
+EXAMPLES = SOURCE_ROOT / "builder" / "examples"
+DEMO_DIR = SOURCE_ROOT / ".demo"
 
 
 def built_example_engine(report: Callable[[str], None]) -> Path:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.progress import size
-from engine.gpu import Gpu, visible_gpus
 from engine.inspect import read_manifest
-from engine.manifest import Manifest
-from engine.preflight import Machine, check_runs_here, installed_version
-from engine.python import engine_python
+from engine.machine.gpu import Gpu, visible_gpus
+from engine.machine.preflight import Machine, check_runs_here, installed_version
+from engine.machine.python import engine_python
+from engine.tar.manifest import Manifest
 from engine.verify import verify
 from errors.prompt import InvalidInput
 

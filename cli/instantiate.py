@@ -23,8 +23,8 @@ from cli.image_reference import ImageReference, parse_reference
 from cli.registry import Registry
 from engine.redact import redact_text
 from errors.image import BaseElsewhere, ImageUnsuitable
-from runner.server_config import read_server_config
-from runner.settings import load_settings
+from runner.settings.server_config import read_server_config
+from runner.settings.settings import load_settings
 
 _CONFIG_PATH = "src/config.yaml"
 _KIND_LABEL = "cog-triton.kind"

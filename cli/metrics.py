@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from errors.prompt import MissingRequirement
-from runner.metrics_text import exposition
-from runner.runtime_dir import metrics_dir
-from runner.settings import load_settings
+from runner.observability.metrics_text import exposition
+from runner.settings.paths import metrics_dir
+from runner.settings.settings import load_settings
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from builder.config_file import ConfigFile, parse_config, read_text
-from builder.config_text import config_text
+from builder.config.file import ConfigFile, parse_config, read_text
+from builder.config.text import config_text
 from builder.trtllm.rules import check
 from engine.redact import redact_url
 from errors.build import BuildFailed

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from cli.cog_server import CogServer
 from cli.curl_forms import curl_forms
 from cli.example_engine import built_example_engine
 from cli.inspect import describe
 from engine.inspect import read_manifest
-from runner.settings import load_settings
+from runner.cog_server.launch import CogServer
+from runner.settings.settings import load_settings
 
 _READY_TIMEOUT_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""An engine as a directory: mounted, or unpacked by ``engine.unpack``."""
+"""An engine as a directory: mounted, or unpacked by ``engine.tar.unpack``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.disk import reading
-from engine.manifest import (
+from engine.tar.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
     FileEntry,
@@ -17,7 +17,7 @@ from engine.manifest import (
     make_manifest,
     parse_manifest,
 )
-from engine.manifestless import MAX_DOCUMENT_BYTES, describe
+from engine.tar.manifestless import MAX_DOCUMENT_BYTES, describe
 from errors.engine_artifact import (
     EngineFileDamaged,
     EngineFileMissing,
@@ -41,7 +41,7 @@ class Engine:
 def load(path: Path) -> Engine:
     """The engine in the directory ``path``; its files are there in their sizes, their content is not read.
 
-    A directory without a manifest is accepted if its files tell what it is (``engine.manifestless``).
+    A directory without a manifest is accepted if its files tell what it is (``engine.tar.manifestless``).
     Raises EngineNotFound, InvalidManifest, NewerManifest, EngineFileMissing, EngineFileDamaged,
     EngineUnreadable.
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.archive import TarReader
-from engine.compression import PlainTar, plain_tar
 from engine.directory import load, read_directory_manifest
-from engine.fetch import fetch, local_path, shown
-from engine.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from engine.download.fetch import fetch, local_path, shown
+from engine.tar.archive import TarReader
+from engine.tar.compression import PlainTar, plain_tar
+from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from engine.verify import verify
 from errors.engine_artifact import InvalidManifest
 

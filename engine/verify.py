@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.compression import plain_tar
-from engine.contents import ContentReader, Found, compare, require_all
-from engine.digest import HashingCopier
 from engine.directory import file_sizes, load
 from engine.disk import reading
-from engine.file_writer import Write
-from engine.manifest import MANIFEST_NAME, Manifest
 from engine.progress import Progress
+from engine.tar.compression import plain_tar
+from engine.tar.contents import ContentReader, Found, compare, require_all
+from engine.tar.digest import HashingCopier
+from engine.tar.file_writer import Write
+from engine.tar.manifest import MANIFEST_NAME, Manifest
 from errors.engine_artifact import EngineNotFound
 
 
@@ -40,7 +40,7 @@ def _verify_tar(path: Path, progress: Progress | None) -> Manifest:
 
 
 class _Nowhere:
-    """See ``engine.contents.Files``: they are read to be hashed alone."""
+    """See ``engine.tar.contents.Files``: they are read to be hashed alone."""
 
     def write(self, name: str, content: memoryview) -> None:
         pass

@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from load.command import main
-from load.options import MOCK
+from perf.load.command import main
+from perf.load.options import MOCK
 
 __test__ = False  # For pytest: the name is documented, and no test.
 

@@ -16,16 +16,16 @@ from errors.base import CodedError
 from errors.chat import PromptOrMessages
 from errors.prompt import InvalidInput
 from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
-from runner.cog_control import WorkerControl
-from runner.cog_folders import CogFolders
-from runner.engines.messages import Guide
-from runner.generation import Generation
-from runner.generation_request import SEEDS, GenerationRequest, SamplingInputs, random_seed
-from runner.live_output import LiveOutput, Mailbox, join_cog, prediction_id
-from runner.prompt import format_chat, format_prompt
-from runner.scheduling import share_patiently
+from runner.cog_server.prediction_dirs import CogFolders
+from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog, prediction_id
+from runner.cog_server.worker_link import WorkerControl
+from runner.engines.protocol.messages import Guide
+from runner.generation.generation import Generation
+from runner.generation.prompt import format_chat, format_prompt
+from runner.generation.request import SEEDS, GenerationRequest, SamplingInputs, random_seed
 from runner.service import Service
-from runner.settings import Settings, load_settings
+from runner.settings.settings import Settings, load_settings
+from runner.supervision.scheduling import share_patiently
 
 DEFAULT_MAX_TOKENS = 512
 _COLLECTIONS = (10_000, 2, 2)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from engine.cache.store import open_engine
 from engine.directory import Engine, load
-from engine.gpu import visible_gpus
-from engine.manifest import Manifest
-from engine.preflight import Machine, check_runs_here, installed_version, needs_gpu
+from engine.machine.gpu import visible_gpus
+from engine.machine.preflight import Machine, check_runs_here, installed_version, needs_gpu
 from engine.progress import Progress
-from engine.store import open_engine
+from engine.tar.manifest import Manifest
 from errors.prompt import InvalidSetting, MissingRequirement
-from runner.model_repository import CPP_BACKEND, SLOT
-from runner.settings import Settings
-from runner.triton_install import CPP_LIBRARY, cpp_backend_dir
+from runner.settings.settings import Settings
+from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
+from runner.triton_server.model_repository import CPP_BACKEND, SLOT
 
 
 def open_served_engine(

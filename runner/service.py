@@ -8,24 +8,24 @@ from contextlib import AsyncExitStack
 
 from engine.directory import Engine
 from engine.progress import Progress
-from runner.adapter_name import check_adapter_name
-from runner.arrival import Arrived
-from runner.child_process import Log
-from runner.generation import Generation
-from runner.generation_request import GenerationRequest, SamplingInputs
-from runner.logs import JSON, RequestLog, log_in
-from runner.meter import Meter, RequestMeter
-from runner.metrics import TRITON_RESTARTS
-from runner.model_facts import ModelFacts, load_model_facts
-from runner.openai_server import OpenAIServer, check_openai_port_free
-from runner.request_guard import RequestGuard
-from runner.runtime_dir import metrics_dir
+from runner.api.supervisor import OpenAIServer, check_openai_port_free
+from runner.engines.adapter_name import check_adapter_name
+from runner.engines.protocol.engine_ready import Arrived
+from runner.generation.generation import Generation
+from runner.generation.model import ModelFacts, load_model_facts
+from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.retry import RequestGuard
+from runner.observability.logs import JSON, RequestLog, log_in
+from runner.observability.meter import Meter, RequestMeter
+from runner.observability.metrics import TRITON_RESTARTS
+from runner.observability.tracing import Tracing, open_tracing
 from runner.served_engine import open_served_engine
-from runner.settings import Settings
-from runner.tracing import Tracing, open_tracing
-from runner.triton_client import TritonClient
-from runner.triton_server import TritonServer
-from runner.triton_stack import TritonStack
+from runner.settings.paths import metrics_dir
+from runner.settings.settings import Settings
+from runner.supervision.child import Log
+from runner.triton_server.client import TritonClient
+from runner.triton_server.server import TritonServer
+from runner.triton_server.stack import TritonStack
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3

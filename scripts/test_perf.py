@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from load.command import main
+from perf.load.command import main
 
 __test__ = False  # For pytest: the name is documented, and no test.
 

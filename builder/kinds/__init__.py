@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.config import BuildConfig, EngineKind
+from builder.config.config import BuildConfig, EngineKind
 from builder.kinds import paced, tensorrt_llm, transformers, vllm
 from builder.plan import EnginePlan, Step, pack_step
 from errors.build_config import ConflictingBuildKeys

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builder.checkpoint import read_config
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.plan import Step, Work, download_step, place_fast_tokenizer
-from engine.manifest import EngineFacts
+from builder.weights.checkpoint import read_config
+from engine.tar.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys
 
 KEYS = frozenset({"paced", "max_seq_len", "max_batch_size"})

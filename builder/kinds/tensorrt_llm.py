@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.build_cache import BuildCache, Facts
-from builder.checkpoint import read_config
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
-from builder.files import CACHE_VARIABLE, need_space, place
-from builder.model_identity import identity
 from builder.plan import Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.program import Needs, Program, clock, run_program
 from builder.sizes.building import ram_here_bytes
@@ -30,7 +27,10 @@ from builder.trtllm.sizing_words import sizing_lines
 from builder.trtllm.summary import TrtllmBuild
 from builder.trtllm.trial import try_engine
 from builder.trtllm.workspace import place_model
-from engine.manifest import EngineFacts, Library
+from builder.weights.checkpoint import read_config
+from builder.weights.files import CACHE_VARIABLE, need_space, place
+from builder.weights.model_identity import identity
+from engine.tar.manifest import EngineFacts, Library
 
 KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", "build", "target"})
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builder.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.converter import run_conversion
-from builder.files import place
-from builder.model_files import supporting_names, weight_names
 from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
-from engine.manifest import EngineFacts
+from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
+from builder.weights.files import place
+from builder.weights.model_files import supporting_names, weight_names
+from engine.tar.manifest import EngineFacts
 from errors.build_config import InvalidBuildValue, ModelUnusable
 
 KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size"})

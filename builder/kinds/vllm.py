@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builder.checkpoint import ModelConfig, read_config, read_object
-from builder.config import BuildConfig, LoraAdapter
-from builder.files import place
+from builder.config.config import BuildConfig, LoraAdapter
+from builder.config.vllm_arguments import engine_arguments, library_version
 from builder.kinds.transformers import place_configuration, place_weights
-from builder.model_files import Model
 from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
-from builder.vllm_arguments import engine_arguments, library_version
-from builder.weights import obtain_files
-from engine.manifest import EngineFacts, Library
+from builder.weights.checkpoint import ModelConfig, read_config, read_object
+from builder.weights.files import place
+from builder.weights.model_files import Model
+from builder.weights.weights import obtain_files
+from engine.tar.manifest import EngineFacts, Library
 from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, ModelUnusable
 
 KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.gpu import visible_gpus
+from engine.machine.gpu import visible_gpus
 
 GIB = 1 << 30
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.checkpoint import LENGTH_KEYS
 from builder.sizes.families import LLAMA_LIKE, Family, family_of
+from builder.weights.checkpoint import LENGTH_KEYS
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from builder.checkpoint import ModelConfig
 from builder.sizes.memory import (
     DTYPE_BYTES,
     Precision,
@@ -15,6 +14,7 @@ from builder.sizes.memory import (
 )
 from builder.sizes.model_shape import UnknownShape, shape_of
 from builder.sizes.words import count_in_words, in_words
+from builder.weights.checkpoint import ModelConfig
 
 
 def stored_precision(values: Mapping[str, Any]) -> Precision:

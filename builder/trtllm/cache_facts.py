@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.config import BuildConfig
-from builder.model_identity import looks
+from builder.config.config import BuildConfig
 from builder.trtllm.commands import Command
 from builder.trtllm.flags import find_flag
+from builder.weights.model_identity import looks
 
 _WITHOUT_EFFECT = frozenset(
     {

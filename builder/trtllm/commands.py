@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.trtllm.workspace import check_output, relative, relative_args
-from engine.python import engine_python
+from engine.machine.python import engine_python
 from errors.build_config import ScriptUnavailable
 
 TRTLLM_DIR_VARIABLE = "TRTLLM_DIR"

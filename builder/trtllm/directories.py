@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 
 WORKING_DIRECTORY = "/src"
 MODELS_DIRECTORY = "/src/models"

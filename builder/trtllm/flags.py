@@ -16,7 +16,7 @@ from typing import Any, Union
 
 import yaml
 
-from builder.config import ProgramStep
+from builder.config.config import ProgramStep
 from errors.build_config import InvalidBuildValue, UnknownFlag
 
 VERSION = "0.16.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.trtllm.flags import QUANTIZE, VERSION
 from builder.trtllm.summary import TrtllmBuild
 from errors.build_config import QuantizationUnsupported

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.trtllm.commands import Command
 from builder.trtllm.directories import model_directory
 from builder.trtllm.flags import find_flag

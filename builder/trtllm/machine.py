@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.engine_environment import installed_version
 from builder.sizes.gpus import Gpu, gpus_here, gpus_of
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.gpu_rules import check_gpu
 from builder.trtllm.summary import TrtllmBuild
-from engine.gpu import detected_sm
-from engine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.machine.gpu import detected_sm
+from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.build import ProgramMissing
 from errors.build_config import BuildGpuMissing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builder.config import BuildConfig, Target
+from builder.config.config import BuildConfig, Target
 from builder.trtllm.flags import CONVERT, QUANTIZE
 from builder.trtllm.gpu_rules import FP8_WEIGHTS, check_gpu, check_nvfp4
 from builder.trtllm.summary import ProgramCall, TrtllmBuild, summarize

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from builder.checkpoint import ModelConfig
 from builder.sizes.building import StepNeeds, build_needs, convert_needs, disk_bytes, quantize_needs
 from builder.sizes.gpus import Gpu
 from builder.sizes.memory import (
@@ -25,6 +24,7 @@ from builder.sizes.words import in_words
 from builder.trtllm import model_rules
 from builder.trtllm.flags import BUILD, QUANTIZE
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
+from builder.weights.checkpoint import ModelConfig
 from errors.build_config import ModelTooLarge
 
 DEFAULT_MAX_SEQ_LEN = 2048

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from builder.config import BuildConfig, ProgramStep
+from builder.config.config import BuildConfig, ProgramStep
 from builder.trtllm.directories import is_same, model_directory
 from builder.trtllm.flags import (
     BUILD,

@@ -8,8 +8,8 @@ from pathlib import Path
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, run_program
 from builder.trtllm.engine_checks import EngineConfig
-from engine.mpirun import find_mpirun, mpi_environment, mpirun
-from engine.python import engine_python
+from engine.machine.mpirun import find_mpirun, mpi_environment, mpirun
+from engine.machine.python import engine_python
 from errors.build import EngineUnsound, ProgramFailed
 
 PROMPT_TOKENS, NEW_TOKENS = 4, 8

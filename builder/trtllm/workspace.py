@@ -11,12 +11,12 @@ import posixpath
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from builder.config import BuildConfig
-from builder.files import place
-from builder.model_files import Model
+from builder.config.config import BuildConfig
 from builder.trtllm.directories import MODELS_DIRECTORY, WORKING_DIRECTORY, model_directory, resolve
 from builder.trtllm.flags import Argument, find_flag, flags_of
 from builder.trtllm.summary import ProgramCall
+from builder.weights.files import place
+from builder.weights.model_files import Model
 from errors.build_config import InvalidBuildValue
 
 _RUNS_CODE = ("auto_map",)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from engine.address import ALLOW_VARIABLE
+from engine.download.address import ALLOW_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0

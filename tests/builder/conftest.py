@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import downloads
+from builder.weights import downloads
 from tests.builder import tiny_model
 from tests.builder.hub_server import HubServer, Repository
 

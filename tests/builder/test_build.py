@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from builder import build as build_module
 from builder.build import OWN_FOLDER, build
-from builder.config_file import parse_config
+from builder.config.file import parse_config
 from builder.kinds import plan, step_lines
-from engine.manifest import Manifest
+from engine.tar.manifest import Manifest
 from engine.verify import verify
 from errors.base import CodedError
 from errors.build import BuildFailed, NotEnoughSpace

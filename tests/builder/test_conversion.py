@@ -21,9 +21,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from builder.build import build
 from builder.engine_environment import program_environment
-from engine.manifest import Manifest
-from engine.python import engine_python
-from engine.unpack import unpack
+from engine.machine.python import engine_python
+from engine.tar.manifest import Manifest
+from engine.tar.unpack import unpack
 from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import builder
-from builder.config_file import read_config
+from builder.config.file import read_config
 from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild

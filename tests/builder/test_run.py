@@ -16,7 +16,7 @@ import httpx
 import pytest
 import yaml
 
-from engine.manifest import Manifest
+from engine.tar.manifest import Manifest
 from engine.verify import verify
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer

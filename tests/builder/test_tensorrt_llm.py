@@ -21,7 +21,7 @@ from builder.build import build
 from builder.trtllm import commands
 from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
-from engine.manifest import Manifest
+from engine.tar.manifest import Manifest
 from engine.verify import verify
 from errors.base import CodedError
 from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
@@ -38,7 +38,7 @@ from errors.build_config import (
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
-from tests.builder.trtllm.old_configs import QUICK_START
+from tests.builder.trtllm.old.old_configs import QUICK_START
 from tests.standins.engine_environment import make_engine_environment
 from tests.standins.gpus import has_driver, make_gpus
 

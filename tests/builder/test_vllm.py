@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from builder.build import OWN_FOLDER, build
-from builder.config import BuildConfig
-from builder.config_file import read_config
+from builder.config.config import BuildConfig
+from builder.config.file import read_config
+from builder.config.vllm_arguments import engine_arguments
 from builder.kinds import plan
-from builder.vllm_arguments import engine_arguments
-from engine.manifest import Manifest
-from engine.unpack import unpack
+from engine.tar.manifest import Manifest
+from engine.tar.unpack import unpack
 from errors.base import CodedError
 
 TINY = OWN_FOLDER / "examples" / "tiny" / "model"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner import triton_ports
+from runner.settings import ports as triton_ports
 
 
 @pytest.fixture

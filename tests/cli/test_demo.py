@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.openapi_schema import ROOT
-from engine.python import engine_python
+from engine.machine.python import engine_python
+from engine.machine.root import SOURCE_ROOT
 
 
 def run_demo(environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cli", "demo"],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=280,

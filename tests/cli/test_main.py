@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.openapi_schema import ROOT
+from engine.machine.root import SOURCE_ROOT
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
 from tests.standins.gpus import make_gpus
 
-EXAMPLE = ROOT / "builder" / "examples" / "paced" / "config.yaml"
+EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
 
 
 Result = subprocess.CompletedProcess[str]
@@ -27,7 +27,7 @@ def cog_triton(*arguments: str, cwd: Path | None = None, **environment: str) -> 
     return subprocess.run(
         [sys.executable, "-m", "cli", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=100,
@@ -150,7 +150,7 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
     cog, http, grpc, metrics, openai = free_ports[:5]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(SOURCE_ROOT),
         "PORT": str(cog),
         "TRITON_HTTP_PORT": str(http),
         "TRITON_GRPC_PORT": str(grpc),

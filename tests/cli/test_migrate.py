@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder.config_file import read_config
+from builder.config.file import read_config
 from builder.trtllm.rules import check
 from cli.main import EXIT_OURS, EXIT_YOURS, main
 

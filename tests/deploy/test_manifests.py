@@ -9,9 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.settings import load_settings
-from runner.slot_metrics import GAUGES
-from runner.variables import VARIABLES
+from runner.settings.settings import load_settings
+from runner.settings.variables import VARIABLES
+from runner.slot.metrics import GAUGES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,

@@ -17,13 +17,13 @@ import httpx
 import pytest
 import yaml
 
-from cli.openapi_schema import ROOT
-from runner.metrics_text import CONTENT_TYPE, exposition
+from engine.machine.root import SOURCE_ROOT
+from runner.observability.metrics_text import CONTENT_TYPE, exposition
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
-DASHBOARD = ROOT / "deploy" / "grafana" / "cog-triton.json"
-RULES = ROOT / "deploy" / "prometheus" / "cog-triton.rules.yml"
+DASHBOARD = SOURCE_ROOT / "deploy" / "grafana" / "cog-triton.json"
+RULES = SOURCE_ROOT / "deploy" / "prometheus" / "cog-triton.rules.yml"
 ALERTS_TEST = Path(__file__).with_name("alerts.test.yml")
 RATE_INTERVAL = "20s"
 THRESHOLD = re.compile(r"\s+(?:==|>|<)\s+[\d.]+$")
@@ -95,7 +95,7 @@ def prometheus(
     """The URL of a Prometheus with our rules that has scraped a runner under load for a few seconds."""
     folder = tmp_path_factory.mktemp("prometheus")
     shutil.copy(RULES, folder)
-    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    config = yaml.safe_load((SOURCE_ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [f"{HOST}:{metrics_port}"]}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
@@ -184,7 +184,7 @@ def test_every_alert_comes_when_it_should_and_only_then(tmp_path: Path) -> None:
 
 
 def test_the_configuration_is_one_that_prometheus_takes() -> None:
-    command = ["promtool", "check", "config", str(ROOT / "deploy" / "prometheus" / "prometheus.yml")]
+    command = ["promtool", "check", "config", str(SOURCE_ROOT / "deploy" / "prometheus" / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -7,8 +7,8 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.manifest import EngineFacts
-from engine.pack import pack
+from engine.tar.manifest import EngineFacts
+from engine.tar.pack import pack
 
 FACTS = EngineFacts(engine_kind="transformers", dtype="float32", model_id="acme/tiny", revision="abc")
 

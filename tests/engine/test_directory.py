@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.directory import load
-from engine.manifest import MANIFEST_NAME
-from engine.unpack import unpack
+from engine.tar.manifest import MANIFEST_NAME
+from engine.tar.unpack import unpack
 from errors.engine_artifact import (
     EngineFileDamaged,
     EngineFileMissing,

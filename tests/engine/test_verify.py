@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.download.transfer import DEFAULT_TRANSFER
 from engine.inspect import read_manifest
-from engine.manifest import MANIFEST_NAME
-from engine.transfer import DEFAULT_TRANSFER
-from engine.unpack import unpack
+from engine.tar.manifest import MANIFEST_NAME
+from engine.tar.unpack import unpack
 from engine.verify import verify
 from errors.engine_artifact import (
     DamagedTar,

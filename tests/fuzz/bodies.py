@@ -12,19 +12,19 @@ from typing import Any
 
 import httpx
 
-from runner.chat_template import ChatTemplate
-from runner.generation import Generation
-from runner.generation_request import GenerationRequest
-from runner.meter import Meter
-from runner.model_facts import ModelFacts
-from runner.openai.application import API, make_application
-from runner.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from runner.openai.calls import Call, WatchCalls
-from runner.openai.orders import Served
-from runner.settings import load_settings
-from runner.triton_client import Event, TritonClient
+from runner.api.application import API, make_application
+from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.call import Call, WatchCalls
+from runner.api.requests import Served
+from runner.chat.template import ChatTemplate
+from runner.generation.generation import Generation
+from runner.generation.model import ModelFacts
+from runner.generation.request import GenerationRequest
+from runner.observability.meter import Meter
+from runner.settings.settings import load_settings
+from runner.triton_server.client import Event, TritonClient
 from tests.fuzz.choices import Choices, as_json
-from tests.runner.openai.apis import CHAT_TEMPLATE
+from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 _PATHS = {

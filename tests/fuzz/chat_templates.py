@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from errors.base import CodedError
-from runner.chat_jinja import compile_template, reason_of
-from runner.chat_template import ChatTemplate
+from runner.chat.jinja import compile_template, reason_of
+from runner.chat.template import ChatTemplate
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 

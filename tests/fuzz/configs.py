@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from builder.config import BuildConfig
-from builder.config_file import parse_config
-from builder.config_text import config_text
+from builder.config.config import BuildConfig
+from builder.config.file import parse_config
+from builder.config.text import config_text
 from builder.kinds import all_steps, engine_plan, step_lines
 from errors.base import CodedError
 from tests.fuzz.choices import Choices

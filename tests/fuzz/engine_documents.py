@@ -6,13 +6,13 @@ import tempfile
 from pathlib import Path
 
 from engine.directory import load
-from engine.manifest import EngineFacts, Manifest, manifest_bytes, parse_manifest
-from engine.manifestless import describe
+from engine.tar.manifest import EngineFacts, Manifest, manifest_bytes, parse_manifest
+from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.base import CodedError
-from runner.chat_template import load_chat_template
-from runner.model_facts import load_model_facts
-from runner.settings import load_settings
+from runner.chat.template import load_chat_template
+from runner.generation.model import load_model_facts
+from runner.settings.settings import load_settings
 from tests.engine.samples import LEGACY_FILES, TENSORRT_CONFIG
 from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal

@@ -6,12 +6,12 @@ import string
 from functools import cache
 
 from errors.base import CodedError
-from runner.chat_template import ChatTemplate
-from runner.prompt import format_chat, format_prompt
-from runner.stop_filter import StopFilter
+from runner.chat.template import ChatTemplate
+from runner.generation.prompt import format_chat, format_prompt
+from runner.generation.stop_filter import StopFilter
 from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal
-from tests.runner.openai.apis import CHAT_TEMPLATE
+from tests.runner.api.apis import CHAT_TEMPLATE
 
 _PIECES = (
     *("{prompt}", "{system_prompt}", "{{", "}}", "{", "}", "{prompt.__class__}", "{prompt[0]}", "{0}", "{}"),

@@ -15,14 +15,14 @@ from pathlib import Path
 from msgspec import msgpack
 
 from errors.base import CodedError
-from runner.slot_call import Call
-from runner.slot_client import SlotClient
-from runner.slot_request import parse_row
-from runner.slot_socket import SlotSocket
-from runner.slot_tensors import Tensors, batch_size
+from runner.slot.call import Call
+from runner.slot.client import SlotClient
+from runner.slot.request import parse_row
+from runner.slot.server import SlotSocket
+from runner.slot.tensors import Tensors, batch_size
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
-from tests.runner.test_slot_request import READY
+from tests.runner.slot.test_request import READY
 
 TIMEOUT_S = 0.02
 _LONGEST_S = 5.0

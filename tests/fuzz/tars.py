@@ -9,8 +9,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from engine.manifest import FileEntry, make_manifest, manifest_bytes
-from engine.unpack import unpack
+from engine.tar.manifest import FileEntry, make_manifest, manifest_bytes
+from engine.tar.unpack import unpack
 from errors.base import CodedError
 from tests.engine.samples import FACTS, LEGACY_FILES, everything_in, handmade_tar, packed
 from tests.fuzz.choices import Choices

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import chat_process
-from runner.chat_template import ChatTemplate
+from runner.chat import process as chat_process
+from runner.chat.template import ChatTemplate
 from tests.fuzz.chat_templates import refused
 
 ASKED = [{"role": "user", "content": "hi"}]
@@ -52,7 +52,7 @@ def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "ours = signal.setitimer\n"
         "signal.setitimer = lambda which, seconds: ours(which, min(seconds, 1.0))\n"
     )
-    monkeypatch.setattr("runner.chat_renderer.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
+    monkeypatch.setattr("runner.chat.renderer.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
 
 
 @pytest.mark.parametrize("source", [*LOOPS.values(), *BOMBS.values()], ids=[*LOOPS, *BOMBS])

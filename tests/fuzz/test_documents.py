@@ -14,8 +14,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 
-from cli.cog_server import CogServer
-from tests.runner.openai.apis import CHAT_TEMPLATE
+from runner.cog_server.launch import CogServer
+from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports
 

@@ -12,26 +12,26 @@ import httpx
 import pytest
 from msgspec import msgpack
 
-from builder.config_file import parse_config
+from builder.config.file import parse_config
 from engine.directory import load
 from engine.end_ids import read_json, tokenizer_end_id
-from engine.manifestless import describe
+from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.base import CodedError
 from errors.prompt import InvalidInput
-from runner.chat_template import ChatTemplate
-from runner.model_facts import load_model_facts
-from runner.prompt import format_chat, format_prompt
-from runner.settings import load_settings
-from runner.slot_call import Call
-from runner.slot_client import SlotClient
-from runner.slot_socket import SlotSocket
-from runner.triton_client import Event
+from runner.chat.template import ChatTemplate
+from runner.generation.model import load_model_facts
+from runner.generation.prompt import format_chat, format_prompt
+from runner.settings.settings import load_settings
+from runner.slot.call import Call
+from runner.slot.client import SlotClient
+from runner.slot.server import SlotSocket
+from runner.triton_server.client import Event
 from tests.fuzz import bodies
 from tests.fuzz.engine_documents import _tokenizer
 from tests.runner.paced_engine import make_tokenizer
 from tests.runner.servers import wait_until
-from tests.runner.test_triton_client import error_of, stream
+from tests.runner.triton_server.test_client import error_of, stream
 
 DEEP = b"[" * 100_000
 

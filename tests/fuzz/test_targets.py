@@ -1,4 +1,4 @@
-"""Each fuzz target for a moment, with the same inputs each time; the long form is ``scripts/fuzz.py``."""
+"""Each fuzz target for a moment, with the same inputs each time; the long form is ``perf/fuzz.py``."""
 
 from __future__ import annotations
 

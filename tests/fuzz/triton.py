@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from errors.base import CodedError
-from runner.triton_client import TritonClient
+from runner.triton_server.client import TritonClient
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 

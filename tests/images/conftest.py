@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.address import ALLOW_VARIABLE
+from engine.download.address import ALLOW_VARIABLE
 from tests.images.container import Container, docker, http_server
 from tests.images.registry import RegistryServer
 from tests.images.result import Result, build

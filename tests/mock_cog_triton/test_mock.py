@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cli.cog_server import CogServer
+from runner.cog_server.launch import CogServer
 from tests.runner.servers import HOST, free_ports
 
 FOLDER = Path(__file__).resolve().parents[2] / "mock_cog_triton"

@@ -44,7 +44,7 @@ def triton(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def cog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     """The runner's Cog server on the paced engine's tar. It must stay as it is."""
-    from tests.runner.openai.apis import CHAT_TEMPLATE
+    from tests.runner.api.apis import CHAT_TEMPLATE
     from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
     from tests.runner.servers import CogUnderTest, shared_memory, triton_pids, worker_pids
 

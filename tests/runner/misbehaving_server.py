@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from runner.triton_client import TritonClient
+from runner.triton_server.client import TritonClient
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.manifest import EngineFacts
-from engine.pack import pack
-from engine.unpack import unpack
+from engine.tar.manifest import EngineFacts
+from engine.tar.pack import pack
+from engine.tar.unpack import unpack
 
 END_TOKEN = "</s>"
 END_ID = 0

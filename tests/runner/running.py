@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from errors.base import CodedError
-from runner.generation import Generation
-from runner.generation_request import GenerationRequest, SamplingInputs
+from runner.generation.generation import Generation
+from runner.generation.request import GenerationRequest, SamplingInputs
 from tests.runner.servers import (
     TritonUnderTest,
 )

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import httpx
 
-from cli.cog_server import CogServer
+from runner.cog_server.launch import CogServer
 from runner.service import Service
-from runner.settings import load_settings
-from runner.triton_ports import free_ports
+from runner.settings.ports import free_ports
+from runner.settings.settings import load_settings
 from tests.runner.paced_engine import PacedModel
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ def worker_pids(engine_dir: Path) -> list[int]:
     return [
         pid
         for pid, command in _commands()
-        if "runner.engines.worker" in command and str(engine_dir) in command
+        if "runner.engines.worker.main" in command and str(engine_dir) in command
     ]
 
 

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.manifest import EngineFacts, Library
-from engine.pack import pack
-from engine.unpack import unpack
+from engine.tar.manifest import EngineFacts, Library
+from engine.tar.pack import pack
+from engine.tar.unpack import unpack
 from tests.runner.paced_engine import END_ID, END_TOKEN, PacedModel, make_tokenizer
 
 STANDINS = Path(__file__).resolve().parents[1] / "standins"

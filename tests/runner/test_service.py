@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.gpu import detected_sm
-from engine.manifest import EngineFacts
-from engine.pack import pack
-from engine.unpack import unpack
+from engine.machine.gpu import detected_sm
+from engine.tar.manifest import EngineFacts
+from engine.tar.pack import pack
+from engine.tar.unpack import unpack
 from errors.engine_artifact import GpuRequired
 from errors.prompt import InvalidSetting
-from runner.runtime_dir import slot_socket_path
 from runner.service import Service
-from runner.settings import load_settings
+from runner.settings.paths import slot_socket_path
+from runner.settings.settings import load_settings
 
 
 def engine_tar(folder: Path, facts: EngineFacts) -> Path:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from engine.python import engine_python
+from engine.machine.python import engine_python
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.hub_server import HubServer, Repository
@@ -197,7 +197,7 @@ def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
     folder = tmp_path / "runner"
     folder.mkdir()
     variables = {"HF_TOKEN": IN_ENVIRONMENT, "AWS_SECRET_ACCESS_KEY": CLOUD_KEY}
-    with CommandLines(environments_of="runner.engines.worker") as processes:
+    with CommandLines(environments_of="runner.engines.worker.main") as processes:
         server = CogUnderTest(model, folder, COG_WEIGHTS=files.secret_url("/engine.tar"), **variables)
         try:
             shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]
@@ -219,7 +219,7 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
     folder.mkdir()
     (port,) = free_ports(1)
     url = f"http://{HOST}:{port}"
-    with OtlpReceiver() as receiver, CommandLines(environments_of="-m runner.openai") as processes:
+    with OtlpReceiver() as receiver, CommandLines(environments_of="-m runner.api") as processes:
         server = CogUnderTest(
             model,
             folder,

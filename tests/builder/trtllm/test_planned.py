@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import builder
-from builder.config_file import read_config
+from builder.config.file import read_config
 from builder.planning import plan_lines
 from tests.builder.trtllm.model_configs import MODEL_CONFIGS
-from tests.builder.trtllm.old_configs import ALL
+from tests.builder.trtllm.old.old_configs import ALL
 
 _FOLDER = Path(builder.__path__[0]) / "examples"
 EXAMPLES = sorted([*_FOLDER.glob("gpt/*.yaml"), *_FOLDER.glob("llama/*.yaml")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.config import BuildConfig
+from builder.config.config import BuildConfig
 from builder.trtllm.gpu_rules import check_gpu
 from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.rules import check

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from errors.base import CodedError
-from runner.engines.messages import Failed, Finished, FromWorker, LogProbs, Statistics, TokenLogProb, Tokens
+from runner.engines.protocol.messages import (
+    Failed,
+    Finished,
+    FromWorker,
+    LogProbs,
+    Statistics,
+    TokenLogProb,
+    Tokens,
+)
 
 DEADLINE_S = 30.0
 

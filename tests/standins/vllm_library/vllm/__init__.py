@@ -1,7 +1,7 @@
 """Stands in for vLLM 0.24.0 where it can't be installed: the names that the adapter uses, its signatures.
 
 An engine that knows the next token without a model (``(token + 1) % vocabulary``), in a thread, no process.
-``tests/runner/engines/test_vllm_interface.py`` holds it against the real one where that is installed.
+``tests/runner/engines/vllm/test_interface.py`` holds it against the real one where that is installed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,253 @@
+"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, apart, its token.
+
+All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
+which may hold a token.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, SecretStr, ValidationError
+
+from builder.config.config import BuildConfig, BuildStep, LoraAdapter, PacedEngine, ProgramStep, Target
+from builder.trtllm.old.config import migrate
+from builder.trtllm.old.migration import Change
+from engine.download.fetch import fetch
+from engine.download.transfer import Transfer
+from engine.redact import redact_url
+from errors.base import CodedError
+from errors.build_config import (
+    BuildConfigUnreadable,
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    UnknownBuildKey,
+)
+from errors.engine_artifact import AddressRefused
+
+MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_NODES = 10_000
+_TRANSFER = Transfer(connections=1, attempts=3, head_bytes=MAX_CONFIG_BYTES + 1)
+
+TOKEN_KEY = "hf_token"
+_PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
+_IGNORED_KEYS = {"merge": "cog-trt-llm wrote it into the configs it packed"}
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "convert_to_ft": ProgramStep,
+    "quantize": ProgramStep,
+    "build": BuildStep,
+    "target": Target,
+    "paced": PacedEngine,
+    "lora": LoraAdapter,
+}
+_UNKNOWN = ("extra_forbidden", "invalid_key")
+_EXPECTED = {
+    "string_type": "text (put it in quotes)",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "value_error": "{error}",
+}
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A build config as read and brought into today's form, with a note for each thing that changed.
+
+    ``folder`` is where it lies, None when it came by URL.
+    """
+
+    config: BuildConfig
+    hf_token: SecretStr | None
+    folder: Path | None
+    changes: tuple[Change, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(map(str, self.changes))
+
+
+def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
+    """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors.
+
+    ``only_public``: a URL must not lead to a private address.
+    """
+    is_url = is_config_url(source)
+    shown = redact_url(str(source)) if is_url else str(source)
+    folder = None if is_url else Path(source).absolute().parent
+    return parse_config(read_text(source, only_public=only_public), shown=shown, folder=folder)
+
+
+def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
+    """The file at ``source`` (path or http(s) URL); raises E1201."""
+    return _fetch(str(source), only_public) if is_config_url(source) else _read(Path(source))
+
+
+def is_config_url(source: str | Path) -> bool:
+    return isinstance(source, str) and source.startswith(("http://", "https://"))
+
+
+def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
+    """Check the YAML ``text`` of a config that errors call ``shown``."""
+    keys = _parse_yaml(text, shown)
+    placeholder = _drop_placeholder(keys)
+    token = _take_token(keys)
+    ignored = tuple(
+        Change(key, f"ignored ({why})")
+        for key, why in _IGNORED_KEYS.items()
+        if keys.pop(key, None) is not None
+    )
+    keys, changes = migrate(keys)
+    try:
+        config = BuildConfig.model_validate(keys)
+    except ValidationError as exc:
+        raise _translated(exc) from None  # NOTE: pydantic's text repeats values
+    return ConfigFile(config, token, folder, placeholder + ignored + changes)
+
+
+def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
+    """``token`` without surrounding white space, None if nothing is left; never told in an error."""
+    stripped = token.strip()
+    if not re.fullmatch(r"[!-~]*", stripped):
+        raise InvalidBuildValue(key=key, expected="a Hugging Face token", value="something else (not shown)")
+    return SecretStr(stripped) if stripped else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as exc:
+        raise BuildConfigUnreadable(source=path, reason=exc.strerror or type(exc).__name__) from exc
+    return _of_allowed_size(text, str(path))
+
+
+def _fetch(url: str, only_public: bool) -> bytes:
+    text = bytearray()
+    buffer = memoryview(bytearray(64 << 10))
+    try:
+        with fetch(url, only_public=only_public, transfer=_TRANSFER) as source:
+            while len(text) <= MAX_CONFIG_BYTES and (count := source.readinto(buffer)):
+                text += buffer[:count]
+    except AddressRefused:
+        raise
+    except CodedError as exc:
+        raise BuildConfigUnreadable(source=redact_url(url), reason=_fetch_problem(exc)) from exc
+    return _of_allowed_size(bytes(text), redact_url(url))
+
+
+def _fetch_problem(error: CodedError) -> str:
+    status, reason = error.facts.get("status"), error.facts.get("reason")
+    return f"HTTP {status}" if status is not None else str(reason)
+
+
+def _of_allowed_size(text: bytes, shown: str) -> bytes:
+    if len(text) > MAX_CONFIG_BYTES:
+        raise BuildConfigUnreadable(source=shown, reason=f"it is larger than {MAX_CONFIG_BYTES} bytes")
+    return text
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys in silence; here they are an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag != "tag:yaml.org,2002:merge" and isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem="a key stands twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _parse_yaml(text: bytes, shown: str) -> dict[Any, Any]:
+    try:
+        keys = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
+    except Exception as exc:  # noqa: BLE001
+        raise BuildConfigUnreadable(source=shown, reason=_yaml_problem(exc)) from None
+    if not isinstance(keys, dict):
+        kind = "empty" if keys is None else f"a {type(keys).__name__}"
+        raise BuildConfigUnreadable(source=shown, reason=f"a mapping of keys is expected, but it is {kind}")
+    if not _is_small(keys):
+        raise BuildConfigUnreadable(source=shown, reason=f"it unfolds to more than {MAX_CONFIG_NODES} values")
+    return keys
+
+
+def _yaml_problem(exc: Exception) -> str:
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        mark, problem = exc.problem_mark, str(exc.problem).split("'")[0].strip()  # in quotes: the file's text
+        return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+    return "it is not readable YAML text in UTF-8"
+
+
+def _is_small(value: object) -> bool:
+    """Whether ``value`` has at most MAX_CONFIG_NODES parts, each alias counted where it stands."""
+    pending, count = [value], 0
+    while pending and count <= MAX_CONFIG_NODES:
+        part, count = pending.pop(), count + 1
+        if isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, (list, tuple, set)):
+            pending += part
+    return not pending
+
+
+def _drop_placeholder(keys: dict[Any, Any]) -> tuple[Change, ...]:
+    """``hf_token: your_token_here``, as examples say: the Hub refuses that where it gives without a token."""
+    if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
+        return ()
+    del keys[TOKEN_KEY]
+    return (Change(TOKEN_KEY, "ignored, it is a placeholder"),)
+
+
+def _take_token(keys: dict[Any, Any]) -> SecretStr | None:
+    token = keys.pop(TOKEN_KEY, None)
+    if token is None:
+        return None
+    if not isinstance(token, str):
+        raise InvalidBuildValue(key=TOKEN_KEY, expected="text (put it in quotes)", value="not shown")
+    return checked_token(token)
+
+
+def _translated(exc: ValidationError) -> UnknownBuildKey | InvalidBuildValue | ConflictingBuildKeys:
+    # NOTE: a misspelt key comes first, for the key it should be is missing, too.
+    problem = min(exc.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
+    path = [str(part) for part in problem["loc"] if part != "[key]"]
+    key = ".".join(path)
+    if problem["type"] in _UNKNOWN:
+        return _unknown_key(path)
+    if problem["type"] == "missing":
+        return ConflictingBuildKeys(problem=f"lacks {key}", remedy=f"add {path[-1]} under {path[0]}")
+    expected = _EXPECTED.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
+    return InvalidBuildValue(key=key, expected=expected, value=_shown(problem["input"]))
+
+
+def _unknown_key(path: list[str]) -> UnknownBuildKey:
+    *section, key = path
+    where = section[0] if section else "the build config"
+    names = list(_SECTIONS[where].model_fields) if section else [*BuildConfig.model_fields, TOKEN_KEY]
+    nearest = difflib.get_close_matches(key, names, n=1)
+    remedy = f"did you mean {nearest[0]}?" if nearest else f"its keys are {', '.join(sorted(names))}."
+    return UnknownBuildKey(key=key, where=where, remedy=remedy)
+
+
+def _shown(value: object) -> str:
+    """``value`` for an error's text; of a mapping or list only that, for a token may stand inside."""
+    if isinstance(value, (dict, list, set)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    shown = "empty" if value is None else repr(value)
+    return shown if len(shown) <= 100 else shown[:97] + "..."

@@ -1,0 +1,172 @@
+"""Arguments of vLLM's engine in a build config: which there are, their types, and what is not the caller's.
+
+``vllm_arguments.json`` is written by ``tools/list_vllm_arguments.py`` from the pinned vLLM itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from builder.config.config import BuildConfig
+from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, UnknownBuildKey
+
+SECTION = "vllm"
+
+_DATA = Path(__file__).resolve().with_suffix(".json")
+
+_SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
+"""Keys that every kind of engine has: vLLM's word for them."""
+
+_DECIDED = {
+    **dict.fromkeys(
+        ("model", "model_weights", "revision", "code_revision", "hf_config_path", "download_dir"),
+        "model_id, model_path or model_tar_url says it",
+    ),
+    **dict.fromkeys(
+        ("tokenizer", "tokenizer_mode", "tokenizer_revision", "skip_tokenizer_init"),
+        "the engine carries its tokenizer, and vLLM sees token ids alone",
+    ),
+    **dict.fromkeys(("generation_config", "override_generation_config"), "each request says how to sample"),
+    **dict.fromkeys(("runner", "convert", "pooler_config"), "the engine generates text"),
+    **dict.fromkeys(
+        (
+            "served_model_name",
+            "tokens_only",
+            "enable_prompt_embeds",
+            "io_processor_plugin",
+            "disable_log_stats",
+            "scheduler_cls",
+            "enable_log_requests",
+            "aggregate_engine_logging",
+        ),
+        "the engine slot decides it",
+    ),
+    "hf_token": "the key hf_token of the build config is where it is kept secret",
+    "trust_remote_code": "the build config has a key of this name",
+    "enable_lora": "the key lora of the build config brings the adapters",
+}
+_REPLICAS = "run one runner for each replica"
+_GONE = {
+    "disable_log_requests": "leave it out: requests are not logged",
+    "swap_space": "leave it out: vLLM recomputes instead of swapping",
+    "worker_use_ray": "write distributed_executor_backend: ray",
+    "max_context_len_to_capture": "write max_cudagraph_capture_size",
+    "max_seq_len_to_capture": "write max_cudagraph_capture_size",
+    "guided_decoding_backend": "write structured_outputs_config",
+}
+"""Names that older vLLMs had."""
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_NOUNS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "empty",
+}
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": ("at least {}", operator.ge),
+    "gt": ("above {}", operator.gt),
+    "le": ("at most {}", operator.le),
+    "lt": ("below {}", operator.lt),
+}
+
+
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(_DATA.read_text())
+    return data
+
+
+def library_version() -> str:
+    """The vLLM that the arguments are of."""
+    return str(_data()["vllm"])
+
+
+def engine_arguments(config: BuildConfig) -> dict[str, Any]:
+    """All arguments that the config gives, in vLLM's words, checked. Raises E1202, E1203 and E1204."""
+    arguments = dict(config.vllm or {})
+    for name, value in arguments.items():
+        _check(name, value)
+    for key, name in _SAME.items():
+        given = getattr(config, key)
+        if given is None:
+            continue
+        if arguments.setdefault(name, given) != given:
+            raise ConflictingBuildKeys(
+                problem=f"gives {key} {given} and vllm.{name} {arguments[name]}, which are the same",
+                remedy="leave one of them out",
+            )
+    if config.trust_remote_code:
+        arguments["trust_remote_code"] = True
+    return arguments
+
+
+def _check(name: str, value: object) -> None:
+    if name in _DECIDED:
+        raise ConflictingBuildKeys(
+            problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {_DECIDED[name]}"
+        )
+    if name.startswith("data_parallel_"):
+        raise ConflictingBuildKeys(problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {_REPLICAS}")
+    known = _data()["arguments"]
+    if name not in known:
+        raise UnknownBuildKey(
+            key=name, where=f"vLLM {library_version()}'s engine arguments", remedy=_near(name)
+        )
+    problem = _problem(known[name], value)
+    if problem is not None:
+        raise InvalidBuildValue(key=f"{SECTION}.{name}", expected=problem, value=_shown(value))
+
+
+def _near(name: str) -> str:
+    if name in _GONE:
+        return _GONE[name] + "."
+    names = [each for each in _data()["arguments"] if each not in _DECIDED]
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else "docs/vllm.md tells where they are listed."
+
+
+def _problem(described: Mapping[str, Any], value: object) -> str | None:
+    """What the value should have been, if it is not."""
+    if not any(_is(kind, value) for kind in described["types"]):
+        return " or ".join(_NOUNS[kind] for kind in described["types"])
+    choices = described.get("choices")
+    if choices is not None and value is not None and value not in choices:
+        near = difflib.get_close_matches(str(value), map(str, choices), n=1)
+        return f"{near[0]} (the nearest), or another" if near and len(choices) > 12 else f"one of {choices}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            return "a finite number"
+        for bound, (text, holds) in _BOUNDS.items():
+            if bound in described and not holds(value, described[bound]):
+                return text.format(described[bound])
+    return None
+
+
+def _is(kind: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
+
+
+def _shown(value: object) -> str:
+    shown = "empty" if value is None else repr(value)
+    return shown if len(shown) <= 100 else shown[:97] + "..."

@@ -1,0 +1,51 @@
+"""Old configs, written for TensorRT-LLM 0.5 to 0.15, become today's: what changes is told in a line each.
+
+Works on the YAML's mapping before it is checked, and leaves alone what it does not understand: the checks
+that follow name it. A config with a ``version`` is today's and stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
+
+from builder.trtllm.old.build import migrate_build
+from builder.trtllm.old.migration import Change, Migration
+from builder.trtllm.old.scripts import migrate_script
+
+STEPS = ("convert_to_ft", "quantize", "build")
+
+
+def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[Change, ...]]:
+    """Today's form of ``keys``, and what changed; nothing does in a config that has a ``version``."""
+    if not _is_old(keys):
+        return dict(keys), ()
+    migration = Migration(copy.deepcopy(dict(keys)))
+    if "model_name" in migration.keys and "model_id" not in migration.keys:
+        migration.keys = {"model_id": migration.keys.pop("model_name"), **migration.keys}
+        migration.note("model_name", "now model_id", "model_id")
+    steps = [key for key in STEPS if migration.keys.get(key) is not None]
+    for key in steps:
+        migration.keys[key]["args"] = migration.keys[key].get("args") or {}
+    for key in steps:
+        migrate_build(migration) if key == "build" else migrate_script(migration, key)
+    return migration.keys, tuple(migration.changes)
+
+
+def _is_old(keys: Mapping[Any, Any]) -> bool:
+    """Whether ``keys`` is a TensorRT-LLM config without a version, of the form that a config has."""
+    steps = [keys[key] for key in STEPS if keys.get(key) is not None]
+    is_other = keys.get("version") is not None or keys.get("engine") not in (None, "tensorrt_llm")
+    has_names = all(isinstance(keys.get(key), (str, NoneType)) for key in ("model_id", "example_name"))
+    return bool(steps) and not is_other and has_names and all(map(_is_step, steps))
+
+
+def _is_step(step: object) -> bool:
+    if not isinstance(step, dict) or not isinstance(step.get("output_dir"), str):
+        return False
+    if not all(isinstance(step.get(key), (str, NoneType)) for key in ("script", "executable")):
+        return False
+    args = step.get("args")
+    return args is None or (isinstance(args, dict) and all(isinstance(name, str) for name in args))

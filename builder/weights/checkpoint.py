@@ -1,0 +1,109 @@
+"""What a model's files say about it, and whether its weights are all there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.weights.model_files import Model
+from errors.build_config import ModelUnusable
+
+_MAX_HEADER_BYTES = 100 << 20
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """``config.json`` of a model; facts of a multi-modal one may stand under ``text_config``."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """In tokens; None where the architecture has no limit or does not tell it."""
+        found = self._first(LENGTH_KEYS)
+        return found if isinstance(found, int) and found > 0 else None
+
+    @property
+    def dtype(self) -> str | None:
+        found = self._first(_DTYPE_KEYS)
+        return found.removeprefix("torch.") if isinstance(found, str) else None
+
+    @property
+    def quantization(self) -> str | None:
+        """How the weights are quantized, by transformers' name for the method."""
+        described = self.values.get("quantization_config")
+        method = described.get("quant_method") if isinstance(described, dict) else None
+        return method if isinstance(method, str) else None
+
+    def _first(self, keys: Iterable[str]) -> object:
+        inner = self.values.get("text_config")
+        places = (self.values, inner) if isinstance(inner, dict) else (self.values,)
+        found = (place[key] for place in places for key in keys if place.get(key) is not None)
+        return next(found, None)
+
+
+def read_config(model: Model) -> ModelConfig:
+    """The model's ``config.json``; ModelUnusable if there is none or it is not a JSON object."""
+    if "config.json" not in model.files:
+        raise ModelUnusable(model=model.name, problem="it has no config.json")
+    return ModelConfig(read_object(model, "config.json"))
+
+
+def read_object(model: Model, name: str) -> dict[str, Any]:
+    """The JSON object in the file ``name``; ModelUnusable if it is something else."""
+    try:
+        content = json.loads(model.files[name].read_bytes())
+    except (ValueError, RecursionError) as exc:
+        raise ModelUnusable(model=model.name, problem=f"its {name} is not JSON") from exc
+    if not isinstance(content, dict):
+        raise ModelUnusable(model=model.name, problem=f"its {name} is not a JSON object")
+    return content
+
+
+def check_shards(model: Model, weights: Collection[str], index: str) -> None:
+    """Raise ModelUnusable if the file ``index``, where there is one, names other files than ``weights``."""
+    if index not in model.files or len(weights) == 1:
+        return
+    shards = read_object(model, index).get("weight_map")
+    named = {str(shard) for shard in shards.values()} if isinstance(shards, dict) else set()
+    if missing := sorted(named - set(weights)):
+        raise ModelUnusable(
+            model=model.name, problem=f"{index} names {', '.join(missing[:3])}, which it lacks"
+        )
+    if unnamed := sorted(set(weights) - named):
+        raise ModelUnusable(model=model.name, problem=f"{index} does not name {', '.join(unnamed[:3])}")
+
+
+def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
+    """The commonest data type of the tensors in the safetensors files ``names``, each checked to be whole."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        counts.update(_tensor_dtypes(model, name))
+    return _DTYPES.get(counts.most_common(1)[0][0]) if counts else None
+
+
+def _tensor_dtypes(model: Model, name: str) -> list[str]:
+    """The data type of every tensor, from the header alone: 8 bytes of its length, then JSON."""
+    path = model.files[name]
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        if size_bytes < 8 or header_bytes > min(size_bytes - 8, _MAX_HEADER_BYTES):
+            raise ModelUnusable(model=model.name, problem=f"{name} is not a whole safetensors file")
+        text = file.read(header_bytes)
+    try:
+        tensors = [tensor for key, tensor in json.loads(text).items() if key != "__metadata__"]
+        end = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
+        dtypes = [str(tensor["dtype"]) for tensor in tensors]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
+        raise ModelUnusable(model=model.name, problem=f"the header of {name} is not safetensors") from exc
+    if 8 + header_bytes + end != size_bytes:
+        problem = f"{name} has {size_bytes} bytes, but its header announces {8 + header_bytes + end}"
+        raise ModelUnusable(model=model.name, problem=problem)
+    return dtypes

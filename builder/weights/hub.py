@@ -1,0 +1,217 @@
+"""Files of a model on the Hugging Face Hub, kept in a cache that holds only whole, checked files.
+
+<cache>/hub/<owner>--<name>/refs/<revision>         the commit that a branch or tag meant last
+                            commits/<commit>.json   the commit's files: name, size, hash
+                            blobs/<hash>            a file's content, there only when whole and checked
+                            blobs/<hash>.incomplete what has arrived of it, continued by the next try
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import httpx2
+from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, is_offline_mode
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from builder.weights.downloads import Digest, Download, fetch_all
+from builder.weights.files import CACHE_VARIABLE, need_space
+from engine.progress import Progress
+from engine.redact import redact_text, redact_url
+from engine.staging import staged
+from errors.base import CodedError
+from errors.build import BuildFailed, DownloadFailed
+from errors.build_config import ModelAccessDenied, ModelNotFound
+
+_SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
+_GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
+_FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
+"""What the Hub's client raises; the last three for an answer that is JSON but not a Hub's."""
+_CHECK_NETWORK = "check the network and start the build again: what has arrived is kept and continued"
+
+
+class HubFile(BaseModel):
+    """A file as the Hub announces it; where it tells no hash, only the size can be checked."""
+
+    model_config = ConfigDict(frozen=True)
+    name: str
+    size_bytes: int | None
+    sha256: Annotated[str, Field(pattern=_SHA256)] | None
+    git_sha1: Annotated[str, Field(pattern=_GIT_SHA1)] | None
+
+
+class Snapshot(BaseModel):
+    """One commit of a model: what ``revision`` meant when the Hub was asked."""
+
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+    model_id: str
+    commit: Annotated[str, Field(pattern=_GIT_SHA1)]
+    files: tuple[HubFile, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(file.name for file in self.files)
+
+
+class Hub:
+    """The Hub at HF_ENDPOINT, asked with ``token`` or as nobody; in offline mode the cache alone answers."""
+
+    def __init__(self, *, token: SecretStr | None, cache: Path) -> None:
+        self.endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
+        self._token: str | bool = token.get_secret_value() if token is not None else False
+        self._folder = cache / "hub"
+
+    def snapshot(self, model_id: str, revision: str) -> Snapshot:
+        """The commit and files of ``model_id`` at ``revision``, as the Hub tells them to this caller."""
+        if is_offline_mode() and (known := self._known(model_id, revision)) is not None:
+            return known
+        try:
+            found = self._ask(model_id, revision)
+        except _FOREIGN as exc:
+            raise self._translated(exc, model_id, revision) from exc
+        self._remember(found, revision)
+        return found
+
+    def fetch(self, snapshot: Snapshot, names: Collection[str], progress: Progress | None) -> dict[str, Path]:
+        """The files ``names`` of ``snapshot``, each with the path of its whole and checked content."""
+        wanted = [file for file in snapshot.files if file.name in names]
+        try:
+            downloads = {file.name: self._download(snapshot, file) for file in wanted}
+            missing = [download for download in downloads.values() if not download.destination.exists()]
+            if len(missing) < len(wanted) and not is_offline_mode():
+                self._ask_for_access(downloads.values())
+            missing_bytes = sum(download.missing_bytes for download in missing)
+            need_space(self._folder, missing_bytes, purpose="the download", variable=CACHE_VARIABLE)
+            fetch_all(missing, progress)
+        except _FOREIGN as exc:
+            raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
+        return {name: download.destination for name, download in downloads.items()}
+
+    def _ask(self, model_id: str, revision: str) -> Snapshot:
+        api = HfApi(endpoint=self.endpoint, token=self._token)
+        info = api.model_info(model_id, revision=revision, files_metadata=True)
+        files = [
+            HubFile(
+                name=file.rfilename,
+                size_bytes=file.size,
+                sha256=file.lfs.sha256 if file.lfs is not None else None,
+                git_sha1=file.blob_id if file.lfs is None else None,
+            )
+            for file in info.siblings or []
+        ]
+        return Snapshot(model_id=model_id, commit=str(info.sha), files=tuple(files))
+
+    def _download(self, snapshot: Snapshot, file: HubFile) -> Download:
+        url = hf_hub_url(snapshot.model_id, file.name, revision=snapshot.commit, endpoint=self.endpoint)
+        if file.sha256 is None and file.git_sha1 is None and not is_offline_mode():
+            file = self._asked_about(url, file)
+        digest, content_key = _digest(snapshot, file)
+        return Download(
+            model_id=snapshot.model_id,
+            name=file.name,
+            url=url,
+            headers=build_hf_headers(token=self._token),
+            destination=self._repository(snapshot.model_id) / "blobs" / content_key,
+            size_bytes=file.size_bytes,
+            digest=digest,
+        )
+
+    def _ask_for_access(self, downloads: Collection[Download]) -> None:
+        """Raise the Hub's refusal of the largest of the files that are there already.
+
+        The cache serves callers with other tokens, too: who may not have a model does not get it from here.
+        """
+        present = [download for download in downloads if download.destination.exists()]
+        largest = max(present, key=lambda download: download.size_bytes or 0)
+        get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
+
+    def _asked_about(self, url: str, file: HubFile) -> HubFile:
+        """``file`` with what the headers of its URL tell: mirrors of the Hub may list names alone."""
+        told = get_hf_file_metadata(url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
+        etag = told.etag or ""
+        return file.model_copy(
+            update={
+                "size_bytes": told.size,
+                "sha256": etag if _SHA256.fullmatch(etag) else None,
+                "git_sha1": etag if _GIT_SHA1.fullmatch(etag) else None,
+            }
+        )
+
+    def _repository(self, model_id: str) -> Path:
+        return self._folder / model_id.replace("/", "--")
+
+    def _reference(self, model_id: str, revision: str) -> Path:
+        return self._repository(model_id) / "refs" / quote(revision, safe="")
+
+    def _known(self, model_id: str, revision: str) -> Snapshot | None:
+        reference = self._reference(model_id, revision)
+        try:
+            commit = reference.read_text() if reference.exists() else revision
+            listing = self._repository(model_id) / "commits" / f"{quote(commit, safe='')}.json"
+            return Snapshot.model_validate_json(listing.read_bytes()) if listing.exists() else None
+        except (OSError, ValidationError):
+            return None
+
+    def _remember(self, snapshot: Snapshot, revision: str) -> None:
+        listing = self._repository(snapshot.model_id) / "commits" / f"{snapshot.commit}.json"
+        with staged(listing) as path:
+            path.write_text(snapshot.model_dump_json())
+        with staged(self._reference(snapshot.model_id, revision)) as path:
+            path.write_text(snapshot.commit)
+
+    def _translated(self, exc: Exception, model_id: str, revision: str) -> CodedError:
+        """The one place where errors of the Hub's client, of the network and of the cache become ours."""
+        endpoint = redact_url(self.endpoint)
+        if isinstance(exc, HfHubHTTPError):
+            return self._refusal(exc, model_id, revision, endpoint)
+        if isinstance(exc, OfflineModeIsEnabled):
+            remedy = "unset HF_HUB_OFFLINE to download it"
+            reason = f"HF_HUB_OFFLINE is set and {model_id}@{revision} is not whole in the cache"
+        elif isinstance(exc, httpx2.HTTPError):
+            reason, remedy = _network_reason(exc), _CHECK_NETWORK
+        elif isinstance(exc, OSError):
+            return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
+        elif isinstance(exc, HFValidationError):
+            return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
+        else:
+            reason, remedy = "its answer is not that of a Hugging Face Hub", "check HF_ENDPOINT"
+        return DownloadFailed(what=model_id, endpoint=endpoint, reason=reason, remedy=remedy)
+
+    def _refusal(self, exc: HfHubHTTPError, model_id: str, revision: str, endpoint: str) -> CodedError:
+        status = exc.response.status_code
+        if status == httpx2.codes.NOT_FOUND:
+            return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
+        if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+            remedy = (
+                "check that hf_token may read it and that its owner has accepted the model's licence"
+                if self._token
+                else "check model_id, or give hf_token and accept the model's licence on the Hub"
+            )
+            return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
+        return DownloadFailed(
+            what=model_id, endpoint=endpoint, reason=f"HTTP {status}", remedy=_CHECK_NETWORK
+        )
+
+
+def _digest(snapshot: Snapshot, file: HubFile) -> tuple[Digest | None, str]:
+    """What ``file`` is checked against, and the name of its content in the cache."""
+    if file.sha256 is not None:
+        return Digest("sha256", file.sha256), file.sha256
+    if file.git_sha1 is not None:
+        return Digest("git-sha1", file.git_sha1), file.git_sha1
+    unchecked = hashlib.sha256(f"{snapshot.commit}/{file.name}".encode()).hexdigest()
+    return None, f"unchecked-{unchecked}"
+
+
+def _network_reason(exc: httpx2.HTTPError) -> str:
+    if isinstance(exc, httpx2.TimeoutException):
+        return "it does not answer in time"
+    return redact_text(str(exc)) or type(exc).__name__

@@ -1,0 +1,72 @@
+"""Which of a model's files belong to an engine: names in, names out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from builder.config.config import WeightFormat
+from errors.build_config import WeightFormatMissing
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""What the serving side reads of a tokenizer; what a slow one is made of stays outside."""
+
+_SUPPORTING = ("*.json", "*.jinja", "tokenizer.model", "spiece.model", "vocab.txt", "merges.txt")
+_NOT_WEIGHTS = re.compile(r"(adapter|optimizer|scheduler|training_args|rng_state|random_states)")
+_SHARD = r"-\d{5}-of-\d{5}"
+_WEIGHTS: Mapping[WeightFormat, tuple[str, ...]] = {
+    "safetensors": (r"model\.safetensors", rf"model{_SHARD}\.safetensors", r".*\.safetensors"),
+    "bin": (r"pytorch_model\.bin", rf"pytorch_model{_SHARD}\.bin", r".*\.bin"),
+    "pt": (r".*\.(pt|pth)",),
+}
+"""In the order of preference, the formats and within each the ways of naming: one set of weights, not all."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's files, by name, wherever they lie; ``revision`` is the Hub's commit."""
+
+    name: str
+    revision: str | None
+    files: Mapping[str, Path]
+
+
+def supporting_names(names: Iterable[str], *, code: bool) -> list[str]:
+    """The names of configuration and tokenizer files, and with ``code`` of the model's own Python files."""
+    patterns = (*_SUPPORTING, "*.py") if code else _SUPPORTING
+    return [name for name in names if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def weight_names(
+    model: str, names: Iterable[str], wanted: WeightFormat | None
+) -> tuple[WeightFormat, list[str]]:
+    """The best format ``names`` offer (or ``wanted``) and the files of one set of weights in it."""
+    candidates = [name for name in names if "/" not in name and not _NOT_WEIGHTS.match(name)]
+    sets = {weight_format: _one_set(candidates, weight_format) for weight_format in _WEIGHTS}
+    offered = {weight_format: found for weight_format, found in sets.items() if found}
+    if wanted is None and offered:
+        return next(iter(offered.items()))
+    if wanted in offered:
+        return wanted, offered[wanted]
+    if offered:
+        remedy = f"it has {' and '.join(offered)}: set weight_format to that or leave it out"
+    else:
+        remedy = "it has none in another format either: choose another model or revision"
+    raise WeightFormatMissing(model=model, weight_format=wanted or " or ".join(_WEIGHTS), remedy=remedy)
+
+
+def _one_set(names: list[str], weight_format: WeightFormat) -> list[str]:
+    for pattern in _WEIGHTS[weight_format]:
+        if found := sorted(name for name in names if re.fullmatch(pattern, name)):
+            return found
+    return []

@@ -1,0 +1,176 @@
+"""Engines by source, each unpacked once into a cache folder that several processes may share.
+
+    <cache_dir>/engines/<key>/      an engine, whole
+    <cache_dir>/sources/<digest>    the key of the engine that a source last led to
+
+An engine's key is the digest of its manifest, which holds the digest of every file: so it is content,
+not a URL, that is found again, and opening a known engine costs the first bytes of its tar. Without a
+manifest (tars of the original cog-trt-llm) the key is the source together with what changes when its
+content does: ETag, Last-Modified and size of a URL, size, time and inode of a file. If a server tells
+none of them, such a tar is fetched anew each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engine.cache.lease import Lease, lock_path_of, make_room
+from engine.directory import Engine, load
+from engine.disk import writing
+from engine.download.fetch import Source, fetch, local_path
+from engine.download.transfer import DEFAULT_TRANSFER, Transfer
+from engine.inspect import leading_manifest
+from engine.lock import lock, unlock
+from engine.progress import Progress
+from engine.staging import discard, remove_stale, staged
+from engine.tar.compression import PlainTar, plain_tar
+from engine.tar.manifest import Manifest, content_key
+from engine.tar.unpack import unpack
+from errors.base import CodedError
+from errors.engine_artifact import SourceFailed, SourceForbidden, SourceUnreachable
+
+
+def open_engine(
+    source: str | Path,
+    cache_dir: Path,
+    *,
+    limit_bytes: int | None = None,
+    check: Callable[[Manifest], None] = lambda manifest: None,
+    on_the_way: Callable[[Engine], None] = lambda engine: None,
+    progress: Progress | None = None,
+    transfer: Transfer = DEFAULT_TRANSFER,
+) -> Engine:
+    """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
+
+    Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
+    signature expired), the engine it last led to is used, with a warning. Before one more is unpacked, those
+    that nobody uses are removed, the longest unused first, until all are within ``limit_bytes``. ``check``
+    refuses an engine by raising: it sees the manifest first, before gigabytes are fetched for nothing.
+    ``on_the_way`` hears of an engine that is about to be unpacked: what it is and where it will be. Raises
+    the errors of ``load``, ``fetch``, ``unpack`` and ``check``.
+    """
+    path = local_path(source)
+    if path is not None and path.is_dir():
+        engine = load(path)
+    else:
+        engine = _Cache(cache_dir, limit_bytes, check, on_the_way, progress).open(source, transfer)
+    check(engine.manifest)
+    return engine
+
+
+class _Cache:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int | None,
+        check: Callable[[Manifest], None],
+        on_the_way: Callable[[Engine], None],
+        progress: Progress | None,
+    ) -> None:
+        self._engines = folder / "engines"
+        self._sources = folder / "sources"
+        self._limit_bytes = limit_bytes
+        self._check = check
+        self._on_the_way = on_the_way
+        self._progress = progress
+        with writing(folder):
+            self._engines.mkdir(parents=True, exist_ok=True)
+            self._sources.mkdir(exist_ok=True)
+            remove_stale(self._engines)
+
+    def open(self, source: str | Path, transfer: Transfer) -> Engine:
+        try:
+            stream = fetch(source, transfer=transfer)
+        except (SourceUnreachable, SourceForbidden, SourceFailed) as error:
+            if (engine := self._last_known(source)) is None:
+                raise
+            warning = f"Its source could not be asked, so what it held before is used: {error.sentence}"
+            return replace(engine, warnings=(*engine.warnings, warning))
+        with stream:
+            return self._open(stream, source)
+
+    def _open(self, stream: Source, source: str | Path) -> Engine:
+        tar = plain_tar(stream, stream.place, stream.size_bytes)
+        manifest = leading_manifest(tar, stream.place)
+        if manifest is not None:
+            self._check(manifest)
+            key, is_content_known = content_key(manifest), True
+        else:
+            key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
+        with self._locked(key):
+            engine = self._load(key) if is_content_known else None
+            if engine is None:
+                engine = self._unpack(key, tar, stream, manifest)
+            self._remember(source, key)
+        return engine
+
+    def _last_known(self, source: str | Path) -> Engine | None:
+        try:
+            key = self._record(source).read_text()
+        except OSError:
+            return None
+        with self._locked(key):
+            return self._load(key)
+
+    def _load(self, key: str) -> Engine | None:
+        try:
+            return _leased(load(self._engines / key))
+        except CodedError:
+            return None  # never there, or damaged since: both are cured by fetching it
+
+    def _unpack(self, key: str, tar: PlainTar, stream: Source, manifest: Manifest | None) -> Engine:
+        target = self._engines / key
+        if target.exists():
+            discard(target)
+        if self._limit_bytes is not None:
+            wanted_bytes = manifest.size_bytes if manifest is not None else stream.size_bytes or 0
+            make_room(self._engines, wanted_bytes, self._limit_bytes)
+        if manifest is not None:
+            self._on_the_way(Engine(target, manifest, ()))
+        unpack(tar, target, place=stream.place, manifest=manifest, progress=self._progress)
+        return _leased(load(target) if manifest is None else Engine(target, manifest, ()))
+
+    def _remember(self, source: str | Path, key: str) -> None:
+        with staged(self._record(source)) as record, writing(record):
+            record.write_text(key)
+
+    def _record(self, source: str | Path) -> Path:
+        return self._sources / _digest(_name(source))
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """One process unpacks an engine; who wants the same one meanwhile waits, and finds it."""
+        path = lock_path_of(self._engines / key)
+
+        def tell() -> None:
+            if self._progress:
+                self._progress(0, None, "waiting for another process that unpacks this engine")
+
+        with writing(path):
+            descriptor = lock(path, tell)
+        try:
+            yield
+        finally:
+            unlock(path, descriptor)
+
+
+def _leased(engine: Engine) -> Engine:
+    return replace(engine, lease=Lease(engine.path))
+
+
+def _name(source: str | Path) -> str:
+    """What stands for a source in a digest: a URL without user and password, a path in full."""
+    path = local_path(source)
+    if path is not None:
+        return str(path.resolve())
+    parts = urlsplit(str(source))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

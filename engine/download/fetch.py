@@ -1,0 +1,226 @@
+"""Get an engine.tar from where it is (a path, a file URL, an HTTP(S) server) as a stream."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from engine.disk import reading
+from engine.download.http import Connection, Target, Temporary
+from engine.download.plain import PlainDownload
+from engine.download.ranges import RangedDownload
+from engine.download.transfer import DEFAULT_TRANSFER, Patience, Transfer
+from engine.download.version import range_of, version_of
+from engine.progress import Progress
+from engine.redact import redact_url
+from errors.engine_artifact import EngineNotFound, SourceFailed, SourceInterrupted, SourceUnsupported
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
+
+
+class _Readable(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+    def close(self) -> None: ...
+
+
+class Source:
+    """An engine.tar on its way here: ``readinto`` until it gives 0, then ``close``."""
+
+    def __init__(
+        self,
+        rest: _Readable,
+        *,
+        place: str,
+        size_bytes: int | None,
+        identity: str | None,
+        head: bytes = b"",
+        progress: Progress | None = None,
+    ) -> None:
+        self.place = place
+        """The source as it may be shown: without credentials."""
+        self.size_bytes = size_bytes
+        self.identity = identity
+        """Changes whenever the content behind the same source does; None if nobody can tell."""
+        self._head = memoryview(head)
+        self._rest = rest
+        self._done_bytes = 0
+        self._progress = progress
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Raises the coded errors 13xx of ``fetch``."""
+        if self._head:
+            count = min(len(buffer), len(self._head))
+            buffer[:count] = self._head[:count]
+            self._head = self._head[count:]
+        else:
+            count = self._rest.readinto(buffer) or 0
+        self._done_bytes += count
+        if self._progress and count:
+            self._progress(self._done_bytes, self.size_bytes, "fetching")
+        return count
+
+    def close(self) -> None:
+        self._rest.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def fetch(
+    source: str | Path,
+    *,
+    only_public: bool = False,
+    progress: Progress | None = None,
+    transfer: Transfer = DEFAULT_TRANSFER,
+) -> Source:
+    """Open ``source``; of a URL, no more than ``transfer.head_bytes`` are asked for before they are read.
+
+    Where the server has ranges, the rest comes over several connections and a broken one goes on where
+    it broke; else in one piece (see PlainDownload). ``only_public``: the URL is a stranger's, and neither it
+    nor its redirects may lead to a private address (see ``engine.download.address``).
+    Raises, here or while reading:
+    EngineNotFound, EngineUnreadable, SourceUnsupported, SourceUnreachable, SourceNotFound, SourceForbidden,
+    SourceFailed, SourceInterrupted, SourceChanged, RedirectRefused, AddressRefused.
+    """
+    path = local_path(source)
+    if path is not None:
+        return _open_file(path, progress)
+    return _open_url(Target(str(source), only_public=only_public), progress, transfer)
+
+
+def local_path(source: str | Path) -> Path | None:
+    """The path that ``source`` is or, as a file URL, names; None for an HTTP(S) URL.
+
+    SourceUnsupported for any other URL.
+    """
+    if isinstance(source, Path) or not (match := _URL.match(source)):
+        return Path(source)
+    scheme = (match[1] or "file").lower()
+    if scheme in ("http", "https"):
+        return None
+    if scheme != "file":
+        raise SourceUnsupported(source=redact_url(source), reason=f"{scheme} is not a known scheme")
+    parts = urlsplit(source)
+    if parts.netloc not in ("", "localhost"):
+        raise SourceUnsupported(source=redact_url(source), reason="it names a file of another host")
+    return Path(unquote(parts.path))
+
+
+def shown(source: str | Path) -> str:
+    """``source`` as it may be shown: without credentials."""
+    return redact_url(source) if isinstance(source, str) and _URL.match(source) else str(source)
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with reading(path):
+            self._file = path.open("rb")
+            self.status = os.fstat(self._file.fileno())
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        with reading(self._path):
+            return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _open_file(path: Path, progress: Progress | None) -> Source:
+    with reading(path):
+        if not path.exists():
+            raise EngineNotFound(place=path, reason="does not exist")
+        if path.is_dir():
+            raise EngineNotFound(place=path, reason="is a directory, not a tar")
+    file = _File(path)
+    status = file.status
+    is_regular = stat.S_ISREG(status.st_mode)
+    return Source(
+        file,
+        place=str(path),
+        size_bytes=status.st_size if is_regular else None,
+        identity=f"{status.st_size} {status.st_mtime_ns} {status.st_ino}" if is_regular else None,
+        progress=progress,
+    )
+
+
+def _open_url(target: Target, progress: Progress | None, transfer: Transfer) -> Source:
+    connection = Connection(target, transfer.timeout_s)
+    patience = Patience(transfer, threading.Event())
+    while True:
+        try:
+            return _first_answer(target, connection, progress, transfer)
+        except Temporary as failure:
+            connection.close()
+            patience.wait(failure)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _first_answer(
+    target: Target, connection: Connection, progress: Progress | None, transfer: Transfer
+) -> Source:
+    """Ask for the head; the answer shows whether the server has ranges."""
+    response = _get_head_or_all(target, connection, transfer)
+    version = version_of(response)
+    identity = f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_told else None
+    head = b""
+    rest: _Readable
+    if response.status == 200:
+        rest = PlainDownload(target, connection, response, transfer)
+    else:
+        head = _read_head(target, connection, response, transfer)
+        connection.close()
+        rest = RangedDownload(target, version, len(head), transfer)
+    return Source(
+        rest,
+        place=target.shown,
+        size_bytes=version.size_bytes,
+        identity=identity,
+        head=head,
+        progress=progress,
+    )
+
+
+def _get_head_or_all(target: Target, connection: Connection, transfer: Transfer) -> http.client.HTTPResponse:
+    try:
+        response = connection.get({"Range": f"bytes=0-{transfer.head_bytes - 1}"})
+        content_range = range_of(response)
+        if response.status == 200 or (content_range is not None and content_range[0] == 0):
+            return response
+    except SourceFailed as error:
+        if error.facts.get("status") != 416:  # which is what some servers say about empty content
+            raise
+    response = connection.get({})
+    if response.status != 200:
+        raise SourceFailed(source=target.shown, reason=f"HTTP {response.status} that nobody asked for")
+    return response
+
+
+def _read_head(
+    target: Target, connection: Connection, response: http.client.HTTPResponse, transfer: Transfer
+) -> bytes:
+    """As much of it as this answer brings: the rest knows how to go on from anywhere."""
+    head = memoryview(bytearray(transfer.head_bytes))
+    filled_bytes = 0
+    while filled_bytes < len(head) and (count := connection.read(response, head[filled_bytes:])):
+        filled_bytes += count
+    if filled_bytes == 0:
+        reason = "the connection was closed"
+        raise Temporary(
+            SourceInterrupted(source=target.shown, received_bytes=0, size_bytes="some", reason=reason)
+        )
+    return bytes(head[:filled_bytes])

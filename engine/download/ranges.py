@@ -1,0 +1,188 @@
+"""Download by ranges on several connections at once; read in order, in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from engine.download.http import Connection, Target, Temporary
+from engine.download.transfer import Patience, Transfer
+from engine.download.version import Version, range_of, version_of
+from errors.engine_artifact import SourceChanged, SourceFailed, SourceInterrupted
+
+_READ_BYTES = 1 << 20
+_CAREFUL_READ_BYTES = 64 << 10
+"""After a failure: what arrives within one read is lost if the connection is reset during it."""
+
+
+class _Part:
+    """A range of the content, ``filled_bytes`` of which have arrived."""
+
+    def __init__(self, first: int, buffer: memoryview) -> None:
+        self.first = first
+        self.buffer = buffer
+        self.filled_bytes = 0
+
+
+class RangedDownload:
+    """What follows the first ``position`` bytes of a URL's content, as a stream.
+
+    Threads start with the first read. Each takes the next range and the memory for it in one step, so
+    the range that is read next always has its memory. A range that breaks off goes on where it broke.
+    """
+
+    def __init__(self, target: Target, version: Version, position: int, transfer: Transfer) -> None:
+        assert version.size_bytes is not None, "ranges are of a known whole"
+        self._target = target
+        self._version = version
+        self._size_bytes = version.size_bytes
+        self._transfer = transfer
+        self._guard = threading.Lock()
+        self._arrived = threading.Condition(self._guard)
+        """The reader waits for it; apart from the other, so that no thread is woken for nothing."""
+        self._freed = threading.Condition(self._guard)
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+        self._next_first = position
+        self._parts: deque[_Part] = deque()
+        self._read_bytes = 0
+        self._free: list[memoryview] = []
+        self._unallocated = transfer.parts_in_memory
+        self._connections: list[Connection] = []
+        self._threads: list[threading.Thread] = []
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        if not self._threads:
+            self._start()
+        with self._guard:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._parts and self._parts[0].filled_bytes > self._read_bytes:
+                    break
+                if not self._parts and self._next_first >= self._size_bytes:
+                    return 0
+                self._arrived.wait()
+            part = self._parts[0]
+            available = part.buffer[self._read_bytes : part.filled_bytes]
+        count = min(len(buffer), len(available))
+        buffer[:count] = available[:count]
+        self._read_bytes += count
+        if self._read_bytes == len(part.buffer):
+            self._release(part)
+        return count
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._guard:
+            self._freed.notify_all()
+        for connection in self._connections:
+            connection.abort()
+        for thread in self._threads:
+            thread.join(timeout=1.0)  # a look-up of a host name can't be aborted, and harms nobody
+
+    def _start(self) -> None:
+        left_bytes = self._size_bytes - self._next_first
+        parts = -(-left_bytes // self._transfer.part_bytes)
+        for _ in range(max(1, min(self._transfer.connections, parts))):
+            connection = Connection(self._target, self._transfer.timeout_s)
+            thread = threading.Thread(target=self._work, args=(connection,), name="fetch", daemon=True)
+            self._connections.append(connection)
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, connection: Connection) -> None:
+        try:
+            while (part := self._take()) is not None:
+                self._fill(part, connection)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, the reader has to learn of it)
+            with self._guard:
+                self._error = self._error or exc
+                self._arrived.notify()
+                self._freed.notify_all()
+        finally:
+            connection.close()
+
+    def _take(self) -> _Part | None:
+        """The next range, once there is memory for it; None if there is no more to do."""
+        with self._guard:
+            while not (self._is_over() or self._free or self._unallocated):
+                self._freed.wait()
+            if self._is_over():
+                return None
+            if self._free:
+                memory = self._free.pop()
+            else:
+                memory = memoryview(bytearray(self._transfer.part_bytes))
+                self._unallocated -= 1
+            part = _Part(self._next_first, memory[: self._size_bytes - self._next_first])
+            self._next_first += len(part.buffer)
+            self._parts.append(part)
+            self._freed.notify()  # what is left may be for the next thread, or tell it that all is taken
+            return part
+
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or self._error is not None or self._next_first >= self._size_bytes
+
+    def _release(self, part: _Part) -> None:
+        with self._guard:
+            self._parts.popleft()
+            self._read_bytes = 0
+            if len(part.buffer) == self._transfer.part_bytes:
+                self._free.append(part.buffer)
+            self._freed.notify()
+
+    def _fill(self, part: _Part, connection: Connection) -> None:
+        patience = Patience(self._transfer, self._stop)
+        read_bytes = _READ_BYTES
+        while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
+            before = part.filled_bytes
+            try:
+                self._fill_from_one_answer(part, connection, read_bytes)
+                failure = Temporary(self._interrupted(part))
+            except Temporary as exc:
+                failure = exc
+            if part.filled_bytes > before:
+                patience.reset()
+            elif not self._stop.is_set():
+                connection.close()
+                read_bytes = _CAREFUL_READ_BYTES
+                patience.wait(failure)
+
+    def _fill_from_one_answer(self, part: _Part, connection: Connection, read_bytes: int) -> None:
+        first = part.first + part.filled_bytes
+        headers = {"Range": f"bytes={first}-{part.first + len(part.buffer) - 1}"}
+        if self._version.if_range is not None:
+            headers["If-Range"] = self._version.if_range
+        try:
+            response = connection.get(headers)
+        except SourceFailed as error:
+            if error.facts.get("status") in (412, 416):
+                raise SourceChanged(source=self._target.shown, reason="it has become shorter") from error
+            raise
+        difference = self._version.difference(version_of(response))
+        if difference is not None:
+            raise SourceChanged(source=self._target.shown, reason=difference)
+        content_range = range_of(response)
+        if content_range is None or content_range[0] != first:
+            connection.close()
+            reason = "a request for a range with something else"
+            raise Temporary(SourceFailed(source=self._target.shown, reason=reason))
+        while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
+            wanted = part.buffer[part.filled_bytes : part.filled_bytes + read_bytes]
+            count = connection.read(response, wanted)
+            if count == 0:
+                return
+            with self._guard:
+                part.filled_bytes += count
+                if part is self._parts[0]:
+                    self._arrived.notify()
+
+    def _interrupted(self, part: _Part) -> SourceInterrupted:
+        return SourceInterrupted(
+            source=self._target.shown,
+            received_bytes=part.first + part.filled_bytes,
+            size_bytes=self._size_bytes,
+            reason="the connection was closed",
+        )

@@ -1,0 +1,124 @@
+"""Can this machine run that engine? Said in one sentence before anything is loaded.
+
+TensorRT itself refuses a foreign engine only after minutes of loading, and cryptically.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.machine.gpu import Gpu
+from engine.tar.manifest import EngineFacts, EngineKind, Manifest
+from errors.engine_artifact import (
+    GpuMemoryTooSmall,
+    GpuRequired,
+    TooFewGpus,
+    WrongGpuArchitecture,
+    WrongLibraryVersion,
+)
+from errors.prompt import MissingRequirement
+
+RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
+"""The architectures that a ``cog-triton-runner-<SM>`` image exists for."""
+
+_NEEDS_GPU: tuple[EngineKind, ...] = ("tensorrt_llm", "vllm")
+_COMPILED: tuple[EngineKind, ...] = ("tensorrt_llm",)
+"""Runs on the GPU architecture, their number and the library version that it was built for, and on no other.
+(vLLM's number may be changed where it serves, and its GPUs may be in other machines.)"""
+# The package's metadata, not the package: to import tensorrt_llm takes long and initialises MPI.
+_ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+_ASK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an engine meets. ``library_version(name)`` is asked for engines that depend on it, unless None."""
+
+    gpus: tuple[Gpu, ...]
+    library_version: Callable[[str], str | None] | None
+
+
+def installed_version(engine_python: str) -> Callable[[str], str | None]:
+    """Tells the version of a package in the engine environment; None if it is not there."""
+
+    def ask(name: str) -> str | None:
+        command = [engine_python, "-c", _ASK_VERSION, name]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return answer.stdout.strip() or None
+
+    return ask
+
+
+def check_runs_here(manifest: Manifest, machine: Machine) -> None:
+    """Raise E1322 to E1326 or E1008 if the engine can't run on this machine."""
+    check_gpus(manifest, machine.gpus)
+    if manifest.engine_kind in _COMPILED:
+        if machine.library_version is not None:
+            _check_library(manifest, machine.library_version)
+        _check_memory(manifest, machine.gpus)
+
+
+def needs_gpu(facts: EngineFacts) -> bool:
+    return facts.engine_kind in _NEEDS_GPU
+
+
+def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
+    """The part that needs no more than an engine's facts: kind, architecture and number of GPUs."""
+    if not needs_gpu(facts):
+        return
+    if not gpus:
+        raise GpuRequired(engine_kind=facts.engine_kind)
+    if facts.engine_kind not in _COMPILED:
+        return
+    for gpu in gpus[: facts.world_size]:
+        if facts.sm not in (None, gpu.sm):
+            raise WrongGpuArchitecture(built_for=facts.sm, present=gpu.sm, remedy=_where_it_runs(facts.sm))
+    if len(gpus) < facts.world_size:
+        present = "1 is" if len(gpus) == 1 else f"{len(gpus)} are"
+        raise TooFewGpus(world_size=facts.world_size, present=present, present_count=len(gpus))
+
+
+def _check_library(facts: EngineFacts, library_version: Callable[[str], str | None]) -> None:
+    name = facts.library.name if facts.library else facts.engine_kind
+    present = library_version(name)
+    if present is None:
+        image = f"cog-triton-runner-{facts.sm}" if facts.sm in RUNNER_IMAGE_SMS else "cog-triton-runner-<SM>"
+        raise MissingRequirement(
+            what=f"{name} in the engine environment's Python",
+            remedy=f"run the {image} image, or set COG_TRITON_ENGINE_PYTHON to a Python that has it",
+        )
+    if facts.library is not None and facts.library.version != present:
+        raise WrongLibraryVersion(
+            library=name, built_with=facts.library.version, present=present, rebuild=_rebuild(facts, present)
+        )
+
+
+def _check_memory(manifest: Manifest, gpus: tuple[Gpu, ...]) -> None:
+    """The weights of a rank must fit as they are; what else it needs depends on settings."""
+    for rank, gpu in enumerate(gpus[: manifest.world_size]):
+        entry = manifest.files.get(f"rank{rank}.engine")
+        if entry is None or gpu.free_bytes is None or entry.size_bytes <= gpu.free_bytes:
+            continue
+        raise GpuMemoryTooSmall(
+            rank=rank, needed=_gib(entry.size_bytes), device=rank, free=_gib(gpu.free_bytes)
+        )
+
+
+def _rebuild(facts: EngineFacts, version: str) -> str:
+    config = "its config" if facts.build_config else "the config it was made of"
+    return f"rebuild it with {version}: `cog-triton build` with {config}"
+
+
+def _where_it_runs(sm: int | None) -> str:
+    if sm in RUNNER_IMAGE_SMS:
+        return f"run it with the cog-triton-runner-{sm} image on an SM {sm} GPU ({RUNNER_IMAGE_SMS[sm]})"
+    return f"run it on an SM {sm} GPU"
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"

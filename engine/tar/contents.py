@@ -1,0 +1,197 @@
+"""Read a tar from its first byte to its last, hash every file and hold it against the manifest."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from engine.progress import Progress
+from engine.tar.archive import Member, TarReader
+from engine.tar.compression import PlainTar
+from engine.tar.file_writer import SMALL_BYTES, Digests, FileWriter, Write
+from engine.tar.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    FileEntry,
+    Manifest,
+    make_manifest,
+    parse_manifest,
+)
+from engine.tar.manifestless import DOCUMENTS, MAX_DOCUMENT_BYTES, describe
+from engine.tar.window import Buffer
+from errors.engine_artifact import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
+
+
+class Found(NamedTuple):
+    """What a file turned out to be."""
+
+    size_bytes: int
+    sha256: str
+
+
+class Files(Protocol):
+    """Where the files go. ``write`` is called from several threads."""
+
+    def write(self, name: str, content: memoryview) -> None:
+        """Make a small file."""
+
+    def create(self, name: str, size_bytes: int) -> AbstractContextManager[Write]:
+        """Make a file whose content comes in pieces."""
+
+
+class ContentReader:
+    """Passes every file of a tar to ``files``, and knows what it passed.
+
+    ``tar`` and ``place`` as for TarReader; ``what`` names the work to ``progress``; ``manifest`` is the
+    tar's own, if somebody has parsed it already.
+    """
+
+    def __init__(
+        self,
+        tar: PlainTar,
+        place: str,
+        files: Files,
+        *,
+        what: str,
+        manifest: Manifest | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self._is_manifest_known = manifest is not None
+        self._tar = TarReader(tar, place, tar.size_bytes)
+        self._place = place
+        self._files = files
+        self._what = what
+        self._size_bytes = tar.size_bytes
+        self._progress = progress
+        self._found: dict[str, Found | FileEntry] = {}
+        self._uncompared: dict[str, Found] = {}
+        """Those of ``_found`` that came before the manifest."""
+        self._added: list[Member] = []
+        """Given to the writer, but not set to work on."""
+        self._unchecked: deque[tuple[list[Member], Digests]] = deque()
+        self._documents: dict[str, bytes] = {}
+
+    def read_all(self) -> Manifest:
+        """The manifest, with which every file agrees; for a tar without one, what its files tell.
+
+        Raises the errors of TarReader and ``parse_manifest``; EngineFileMissing, EngineFileDamaged or
+        UnexpectedEngineFile where tar and manifest differ; EngineNotFound for a tar of something else.
+        """
+        with FileWriter(self._files.write) as writer:
+            while (member := self._tar.next_file()) is not None:
+                self._take(member, writer)
+                self._settle(wait=False)
+            self._flush(writer)
+            self._settle(wait=True)
+        if self.manifest is not None:
+            compare(self.manifest, self._uncompared, self._place)
+            require_all(self.manifest, self._found, self._place)
+            return self.manifest
+        sizes = {name: found.size_bytes for name, found in self._found.items()}
+        facts = describe(sizes, self._documents.get, self._place).facts
+        entries = {
+            name: FileEntry(size_bytes=found.size_bytes, sha256=found.sha256)
+            for name, found in self._found.items()
+        }
+        return make_manifest(facts, entries, self._place)
+
+    def _take(self, member: Member, writer: FileWriter) -> None:
+        if member.name == MANIFEST_NAME:
+            self._take_manifest(member)
+            return
+        if self.manifest is not None:
+            _compare_size(self.manifest, member.name, member.size_bytes, self._place)
+        if member.name in DOCUMENTS and member.size_bytes <= MAX_DOCUMENT_BYTES:
+            self._documents[member.name] = content = self._read(member)
+            self._add(member, memoryview(content), None, writer)
+        elif member.size_bytes <= SMALL_BYTES:
+            content_there = self._tar.content()
+            self._add(member, content_there, self._tar.buffer, writer)
+        else:
+            self._flush(writer)
+            with self._files.create(member.name, member.size_bytes) as write:
+                self._unchecked.append(([member], writer.copy(self._chunk, write)))
+        self._tell()
+
+    def _take_manifest(self, member: Member) -> None:
+        if member.size_bytes > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(place=self._place, reason=f"its {member.size_bytes} bytes are too many")
+        content = self._read(member)
+        if not self._is_manifest_known:
+            self.manifest = parse_manifest(content, self._place)
+        self._files.write(member.name, memoryview(content))
+
+    def _read(self, member: Member) -> bytes:
+        content = bytearray()
+        while chunk := self._tar.chunk():
+            content += chunk
+        return bytes(content)
+
+    def _chunk(self) -> tuple[memoryview, Buffer]:
+        chunk = self._tar.chunk()
+        self._tell()
+        return chunk, self._tar.buffer
+
+    def _add(self, member: Member, content: memoryview, buffer: Buffer | None, writer: FileWriter) -> None:
+        digests = writer.add(member.name, content, buffer)
+        if digests is not None:
+            self._unchecked.append((self._added, digests))
+            self._added = []
+        self._added.append(member)
+
+    def _flush(self, writer: FileWriter) -> None:
+        if self._added:
+            self._unchecked.append((self._added, writer.flush()))
+            self._added = []
+
+    def _tell(self) -> None:
+        if self._progress:
+            self._progress(self._tar.offset_bytes, self._size_bytes, self._what)
+
+    def _settle(self, *, wait: bool) -> None:
+        """Hold the files whose digests are known against the manifest, so that damage shows early."""
+        while self._unchecked and (wait or self._unchecked[0][1].done()):
+            members, digests = self._unchecked.popleft()
+            for member, sha256 in zip(members, digests.result(), strict=True):
+                found = Found(member.size_bytes, sha256)
+                if self.manifest is not None:
+                    # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
+                    self._found[member.name] = _compare_file(self.manifest, member.name, found, self._place)
+                else:
+                    self._found[member.name] = self._uncompared[member.name] = found
+
+
+def compare(manifest: Manifest, found: Mapping[str, Found], place: str) -> None:
+    """Raise unless ``manifest`` lists the files ``found``, just so."""
+    for name, file in found.items():
+        _compare_file(manifest, name, file, place)
+
+
+def require_all(manifest: Manifest, found: Container[str], place: str) -> None:
+    """Raise unless every file that ``manifest`` lists was ``found``."""
+    for name in manifest.files:
+        if name not in found:
+            raise EngineFileMissing(place=place, name=name)
+
+
+def _compare_file(manifest: Manifest, name: str, found: Found, place: str) -> FileEntry:
+    expected = _compare_size(manifest, name, found.size_bytes, place)
+    if found.sha256 != expected.sha256:
+        raise EngineFileDamaged(
+            place=place, name=name, property="sha256", found=found.sha256, expected=expected.sha256
+        )
+    return expected
+
+
+def _compare_size(manifest: Manifest, name: str, size_bytes: int, place: str) -> FileEntry:
+    expected = manifest.files.get(name)
+    if expected is None:
+        raise UnexpectedEngineFile(place=place, name=name)
+    if size_bytes != expected.size_bytes:
+        raise EngineFileDamaged(
+            place=place, name=name, property="bytes", found=size_bytes, expected=expected.size_bytes
+        )
+    return expected

@@ -1,0 +1,187 @@
+"""What an engine without a manifest tells: one of the original cog-trt-llm, or a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from engine.tar.manifest import EngineFacts, EngineKind, Library
+from errors.engine_artifact import EngineFileMissing, EngineNotFound, TokenizerMissing
+
+CONFIG_NAME = "config.json"
+BUILD_CONFIG_NAME = "cog-trt-llm-config.yaml"
+DOCUMENTS = (CONFIG_NAME, BUILD_CONFIG_NAME)
+"""The files that ``describe`` reads."""
+MAX_DOCUMENT_BYTES = 4 << 20
+
+_RANK_FILE = re.compile(r"(?:^|_)rank(\d+)\.engine$")
+_WEIGHTS = (".safetensors", ".bin", ".pt")
+
+ReadDocument = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Description:
+    facts: EngineFacts
+    warnings: tuple[str, ...]
+    """One sentence for each thing that could not be derived."""
+
+
+def describe(sizes: Mapping[str, int], read: ReadDocument, place: str) -> Description:
+    """Derive an engine's facts from its file names (with sizes in bytes) and its ``DOCUMENTS``.
+
+    ``read`` gives a document's content, or None. EngineNotFound if the files are no engine;
+    EngineFileMissing or TokenizerMissing if they are only a part of one.
+    """
+    config = _json_object(read(CONFIG_NAME))
+    if any(_RANK_FILE.search(name) for name in sizes):
+        return _describe_tensorrt_llm(sizes, config, read(BUILD_CONFIG_NAME), place)
+    if "pretrained_config" in config or ("mapping" in config and "architecture" in config):
+        raise EngineNotFound(place=place, reason="holds a TensorRT-LLM checkpoint that was not compiled yet")
+    if ("architectures" in config or "model_type" in config) and any(
+        name.endswith(_WEIGHTS) for name in sizes
+    ):
+        return _describe_hugging_face(sizes, config, place)
+    raise EngineNotFound(
+        place=place,
+        reason="holds no engine (no engine_manifest.json, no rank0.engine, no Hugging Face model)",
+    )
+
+
+def _describe_tensorrt_llm(
+    sizes: Mapping[str, int], config: dict[str, Any], build_config: bytes | None, place: str
+) -> Description:
+    facts = _newer_layout(config) if "pretrained_config" in config else _older_layout(config)
+    world_size = facts["world_size"] or 1
+    ranks = {int(match[1]) for name in sizes if (match := _RANK_FILE.search(name))}
+    for rank in range(world_size):
+        if rank not in ranks:
+            raise EngineFileMissing(place=place, name=f"rank{rank}.engine")
+    warnings = ["It has no engine_manifest.json: its files can't be verified, nor the GPU it was built for."]
+    unknown = [name for name, value in facts.items() if value is None and name != "quantization"]
+    if unknown:
+        warnings.append(f"Its config.json does not tell {', '.join(unknown)}.")
+    if "tokenizer.json" not in sizes:
+        warnings.append("It has no tokenizer.json: the runner needs the model's fast tokenizer there.")
+    version = facts.pop("version")
+    given = _yaml_object(build_config)
+    return Description(
+        EngineFacts(
+            engine_kind="tensorrt_llm",
+            library=Library(name="tensorrt_llm", version=version) if version else None,
+            model_id=_text(given.get("model_id")),
+            build_config=given,
+            **(facts | {"world_size": world_size}),
+        ),
+        tuple(warnings),
+    )
+
+
+def _newer_layout(config: dict[str, Any]) -> dict[str, Any]:
+    """TensorRT-LLM since 0.8: ``version``, ``pretrained_config`` and ``build_config``."""
+    pretrained, build = _section(config, "pretrained_config"), _section(config, "build_config")
+    mapping = _section(pretrained, "mapping")
+    return {
+        "version": _text(config.get("version")),
+        "world_size": _count(mapping.get("world_size")) or _product(mapping, "tp_size", "pp_size"),
+        "dtype": _text(pretrained.get("dtype")),
+        "quantization": _text(_section(pretrained, "quantization").get("quant_algo")),
+        **_limits(build),
+    }
+
+
+def _older_layout(config: dict[str, Any]) -> dict[str, Any]:
+    """TensorRT-LLM before 0.8: everything in ``builder_config``, and no version."""
+    builder = _section(config, "builder_config")
+    return {
+        "version": _text(config.get("version")),
+        "world_size": _product(builder, "tensor_parallel", "pipeline_parallel"),
+        "dtype": _text(builder.get("precision")),
+        "quantization": None,
+        **_limits(builder),
+    }
+
+
+def _limits(build: dict[str, Any]) -> dict[str, int | None]:
+    """Older builds limit prompt and output each, later ones prompt and the sum."""
+    max_input_len, max_output_len = _count(build.get("max_input_len")), _count(build.get("max_output_len"))
+    both = max_input_len + max_output_len if max_input_len and max_output_len else None
+    return {
+        "max_batch_size": _count(build.get("max_batch_size")),
+        "max_input_len": max_input_len,
+        "max_seq_len": _count(build.get("max_seq_len")) or both,
+    }
+
+
+def _describe_hugging_face(sizes: Mapping[str, int], config: dict[str, Any], place: str) -> Description:
+    if "tokenizer.json" not in sizes:
+        raise TokenizerMissing(place=place, missing="tokenizer.json")
+    engine_kind: EngineKind = "vllm" if "engine_args.json" in sizes else "transformers"
+    facts = EngineFacts(
+        engine_kind=engine_kind,
+        dtype=_text(config.get("dtype")) or _text(config.get("torch_dtype")),
+        quantization=_text(_section(config, "quantization_config").get("quant_method")),
+        max_seq_len=_count(config.get("max_position_embeddings")),
+    )
+    warning = (
+        f"It has no engine_manifest.json: taken for a Hugging Face model of kind {engine_kind}, unverified."
+    )
+    return Description(facts, (warning,))
+
+
+def _json_object(content: bytes | None) -> dict[str, Any]:
+    try:
+        value = json.loads(content or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _WithoutAliases(yaml.SafeLoader):
+    """YAML whose size is what it seems: an alias could make gigabytes of a few lines."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def _yaml_object(content: bytes | None) -> dict[str, Any]:
+    try:
+        value = yaml.load(content or b"{}", _WithoutAliases)  # noqa: S506 (a SafeLoader)
+    # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
+    except Exception:  # noqa: BLE001 - what can't be read tells nothing
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    value = config.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    """Not one that JSON wrote with half a character: no manifest could hold it."""
+    return value if isinstance(value, str) and value and _is_unicode(value) else None
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _product(section: dict[str, Any], *keys: str) -> int | None:
+    """Of the sizes that are given; None if none is."""
+    sizes = [size for key in keys if (size := _count(section.get(key)))]
+    product = 1
+    for size in sizes:
+        product *= size
+    return product if sizes else None

@@ -1,0 +1,42 @@
+"""Paced engines to measure with: the tiny model's tokenizer, and tokens at any rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from builder.build import OWN_FOLDER, build
+from engine.tar.unpack import unpack
+
+MAX_SEQUENCE_TOKENS = 40960
+_MAX_BATCH_SIZE = 1024
+
+
+def paced_engine(folder: Path, tokens_per_second: float) -> Path:
+    """Build an engine that emits so many tokens a second and stream (0: as fast as it can); its folder."""
+    name = f"paced-{tokens_per_second:g}"
+    config = {
+        "engine": "paced",
+        "model_path": "examples/tiny/model",
+        "paced": {"tokens_per_second": tokens_per_second},
+        "max_seq_len": MAX_SEQUENCE_TOKENS,
+        "max_batch_size": _MAX_BATCH_SIZE,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    tar = folder / f"{name}.tar"
+    return _built(path, tar, folder / name)
+
+
+def tiny_engine(folder: Path) -> Path:
+    """Build the transformers engine that ships as an example; its folder."""
+    return _built(OWN_FOLDER / "examples" / "tiny" / "config.yaml", folder / "tiny.tar", folder / "tiny")
+
+
+def _built(config: Path, tar: Path, target: Path) -> Path:
+    build(config, tar, base_dir=OWN_FOLDER, report=lambda line: None)
+    with tar.open("rb", buffering=0) as stream:
+        unpack(stream, target)
+    tar.unlink()
+    return target

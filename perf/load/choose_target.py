@@ -1,0 +1,122 @@
+"""From the options to a target that answers: which kind, where, and with a prompt of the right length."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import replace
+
+from errors.load_test import LoadTargetRefused, LoadTargetUnreachable
+from errors.prompt import InvalidInput, InvalidSetting
+from perf.load.http import HttpClient, Request, RequestFailed
+from perf.load.options import COG, MOCK, OPENAI, TRITON, extra_of
+from perf.load.prompt import exact_prompt, guessed_prompt
+from perf.load.record import Answer
+from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
+from perf.load.targets.openai import OpenAITarget
+from perf.load.targets.replicate import API_URL, ReplicateTarget
+from perf.load.targets.target import Target, Workload
+from perf.load.targets.triton import SLOT, TritonTarget
+
+_PROBE_TIMEOUT_S = 300.0
+
+
+async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
+    """Asks the server a first time: for the prompt's length and to see that it serves this. Raises E15xx."""
+    http = HttpClient(_PROBE_TIMEOUT_S)
+    url = (options.url or _default_url(options.target)).rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInput(name="url", expected="a URL that begins with http:// or https://", value=url)
+    try:
+        workload = Workload(
+            prompt=guessed_prompt(options.n_input_tokens),
+            input_tokens=options.n_input_tokens,
+            output_tokens=options.n_output_tokens,
+            is_fixed_length=not options.no_fixed_length,
+            extra=extra_of(options),
+        )
+        if options.target == OPENAI and not options.model:
+            options.model = await _only_model(http, url)
+        answer = await _probe(http, _make(options, url, replace(workload, output_tokens=1)))
+        if answer.input_tokens is not None:
+
+            async def count(prompt: str) -> int:
+                probe = replace(workload, prompt=prompt, output_tokens=1)
+                return (await _probe(http, _make(options, url, probe))).input_tokens or 0
+
+            prompt, tokens = await exact_prompt(options.n_input_tokens, count)
+            workload = replace(workload, prompt=prompt, input_tokens=tokens)
+        return _make(options, url, workload), workload
+    finally:
+        http.close()
+
+
+def _make(options: argparse.Namespace, url: str, workload: Workload) -> Target:
+    is_streaming = options.protocol == "sse"
+    if options.target == COG:
+        return CogTarget(url, runner_inputs(workload), is_streaming=is_streaming)
+    if options.target == MOCK:
+        inputs = mock_inputs(
+            tps=options.tps or 100.0,
+            output_tokens=workload.output_tokens,
+            output_method=options.output_method or "yield",
+            buffer_size=options.buffer_size,
+        )
+        return CogTarget(url, {**inputs, **workload.extra}, is_streaming=is_streaming)
+    if options.target == TRITON:
+        return TritonTarget(url, options.model or SLOT, workload)
+    if options.target == OPENAI:
+        return OpenAITarget(url, options.api, options.model, workload, os.environ.get("OPENAI_API_KEY"))
+    return ReplicateTarget(url, options.target, runner_inputs(workload), _replicate_token())
+
+
+def _default_url(target: str) -> str:
+    if target in (COG, MOCK):
+        return f"http://localhost:{os.environ.get('PORT') or 5000}"
+    if target == TRITON:
+        return f"http://localhost:{os.environ.get('TRITON_HTTP_PORT') or 8000}"
+    if target == OPENAI:
+        return "http://localhost:8000"
+    owner, slash, name = target.partition("/")
+    if not (owner and slash and name):
+        raise InvalidInput(
+            name="target", expected="cog-triton, mock, triton, openai or a model as OWNER/NAME", value=target
+        )
+    _replicate_token()
+    return API_URL
+
+
+def _replicate_token() -> str:
+    token = os.environ.get("REPLICATE_API_TOKEN", "").strip()
+    if not token:
+        raise InvalidSetting(
+            name="REPLICATE_API_TOKEN", expected="set to the token of a Replicate account", value=token
+        )
+    return token
+
+
+async def _only_model(http: HttpClient, url: str) -> str:
+    """The first model that an OpenAI server lists."""
+    request = Request("GET", f"{url}/v1/models", {})
+    try:
+        response = await http.send(request)
+        return str(json.loads(response.body)["data"][0]["id"])
+    except RequestFailed as exc:
+        raise LoadTargetUnreachable(url=url, reason=exc) from exc
+    except (ValueError, KeyError, IndexError, TypeError) as exc:
+        raise LoadTargetRefused(url=request.url, reason="it lists no model; name one with --model") from exc
+
+
+async def _probe(http: HttpClient, target: Target) -> Answer:
+    try:
+        responses = await target.exchange(http)
+    except RequestFailed as exc:
+        raise LoadTargetUnreachable(url=target.url, reason=exc) from exc
+    try:
+        answer = target.read(responses)
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise LoadTargetRefused(url=target.url, reason=f"its answer can't be read: {exc}") from exc
+    if answer.outcome != "completed":
+        raise LoadTargetRefused(url=target.url, reason=answer.error)
+    return answer

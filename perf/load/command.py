@@ -1,0 +1,92 @@
+"""A load test as a command: options in, a report out. ``scripts/test_perf.py`` is its entry."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from errors.base import CodedError
+from errors.prompt import InvalidInput
+from perf.load.choose_target import choose_target
+from perf.load.clients import run
+from perf.load.export import records_csv, summary_json
+from perf.load.html_report import html_report
+from perf.load.options import MOCK, add_options, check, plan_of
+from perf.load.statistics import Slo
+from perf.load.summary import summarize
+from perf.load.targets.target import Workload
+from perf.load.text_report import text_report
+
+_EXIT_FAILURES, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None, *, description: str, target: str | None = None) -> int:
+    """Exit code 0 also where requests failed: that is a result. 1 where none was completed."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.set_defaults(target=target)
+    options = parser.parse_args(arguments)
+    try:
+        return _test(options)
+    except CodedError as exc:
+        print(exc, file=sys.stderr)
+        return _EXIT_USAGE
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+
+
+def _test(options: argparse.Namespace) -> int:
+    check(options)
+    plan = plan_of(options)
+    for path in filter(None, (options.json, options.csv, options.report)):
+        _check_writable(path)
+    target, workload = asyncio.run(choose_target(options))
+    done = run(plan, target, options.processes)
+    summary = summarize(done, Slo.parse(options.slo))
+    facts = configuration(options, workload, target.url)
+    if options.json != "-":
+        print(text_report(facts, summary))
+    if options.json:
+        _write(options.json, summary_json(facts, summary))
+    if options.csv:
+        _write(options.csv, records_csv(done.records))
+    if options.report:
+        _write(options.report, html_report(facts, summary, done.records))
+    return 0 if summary.completed else _EXIT_FAILURES
+
+
+def _check_writable(path: str) -> None:
+    """Before the test rather than after it. Raises E1005."""
+    if path != "-" and not os.access(Path(path).parent, os.W_OK):
+        raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        print(text, end="")
+        return
+    Path(path).write_text(text, encoding="utf-8")
+    print(f"written: {path}", file=sys.stderr)
+
+
+def configuration(options: argparse.Namespace, workload: Workload, url: str) -> dict[str, str]:
+    """The lines under "Test Configuration", as the documented report has them, and what else was chosen."""
+    is_mock = options.target == MOCK
+    lines = {"Output Method": options.output_method or "yield"} if is_mock else {}
+    lines |= {
+        "Mode": options.unit,
+        "Rate": f"{options.rate} {options.unit}",
+        "Duration": f"{options.duration:g} seconds",
+        "Output tokens": str(workload.output_tokens),
+    }
+    if is_mock:
+        lines["Tokens per second"] = f"{options.tps or 100:g}"
+    else:
+        lines["Input tokens"] = str(workload.input_tokens)
+    return lines | {"Target": f"{options.target} at {url}"}

@@ -1,0 +1,131 @@
+"""Sends a plan's requests from this process, and reads what came back once all is over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from perf.load.http import HttpClient, RequestFailed
+from perf.load.plan import Plan, arrivals
+from perf.load.record import Answer, Record
+from perf.load.response import Response
+from perf.load.targets.target import Target, failure
+
+_MOST_UNREAD_BYTES = 256 << 20
+"""Reading answers takes time from taking time, so it waits until the end, or until this much is waiting."""
+
+
+class Generator:
+    """One plan against one target. ``rendezvous`` waits until all client processes are at the same point."""
+
+    def __init__(self, plan: Plan, target: Target, rendezvous: Callable[[], object] | None = None) -> None:
+        self._plan = plan
+        self._target = target
+        self._rendezvous = rendezvous
+        self._http = HttpClient(plan.timeout_s)
+        self._unread: deque[tuple[float, float, float, Sequence[Response] | RequestFailed]] = deque()
+        self._unread_bytes = 0
+        self._records: list[Record] = []
+        self.started_s = 0.0
+        """On the clock of ``time.perf_counter``."""
+
+    async def run(self, arrivals_s: Sequence[float] | None = None) -> list[Record]:
+        """All requests' records, by the time they were to be sent. ``arrivals_s`` is this process's share."""
+        allow_many_connections()
+        await self._http.prepare(self._target.url, self._plan.most_at_once)
+        gc.collect()
+        gc.disable()  # A collection would stop the clock of every stream.
+        try:
+            await self._meet()
+            self.started_s = time.perf_counter()
+            if self._plan.unit == "rps":
+                await self._open_loop(list(arrivals(self._plan)) if arrivals_s is None else arrivals_s)
+            elif self._plan.unit == "batch":
+                await self._batches()
+            else:
+                await asyncio.gather(*(self._one_after_another() for _ in range(self._plan.most_at_once)))
+        finally:
+            gc.enable()
+            self._http.close()
+        while self._unread:
+            self._read_next()
+        return sorted(self._records, key=lambda record: record.scheduled_s)
+
+    async def _open_loop(self, arrivals_s: Sequence[float]) -> None:
+        running: set[asyncio.Task[None]] = set()
+        for arrival_s in arrivals_s:
+            scheduled_s = self.started_s + arrival_s
+            delay_s = scheduled_s - time.perf_counter()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            task = asyncio.create_task(self._request(scheduled_s))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+
+    async def _batches(self) -> None:
+        end_s = self.started_s + self._plan.duration_s
+        while time.perf_counter() < end_s:
+            scheduled_s = time.perf_counter()
+            await asyncio.gather(*(self._request(scheduled_s) for _ in range(self._plan.most_at_once)))
+            await asyncio.sleep(min(self._plan.pause_s, max(end_s - time.perf_counter(), 0)))
+            await self._meet()
+
+    async def _one_after_another(self) -> None:
+        end_s = self.started_s + self._plan.duration_s
+        while (now_s := time.perf_counter()) < end_s:
+            await self._request(now_s)
+
+    async def _request(self, scheduled_s: float) -> None:
+        sent_s = time.perf_counter()
+        try:
+            responses: Sequence[Response] | RequestFailed = await self._target.exchange(self._http)
+        except RequestFailed as exc:
+            responses = exc
+        self._keep(scheduled_s, sent_s, responses)
+
+    async def _meet(self) -> None:
+        if self._rendezvous is not None:
+            await asyncio.to_thread(self._rendezvous)
+
+    def _keep(self, scheduled_s: float, sent_s: float, responses: Sequence[Response] | RequestFailed) -> None:
+        ended_s = time.perf_counter()
+        if not isinstance(responses, RequestFailed):
+            self._unread_bytes += sum(len(data) for each in responses for _, data in each.pieces)
+            if responses[-1].pieces:
+                ended_s = responses[-1].pieces[-1][0]
+        self._unread.append((scheduled_s, sent_s, ended_s, responses))
+        while self._unread_bytes > _MOST_UNREAD_BYTES:
+            self._read_next()
+
+    def _read_next(self) -> None:
+        scheduled_s, sent_s, ended_s, responses = self._unread.popleft()
+        if isinstance(responses, RequestFailed):
+            answer = failure(responses)
+        else:
+            self._unread_bytes -= sum(len(data) for each in responses for _, data in each.pieces)
+            answer = _read(self._target, responses)
+        start_s = self.started_s
+        for index, at_s in enumerate(answer.output_s):
+            answer.output_s[index] = at_s - start_s
+        self._records.append(Record(scheduled_s - start_s, sent_s - start_s, ended_s - start_s, answer))
+
+
+def _read(target: Target, responses: Sequence[Response]) -> Answer:
+    try:
+        return target.read(responses)
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        text = responses[-1].body[:100].decode(errors="replace")
+        return Answer(
+            outcome="failed", error=f"an answer that {target.url} should not give ({exc}): {text!r}"
+        )
+
+
+def allow_many_connections() -> None:
+    """Raise the limit on open files as far as we may: each request in flight is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

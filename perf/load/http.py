@@ -1,0 +1,243 @@
+"""An HTTP/1.1 client that costs as little as can be, because it shares the machine with what it measures.
+
+What arrives is kept as it is with the time it came; it is read after the test. Standard library only, so
+that load tests run with any Python there is. ``docs/performance.md`` tells what other clients cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from perf.load.response import MalformedResponse, Response, ResponseReader
+
+_CONNECT_TIMEOUT_S = 30.0
+
+
+class RequestFailed(Exception):
+    """No whole answer came; the text says why, ``partial`` is what came of it."""
+
+    def __init__(self, reason: str, partial: Response | None = None) -> None:
+        super().__init__(reason)
+        self.partial = partial
+
+
+class _NothingCame(RequestFailed):
+    """The server closed the connection without a word."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where connections go to."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @staticmethod
+    def of(url: str) -> Origin:
+        parts = urlsplit(url)
+        return Origin(
+            parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, encoded once however often it is sent."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    @cached_property
+    def origin(self) -> Origin:
+        return Origin.of(self.url)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        parts = urlsplit(self.url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = {"Host": parts.netloc.rpartition("@")[2], **self.headers}
+        if self.body or self.method == "POST":
+            headers["Content-Length"] = str(len(self.body))
+        lines = [f"{self.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; one request at a time."""
+
+    _transport: asyncio.Transport
+    _reader: ResponseReader
+    _answer: asyncio.Future[Response]
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._is_waiting = False
+        self._has_received = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.is_open = True
+
+    def send(self, request: Request) -> asyncio.Future[Response]:
+        self._reader = ResponseReader(has_body=request.method != "HEAD")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._is_waiting = True
+        self._has_received = False
+        self._transport.write(request.encoded)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        now_s = time.perf_counter()
+        if not self._is_waiting:
+            self._transport.close()  # Nobody asked for anything.
+            return
+        self._has_received = True
+        try:
+            self._reader.feed(now_s, data)
+        except MalformedResponse as exc:
+            self._fail(RequestFailed(str(exc)))
+            return
+        if self._reader.is_over:
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        if self._is_waiting:
+            self._end(exc)
+
+    def _end(self, exc: Exception | None) -> None:
+        if self._reader.end():
+            self._finish()
+        elif not self._has_received:
+            self._fail(_NothingCame(f"no answer came ({exc or 'the server closed the connection'})"))
+        else:
+            reason = f"the connection ended before the answer did ({exc or 'the server closed it'})"
+            self._fail(RequestFailed(reason, self._reader.response))
+
+    def give_up(self, reason: str) -> None:
+        """End the request in flight, if there is one, and the connection."""
+        if self._is_waiting:
+            self._fail(RequestFailed(reason, self._reader.response))
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+    def _finish(self) -> None:
+        self._is_waiting = False
+        response = self._reader.response
+        assert response is not None
+        if response.headers.get("connection", "").lower() == "close":
+            self._transport.close()
+            self.is_open = False
+        if not self._answer.done():
+            self._answer.set_result(response)
+
+    def _fail(self, error: RequestFailed) -> None:
+        self._is_waiting = False
+        self.close()
+        if not self._answer.done():
+            self._answer.set_exception(error)
+
+
+class HttpClient:
+    """Keeps connections open and uses them again. Close it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._idle: dict[Origin, list[_Connection]] = {}
+        self._addresses: dict[Origin, str] = {}
+
+    async def send(self, request: Request) -> Response:
+        """The whole answer. Raises RequestFailed."""
+        idle = self._idle.setdefault(request.origin, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_open:
+                try:
+                    return await self._exchange(connection, request)
+                except _NothingCame:
+                    pass  # NOTE: a server may close an idle connection while a request is on its way to it.
+        return await self._exchange(await self._connect(request.origin), request)
+
+    async def prepare(self, url: str, count: int) -> None:
+        """Open this many connections, so that none has to be opened while time is taken."""
+        origin = Origin.of(url)
+        idle = self._idle.setdefault(origin, [])
+        while len(idle) < count:
+            idle.append(await self._connect(origin))
+
+    def close(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
+
+    async def _exchange(self, connection: _Connection, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        reason = f"no whole answer within {self._timeout_s:g} s"
+        timer = loop.call_later(self._timeout_s, connection.give_up, reason)
+        try:
+            response = await connection.send(request)
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        finally:
+            timer.cancel()
+        if connection.is_open:
+            self._idle[request.origin].append(connection)
+        return response
+
+    async def _connect(self, origin: Origin) -> _Connection:
+        loop = asyncio.get_running_loop()
+        is_tls = origin.scheme == "https"
+        try:
+            _, connection = await asyncio.wait_for(
+                loop.create_connection(
+                    _Connection,
+                    await self._address(origin),
+                    origin.port,
+                    ssl=ssl.create_default_context() if is_tls else None,
+                    server_hostname=origin.host if is_tls else None,
+                ),
+                _CONNECT_TIMEOUT_S,
+            )
+        except asyncio.TimeoutError as exc:
+            raise RequestFailed(f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
+        except OSError as exc:
+            raise RequestFailed(f"no connection: {exc}") from exc
+        return connection
+
+    async def _address(self, origin: Origin) -> str:
+        """The host's address, looked up once: threads that look up names cost more than the requests."""
+        if origin not in self._addresses:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+            self._addresses[origin] = await _first_answering(
+                [str(entry[4][0]) for entry in found], origin.port
+            )
+        return self._addresses[origin]
+
+
+async def _first_answering(addresses: list[str], port: int) -> str:
+    """The first that takes a connection, such as 127.0.0.1 where ``localhost`` is ::1 too; else the last."""
+    for address in addresses[:-1]:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_TIMEOUT_S)
+        except (OSError, asyncio.TimeoutError):
+            continue
+        writer.close()
+        return address
+    return addresses[-1]

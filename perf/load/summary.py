@@ -1,0 +1,115 @@
+"""All figures of one load test, from its records: what the reports and ``--json`` show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from perf.load.clients import Run
+from perf.load.record import Record
+from perf.load.statistics import Concurrency, Distribution, Slo, concurrency, distribution
+
+_LATE_S = 0.05
+_BUSY_CLIENT = 0.9
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Distributions are of completed requests, None where there is no value. Seconds, tokens, requests."""
+
+    requests: int
+    completed: int
+    failed: int
+    busy: int
+    errors: dict[str, int]
+    duration_s: float
+    concurrency: Concurrency
+    tokens_per_second_per_stream: Distribution | None
+    latency_s: Distribution | None
+    first_token_s: Distribution | None
+    inter_token_s: Distribution | None
+    gap_s: Distribution | None
+    """Between pieces of output, of all streams: its maximum is the longest stall anyone saw."""
+    server: dict[str, Distribution]
+    input_tokens: int
+    output_tokens: int
+    good: int | None
+    """Requests that kept the SLO; None where there was none."""
+    sent_late_s: Distribution | None
+    """How late requests were sent: what this side adds to latencies."""
+    client_cpu_s: float
+    warnings: tuple[str, ...]
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.completed / self.duration_s if self.duration_s else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.output_tokens / self.duration_s if self.duration_s else 0.0
+
+    @property
+    def failure_rate(self) -> float:
+        return self.failed / self.requests if self.requests else 0.0
+
+    @property
+    def good_per_second(self) -> float | None:
+        """Goodput."""
+        return None if self.good is None else self.good / self.duration_s if self.duration_s else 0.0
+
+
+def summarize(run: Run, slo: Slo | None = None) -> Summary:
+    records = run.records
+    done = [record for record in records if record.is_completed]
+    outcomes = Counter(record.answer.outcome for record in records)
+    slo = slo if slo is not None and slo.is_set else None
+    return Summary(
+        requests=len(records),
+        completed=len(done),
+        failed=outcomes["failed"],
+        busy=outcomes["busy"],
+        errors=dict(Counter(each.answer.error for each in records if each.answer.error).most_common()),
+        duration_s=run.duration_s,
+        concurrency=concurrency(records),
+        tokens_per_second_per_stream=distribution(record.tokens_per_second for record in done),
+        latency_s=distribution(record.latency_s for record in done),
+        first_token_s=_distribution_of(done, lambda record: record.first_token_s),
+        inter_token_s=_distribution_of(done, lambda record: record.inter_token_s),
+        gap_s=distribution(gap for record in done for gap in record.gaps_s),
+        server=_server_figures(done),
+        input_tokens=sum(record.answer.input_tokens or 0 for record in done),
+        output_tokens=sum(record.answer.output_tokens for record in done),
+        good=sum(map(slo.is_kept, records)) if slo else None,
+        sent_late_s=distribution(record.sent_s - record.scheduled_s for record in records),
+        client_cpu_s=run.client_cpu_s,
+        warnings=tuple(_warnings(run)),
+    )
+
+
+def _distribution_of(
+    records: Iterable[Record], value: Callable[[Record], float | None]
+) -> Distribution | None:
+    return distribution(found for found in map(value, records) if found is not None)
+
+
+def _server_figures(records: Iterable[Record]) -> dict[str, Distribution]:
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in record.answer.server.items():
+            values.setdefault(name, []).append(value)
+    distributions = ((name, distribution(each)) for name, each in values.items())
+    return {name: each for name, each in distributions if each is not None}
+
+
+def _warnings(run: Run) -> Iterable[str]:
+    """What makes the figures doubtful."""
+    late_s = max((record.sent_s - record.scheduled_s for record in run.records), default=0.0)
+    if late_s > _LATE_S:
+        yield (
+            f"a request was sent {late_s * 1000:.0f} ms late: this side was held up (busy processors, or "
+            "--processes too few); latencies count from the planned time all the same"
+        )
+    load = run.client_cpu_s / (run.duration_s * run.processes) if run.duration_s else 0.0
+    if load > _BUSY_CLIENT:
+        yield f"the load generator used {load:.0%} of its processors: these are its limits, not the server's"

@@ -1,0 +1,91 @@
+"""Cog's prediction API: the cog-triton runner, and the mock; JSON or server-sent events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perf.load.events import events
+from perf.load.http import HttpClient, Request
+from perf.load.record import Answer
+from perf.load.response import Response
+from perf.load.targets.target import Workload, refusal
+
+_SERVER_LINE = re.compile(
+    r"^(Serverside|Expected) (tokens per second|execution time|time to first token): ([0-9.]+)", re.MULTILINE
+)
+_TOKENS_LINE = re.compile(r"^Tokens processed: (\d+)", re.MULTILINE)
+
+
+class CogTarget:
+    """Posts predictions with these inputs to ``url``/predictions."""
+
+    def __init__(self, url: str, inputs: Mapping[str, Any], *, is_streaming: bool) -> None:
+        self.url = url
+        headers = {"Content-Type": "application/json"}
+        if is_streaming:
+            headers["Accept"] = "text/event-stream"
+        body = json.dumps({"input": inputs}).encode()
+        self._request = Request("POST", f"{url}/predictions", headers, body)
+
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        return [await http.send(self._request)]
+
+    def read(self, responses: Sequence[Response]) -> Answer:
+        response = responses[-1]
+        if response.status != 200:
+            return refusal(response)
+        answer = Answer()
+        prediction = None
+        if response.is_event_stream:
+            for event in events(response):
+                if event.name == "output":
+                    answer.output_s.append(event.at_s)
+                elif event.name in ("completed", "failed", "canceled"):
+                    prediction = json.loads(event.data)
+        else:
+            prediction = json.loads(response.body)
+        read_prediction(answer, prediction)
+        return answer
+
+
+def runner_inputs(workload: Workload) -> dict[str, Any]:
+    """The workload in the runner's inputs; the others stay at their defaults, as users leave them."""
+    inputs: dict[str, Any] = {"prompt": workload.prompt, "max_tokens": workload.output_tokens}
+    if workload.is_fixed_length:
+        inputs["min_tokens"] = workload.output_tokens
+    return {**inputs, "log_performance_metrics": True, **workload.extra}
+
+
+def mock_inputs(
+    *, tps: float, output_tokens: int, output_method: str, buffer_size: int | None
+) -> dict[str, Any]:
+    inputs = {"tps": tps, "n_output_tokens": output_tokens, "output_method": output_method}
+    return inputs if buffer_size is None else {**inputs, "buffer_size": buffer_size}
+
+
+def read_prediction(answer: Answer, prediction: Any) -> None:
+    """Take status, counts and the server's own figures from a finished prediction's document."""
+    if not isinstance(prediction, dict) or prediction.get("status") != "succeeded":
+        answer.outcome = "failed"
+        document = prediction if isinstance(prediction, dict) else {}
+        answer.error = str(document.get("error") or "the stream ended without a finished prediction")
+        return
+    metrics = prediction.get("metrics") or {}
+    logs = prediction.get("logs") or ""
+    answer.server = server_figures(logs)
+    answer.input_tokens = metrics.get("input_token_count")
+    if "output_token_count" in metrics:
+        answer.output_tokens = int(metrics["output_token_count"])
+    elif (line := _TOKENS_LINE.search(logs)) is not None:
+        answer.output_tokens = int(line[1])
+    else:
+        output = prediction.get("output")
+        answer.output_tokens = len(output) if isinstance(output, list) else int(bool(output))
+
+
+def server_figures(logs: str) -> dict[str, float]:
+    """``Serverside execution time`` and the like, by that name: tokens per second, or seconds."""
+    return {f"{kind} {name}": float(value) for kind, name, value in _SERVER_LINE.findall(logs)}

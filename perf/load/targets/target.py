@@ -1,0 +1,50 @@
+"""What is asked of whom: the workload, and what every kind of server must be able to tell about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from perf.load.http import HttpClient, RequestFailed
+from perf.load.record import Answer, Outcome
+from perf.load.response import Response
+
+BUSY_STATUSES = (409, 429)
+_QUOTED_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What each request asks for. ``prompt`` has ``input_tokens`` tokens, as well as that can be known."""
+
+    prompt: str
+    input_tokens: int
+    output_tokens: int
+    is_fixed_length: bool = True
+    """Ask for exactly that many output tokens, not at most."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """More inputs, sent as they are."""
+
+
+class Target(Protocol):
+    """A kind of server. ``exchange`` runs while time is taken and does the least; ``read`` runs after."""
+
+    url: str
+
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        """Ask once; the answers, of which the last holds the output. Raises RequestFailed."""
+        ...
+
+    def read(self, responses: Sequence[Response]) -> Answer: ...
+
+
+def refusal(response: Response) -> Answer:
+    """What an answer with another status than the one hoped for means."""
+    text = " ".join(response.body.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
+    outcome: Outcome = "busy" if response.status in BUSY_STATUSES else "failed"
+    return Answer(outcome=outcome, error=f"HTTP {response.status}: {text}")
+
+
+def failure(error: RequestFailed) -> Answer:
+    return Answer(outcome="failed", error=str(error))

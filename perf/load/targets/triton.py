@@ -1,0 +1,86 @@
+"""Triton's ``generate_stream``: the engine slot (token ids) and the ensemble (text)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from perf.load.events import events
+from perf.load.http import HttpClient, Request
+from perf.load.record import Answer
+from perf.load.response import Response
+from perf.load.targets.target import Workload, refusal
+
+SLOT = "tensorrt_llm"
+ENSEMBLE = "ensemble"
+_FIRST_TOKEN_ID = 10
+"""Below it, vocabularies keep what is special."""
+_TOKEN_IDS = 80
+
+
+class TritonTarget:
+    """Posts to one of Triton's models. ``model`` is the slot's name or an ensemble's with its tensors."""
+
+    def __init__(self, url: str, model: str, workload: Workload) -> None:
+        self.url = url
+        self._is_slot = model == SLOT
+        self._asked_tokens = workload.output_tokens if workload.is_fixed_length else None
+        inputs = slot_inputs(workload) if self._is_slot else ensemble_inputs(workload)
+        body = json.dumps(inputs).encode()
+        headers = {"Content-Type": "application/json"}
+        self._request = Request("POST", f"{url}/v2/models/{model}/generate_stream", headers, body)
+
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        return [await http.send(self._request)]
+
+    def read(self, responses: Sequence[Response]) -> Answer:
+        response = responses[-1]
+        if response.status != 200:
+            return refusal(response)
+        answer = Answer()
+        for event in events(response):
+            document = json.loads(event.data)
+            if "error" in document:
+                return Answer(outcome="failed", error=str(document["error"]))
+            tokens = _token_count(document) if self._is_slot else 1
+            if tokens:
+                answer.output_s.append(event.at_s)
+                answer.output_tokens += tokens
+        if not self._is_slot and self._asked_tokens is not None:
+            answer.output_tokens = self._asked_tokens  # Its events carry text of any number of tokens.
+        if not answer.output_tokens:
+            return Answer(outcome="failed", error="the stream ended without a token")
+        return answer
+
+
+def slot_inputs(workload: Workload) -> dict[str, Any]:
+    ids = [_FIRST_TOKEN_ID + index % _TOKEN_IDS for index in range(workload.input_tokens)]
+    inputs: dict[str, Any] = {
+        "input_ids": ids,
+        "input_lengths": len(ids),
+        "request_output_len": workload.output_tokens,
+        "streaming": True,
+    }
+    if workload.is_fixed_length:
+        inputs["min_length"] = workload.output_tokens
+    return {**inputs, **workload.extra}
+
+
+def ensemble_inputs(workload: Workload) -> dict[str, Any]:
+    inputs: dict[str, Any] = {
+        "text_input": workload.prompt,
+        "max_tokens": workload.output_tokens,
+        "bad_words": "",
+        "stop_words": "",
+        "stream": True,
+    }
+    if workload.is_fixed_length:
+        inputs["min_length"] = workload.output_tokens
+    return {**inputs, **workload.extra}
+
+
+def _token_count(document: dict[str, Any]) -> int:
+    """Tokens of one response; Triton writes a tensor of one element as a bare number."""
+    output_ids = document.get("output_ids", [])
+    return len(output_ids) if isinstance(output_ids, list) else 1

@@ -1,0 +1,112 @@
+"""The report for a terminal: the sections that cog-triton's mock load test is documented with, and more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from perf.load.statistics import Distribution
+from perf.load.summary import Summary
+
+_RULE = "-" * 30
+_FIELDS = (("Std", "std"), ("Median", "p50"), ("Mean", "mean"), ("Max", "max"), ("Min", "min"))
+_SERVER_FIELDS = (("mean", "mean"), ("std", "std"), ("median", "p50"), ("min", "min"), ("max", "max"))
+_SERVER = (
+    ("Server-side TPS", "tokens per second"),
+    ("Response Latency", "execution time"),
+    ("Time to First Token", "time to first token"),
+)
+_SHOWN_ERRORS = 5
+
+
+def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
+    """``configuration`` is shown line by line, in order."""
+    sections = [
+        ["Test Configuration:"],
+        [f"{key}: {value}" for key, value in configuration.items()],
+        list(_concurrency(summary)),
+        ["Statistics for completed predictions:"],
+        list(_tps(summary)),
+        list(_latency(summary)),
+        ["Server-side metrics:"],
+        list(_server(summary)) or ["(this kind of server tells none)"],
+        list(_totals(summary)),
+        list(_client_side(summary)),
+    ]
+    lines = [_RULE]
+    for section in sections:
+        lines += [*section, _RULE]
+    return "\n".join(lines[:-1] + [f"Warning: {warning}" for warning in summary.warnings])
+
+
+def _concurrency(summary: Summary) -> Iterator[str]:
+    levels = summary.concurrency
+    yield "Concurrency levels:"
+    yield f"Mode concurrency: {levels.mode}"
+    yield f"Mean concurrency: {levels.mean:.4f}"
+    yield f"Median concurrency: {levels.median}"
+    yield f"Max concurrency: {levels.max}"
+    yield f"Min concurrency: {levels.min}"
+
+
+def _tps(summary: Summary) -> Iterator[str]:
+    yield "Single-stream TPS:"
+    for name, field in _FIELDS:
+        yield f"SSTPS - {name}: {_value(summary.tokens_per_second_per_stream, field)}"
+
+
+def _latency(summary: Summary) -> Iterator[str]:
+    yield f"Latency - Std: {_value(summary.latency_s, 'std')} seconds"
+    for name, field in _FIELDS[1:]:
+        yield f"{name} response latency: {_value(summary.latency_s, field)} seconds"
+
+
+def _server(summary: Summary) -> Iterator[str]:
+    for title, name in _SERVER:
+        expected = summary.server.get(f"Expected {name}")
+        actual = summary.server.get(f"Serverside {name}")
+        if actual is None:
+            continue
+        yield title
+        for label, field in _SERVER_FIELDS:
+            told = f"Expected {label}: {_value(expected, field)}, " if expected else ""
+            yield f"--{told}Actual {label}: {_value(actual, field)}"
+
+
+def _totals(summary: Summary) -> Iterator[str]:
+    yield f"Total requests made: {summary.requests}"
+    yield f"Total requests started: {summary.requests - summary.busy}"
+    yield f"Total requests completed: {summary.completed}"
+    yield f"Failure rate: {summary.failure_rate:.3f}, Total failures: {summary.failed}"
+    yield f"Cog already running prediction: {summary.busy}"
+    yield f"E2E throughput: {summary.requests_per_second:.3f} rps"
+    for error, count in list(summary.errors.items())[:_SHOWN_ERRORS]:
+        yield f"{count} x {error}"
+
+
+def _client_side(summary: Summary) -> Iterator[str]:
+    yield f"{'As clients saw it:':24}{'p50':>10}{'p90':>10}{'p99':>10}{'max':>10}"
+    rows = (
+        ("Time to first token", summary.first_token_s),
+        ("Inter-token latency", summary.inter_token_s),
+        ("Gap between outputs", summary.gap_s),
+        ("Total latency", summary.latency_s),
+        ("Sent late by", summary.sent_late_s),
+    )
+    for name, values in rows:
+        if values is not None:
+            yield f"{name:24}{_milliseconds(values)}"
+    if summary.first_token_s is None and summary.completed:
+        yield "(time to first token and gaps need a stream: --protocol sse)"
+    yield f"Output tokens: {summary.output_tokens}, {summary.tokens_per_second:.1f} tokens/s of all streams"
+    if summary.good is not None and summary.good_per_second is not None:
+        kept = f"{summary.good} of {summary.requests} requests kept the SLO"
+        yield f"Goodput: {summary.good_per_second:.3f} rps, {kept}"
+    yield f"Load generator: {summary.client_cpu_s:.2f} s of CPU"
+
+
+def _value(values: Distribution | None, field: str) -> str:
+    return "-" if values is None else f"{getattr(values, field):.3f}"
+
+
+def _milliseconds(values: Distribution) -> str:
+    return "".join(f"{value * 1000:7.1f} ms" for value in (values.p50, values.p90, values.p99, values.max))

@@ -1,0 +1,131 @@
+"""The process that serves the OpenAI-compatible API: started by the runner, see ``runner.api.supervisor``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import socket
+import sys
+
+import uvicorn
+
+from engine.directory import load
+from errors.base import CodedError
+from runner.api.application import API, make_application
+from runner.api.call import Call, WatchCalls
+from runner.api.headers import GENERATION_PATHS
+from runner.api.requests import Served
+from runner.api.start import Start
+from runner.generation.generation import Generation
+from runner.generation.model import load_model_facts
+from runner.generation.request import GenerationRequest
+from runner.generation.retry import RequestGuard, open_guard
+from runner.observability.logs import JSON, RequestLog, set_up_logging
+from runner.observability.meter import Meter, RequestMeter
+from runner.observability.tracing import RequestTrace, Tracing, open_tracing
+from runner.settings.ports import local_url
+from runner.supervision.request_shapes import RequestShapes
+
+_KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
+_LAST_WORDS_S = 3
+"""Beyond the grace period, for what was ended to be told."""
+
+_FLUSH_S = 1.0
+"""For the last spans, whatever the collector does."""
+
+
+class Server(uvicorn.Server):
+    """Stops as all of the runner does: what runs may end within the grace period, then it gets E2110."""
+
+    def __init__(
+        self, config: uvicorn.Config, requests: RequestGuard, grace_s: float, tracing: Tracing | None
+    ) -> None:
+        super().__init__(config)
+        self._tracing = tracing
+        self._requests = requests
+        self._grace_s = grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._requests.refuse("it was asked to")
+        reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
+        await super().shutdown(sockets)
+        timer.cancel()
+        if self._tracing is not None:
+            # NOTE: here, for uvicorn ends the process by the signal that it got, and no exit handler runs.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
+
+
+async def serve(start: Start) -> None:
+    """Serve until SIGTERM. Raises a CodedError if the model can't be read."""
+    settings = start.settings
+    engine = load(settings.engine_dir)
+    model = load_model_facts(engine, settings)
+    model.chat.check()
+    names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
+    served = Served(model, settings, engine.manifest.engine_kind, names)
+    meter = Meter("openai", start.metrics_dir)
+    is_log_json = settings.log_format == JSON
+    set_up_logging(settings.log_format)
+    tracing = open_tracing(settings, names[0])
+    triton_url = local_url(settings.triton_host, settings.triton_http_port)
+    shapes = RequestShapes("openai", start.shapes_path)
+    timeout_s = settings.triton_timeout_s
+    async with open_guard(triton_url, start.slot_socket, timeout_s, shapes=shapes) as requests:
+
+        def generate(request: GenerationRequest, call: Call) -> Generation:
+            trace = _begin_trace(tracing, request, call)
+            return Generation(
+                request,
+                model,
+                requests,
+                is_slot_ours=start.is_slot_ours,
+                asks_slot=trace is not None and trace.is_recording,
+                trace=trace,
+                log=RequestLog("openai") if is_log_json else None,
+                # As in ``runner.service``: only where somebody reads it.
+                request_id=call.request_id if is_log_json or trace is not None else "",
+                meter=RequestMeter(meter),
+            )
+
+        application = make_application(API(served, requests.client, generate, start.metrics_dir), served)
+        config = uvicorn.Config(
+            WatchCalls(application, meter, is_log_json=is_log_json, tracing=tracing),
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _LAST_WORDS_S),
+        )
+        gc.collect()
+        gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
+        gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
+        server = Server(config, requests, settings.stop_grace_s, tracing)
+        await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
+
+
+def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call) -> RequestTrace | None:
+    if tracing is None:
+        return None
+    operation = GENERATION_PATHS[call.path]
+    return tracing.begin(request, operation=operation, response_id=call.response_id, model=call.model)
+
+
+def main() -> int:
+    try:
+        asyncio.run(serve(Start.model_validate_json(sys.stdin.read())))
+    except CodedError as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The OpenAI-compatible API as an ASGI application: its endpoints, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from errors.base import CodedError
+from errors.chat import PromptOrMessages
+from errors.openai_api import InternalError, UnknownEndpoint
+from runner.api.answers import Model, Models, State, Text, Tokens
+from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.document import make_document
+from runner.api.error_response import Failure
+from runner.api.formats import ChatShape, CompletionShape
+from runner.api.generating import Generate, Generating
+from runner.api.headers import REQUEST_ID_HEADER
+from runner.api.keys import RequireKey
+from runner.api.limits import Admission
+from runner.api.page import load_page
+from runner.api.reading import read_body
+from runner.api.requests import Served, chat_order, chat_prompt, completion_orders
+from runner.api.token_texts import TokenTexts
+from runner.observability.metrics_text import CONTENT_TYPE, exposition
+from runner.triton_server.client import TritonClient
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class API:
+    """The endpoints. Each reads its body and answers, or raises a CodedError."""
+
+    def __init__(
+        self,
+        served: Served,
+        client: TritonClient,
+        generate: Generate,
+        metrics_dir: Path,
+    ) -> None:
+        settings = served.settings
+        self._served = served
+        self._metrics_dir = metrics_dir
+        self._client = client
+        self._max_body_bytes = settings.openai_max_body_bytes
+        self._created = int(time.time())
+        self._document = msgspec.json.encode(make_document(served))
+        self._page = load_page()
+        self._tokens = TokenTexts(served.model.tokenizer)
+        self._generating = Generating(
+            generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
+        )
+
+    def routes(self) -> list[Route]:
+        return [
+            _route("POST", "/v1/chat/completions", self.chat_completions),
+            _route("POST", "/v1/completions", self.completions),
+            _route("GET", "/v1/models", self.models),
+            _route("GET", "/v1/models/{name:path}", self.model),
+            _route("POST", "/tokenize", self.tokenize),
+            _route("POST", "/detokenize", self.detokenize),
+            _route("GET", "/health", self.health),
+            _route("GET", "/ready", self.ready),
+            _route("GET", "/metrics", self.metrics),
+            _route("GET", "/openapi.json", self.document),
+            _route("GET", "/", self.page),
+        ]
+
+    async def chat_completions(self, request: Request) -> Response:
+        body = await read_body(request, ChatBody, self._max_body_bytes)
+        model = self._served.find(body.model)
+        # Rendering waits for another process.
+        order = await asyncio.to_thread(chat_order, body, self._served)
+        return self._generating.answer(body, [order], ChatShape(self._tokens), model)
+
+    async def completions(self, request: Request) -> Response:
+        body = await read_body(request, CompletionBody, self._max_body_bytes)
+        model = self._served.find(body.model)
+        orders = completion_orders(body, self._served)
+        return self._generating.answer(body, orders, CompletionShape(self._tokens), model)
+
+    async def models(self, request: Request) -> Response:
+        return _json(Models([self._model(name) for name in self._served.names]))
+
+    async def model(self, request: Request) -> Response:
+        return _json(self._model(self._served.find(request.path_params["name"])))
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await read_body(request, TokenizeBody, self._max_body_bytes)
+        self._served.find(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
+        adds_special_tokens = body.add_special_tokens
+        if body.messages is not None:
+            text = await asyncio.to_thread(chat_prompt, body.messages, body, self._served)
+            by_default = False
+        else:
+            text, by_default = body.prompt or "", True
+        ids = await self._served.model.encode(
+            text, adds_special_tokens=by_default if adds_special_tokens is None else adds_special_tokens
+        )
+        return _json(Tokens(len(ids), self._served.model.max_sequence_length, ids))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await read_body(request, DetokenizeBody, self._max_body_bytes)
+        self._served.find(body.model)
+        return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+
+    async def health(self, request: Request) -> Response:
+        """This process answers."""
+        return _json(State("ok"))
+
+    async def ready(self, request: Request) -> Response:
+        """Triton and the engine answer as well."""
+        is_ready = await self._client.is_slot_answering()
+        return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Of all processes of the runner, and Triton's."""
+        settings = self._served.settings
+        text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_ports.metrics_url)
+        return Response(text, media_type=CONTENT_TYPE)
+
+    async def document(self, request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    async def page(self, request: Request) -> Response:
+        """To try all this in a browser."""
+        return self._page.response()
+
+    def _model(self, name: str) -> Model:
+        return Model(name, self._created, self._served.model.max_sequence_length)
+
+
+def make_application(api: API, served: Served) -> Starlette:
+    settings = served.settings
+    middleware = [Middleware(RequireKey, keys=settings.openai_api_keys)] if settings.openai_api_keys else []
+    if settings.openai_cors_origins:
+        # First, so that a page is told also why its key is refused.
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.openai_cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER],
+        )
+        middleware.insert(0, cors)
+    return Starlette(
+        routes=api.routes(),
+        middleware=middleware,
+        exception_handlers={
+            CodedError: _on_coded_error,
+            HTTPException: _on_http_error,
+            ClientDisconnect: _on_disconnect,
+            Exception: _on_unknown_error,
+        },
+    )
+
+
+def _route(method: str, path: str, endpoint: Endpoint) -> Route:
+    return Route(path, endpoint, methods=[method])
+
+
+def _json(document: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
+
+
+async def _on_coded_error(request: Request, error: Any) -> Response:
+    return Failure(error)
+
+
+async def _on_http_error(request: Request, error: Any) -> Response:
+    """404 and 405: Starlette raises no other."""
+    response = Failure(UnknownEndpoint(method=request.method, path=request.url.path))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody hears this."""
+    return Response(status_code=400)
+
+
+async def _on_unknown_error(request: Request, error: Exception) -> Response:
+    """Starlette raises it again after this, so that the log has it."""
+    return Failure(InternalError())

@@ -1,0 +1,105 @@
+"""GET /openapi.json: the API described, from the bodies and answers themselves.
+
+It tells what this server does: what its model or engine can't do is not in it. The page at / is made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runner.api.answers import (
+    Answer,
+    ChatChoice,
+    CompletionChoice,
+    ErrorAnswer,
+    Model,
+    Models,
+    State,
+    Text,
+    Tokens,
+)
+from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.guides import GUIDE_FIELDS
+from runner.api.keys import is_guarded
+from runner.api.requests import DEFAULT_COMPLETION_TOKENS, Served
+from runner.engines.capabilities import Capability, honours
+from runner.generation.request import SamplingInputs
+
+_OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
+    ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
+    ("post", "/v1/completions", "The continuation of a prompt", CompletionBody, Answer[CompletionChoice]),
+    ("get", "/v1/models", "What is served", None, Models),
+    ("get", "/v1/models/{name}", "One of what is served", None, Model),
+    ("post", "/tokenize", "Token ids of a prompt or a chat", TokenizeBody, Tokens),
+    ("post", "/detokenize", "The text of token ids", DetokenizeBody, Text),
+    ("get", "/health", "Whether this process answers", None, State),
+    ("get", "/ready", "Whether Triton and the engine answer", None, State),
+    ("get", "/metrics", "Metrics for Prometheus", None, None),
+)
+_REF = "#/components/schemas/{name}"
+_NEEDED: dict[Capability, tuple[str, ...]] = {
+    "log_probs": ("logprobs", "top_logprobs"),
+    "min_p": ("min_p",),
+    "logit_bias": ("logit_bias",),
+    "guides": GUIDE_FIELDS,
+}
+"""Fields that want something of the engine."""
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+def make_document(served: Served) -> dict[str, Any]:
+    """An OpenAPI 3.1 document."""
+    operations = [each for each in _OPERATIONS if each[3] is not ChatBody or served.model.chat.exists]
+    types = {kind for *_, body, answer in operations for kind in (body, answer) if kind} | {ErrorAnswer}
+    ordered = sorted(types, key=str)
+    schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
+    refs = dict(zip(ordered, schemas, strict=True))
+    for kind in (ChatBody, CompletionBody):
+        if kind in types:
+            _fit(components[kind.__name__]["properties"], served.engine_kind)
+    components[CompletionBody.__name__]["properties"]["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
+    paths: dict[str, Any] = {}
+    for method, path, summary, body, answer in operations:
+        operation: dict[str, Any] = {"summary": summary, "responses": _responses(answer, refs)}
+        if body is not None:
+            operation["requestBody"] = {"required": True, "content": _json(refs[body])}
+        if "{name}" in path:
+            name = {"in": "path", "name": "name", "required": True, "schema": {"type": "string"}}
+            operation["parameters"] = [name]
+        if served.settings.openai_api_keys and is_guarded(path):
+            operation["security"] = [{"key": []}]
+        paths[path] = {method: operation}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cog-triton's OpenAI-compatible API", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _fit(fields: dict[str, Any], engine_kind: str) -> None:
+    """Leave out what the engine can't honour, and tell what counts where a field is not sent."""
+    for capability, names in _NEEDED.items():
+        if not honours(engine_kind, capability):
+            for name in names:
+                fields.pop(name, None)
+    defaults = SamplingInputs()
+    for name in ("temperature", "top_p", "top_k", "min_p", *_PENALTIES):
+        if name in fields:
+            fields[name]["default"] = getattr(defaults, name)
+
+
+def _responses(answer: type | None, refs: dict[type, Any]) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": "Done"}
+    if answer is not None:
+        good["content"] = _json(refs[answer])
+    return {"200": good, "default": {"description": "Refused or failed", "content": _json(refs[ErrorAnswer])}}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

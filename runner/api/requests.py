@@ -1,0 +1,193 @@
+"""From a body to what the generation core takes: one request per text that is to be generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import msgspec
+
+from errors.openai_api import UnknownModel, UnsupportedField
+from errors.prompt import InvalidInput
+from runner.api.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
+from runner.api.guides import guide_of
+from runner.chat.messages import Message, with_system_prompt
+from runner.engines.capabilities import Capability, honours
+from runner.generation.model import ModelFacts
+from runner.generation.request import SEEDS, GenerationRequest, SamplingInputs, random_seed
+from runner.settings.settings import Settings
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's, for completions; a chat's answer may take all that the model has room for."""
+_UNLESS_SAID = SamplingInputs()
+_LEAST_TOP_P = 1e-6
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served, and how."""
+
+    model: ModelFacts
+    settings: Settings
+    engine_kind: str
+    names: tuple[str, ...]
+
+    def find(self, name: str | None) -> str:
+        """The name to answer with. Raises E1603 for a model that is not this one."""
+        if name is None:
+            return self.names[0]
+        if name not in self.names:
+            raise UnknownModel(model=name, served=" or ".join(self.names))
+        return name
+
+
+@dataclass(frozen=True)
+class Order:
+    """One prompt with its parameters; ``count`` texts are wanted of it."""
+
+    request: GenerationRequest
+    count: int
+    echo: str = ""
+    """What each text begins with."""
+
+    def requests(self) -> list[GenerationRequest]:
+        """One per text: the seeds follow each other."""
+        sampling = self.request.sampling
+        return [
+            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % SEEDS))
+            for number in range(self.count)
+        ]
+
+
+def completion_orders(body: CompletionBody, served: Served) -> list[Order]:
+    """One per prompt. Raises a CodedError naming the field."""
+    orders = []
+    for prompt in _prompts(body.prompt):
+        request = _request(body, served, prompt, DEFAULT_COMPLETION_TOKENS, body.logprobs)
+        echo = _text(prompt, served.model) if body.echo else ""
+        orders.append(Order(request, body.n or 1, echo))
+    if body.echo and body.logprobs is not None:
+        expected = "false where there is logprobs, as those of the prompt are not known"
+        raise InvalidInput(name="echo", expected=expected, value=True)
+    return orders
+
+
+def chat_order(body: ChatBody, served: Served) -> Order:
+    """Raises a CodedError naming the field, and what a chat template raises."""
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        expected = f"max_tokens ({body.max_tokens}), of which it is the newer name"
+        raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
+    tools = None if body.tool_choice == "none" else body.tools
+    prompt = chat_prompt(body.messages, msgspec.structs.replace(body, tools=tools), served)
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    most_tokens = body.max_completion_tokens or served.model.max_sequence_length
+    request = _request(body, served, prompt, most_tokens, top)
+    return Order(replace(request, adds_special_tokens=False), body.n or 1)
+
+
+def chat_prompt(messages: Sequence[Message], fields: ChatBody | TokenizeBody, served: Served) -> str:
+    """The chat template's text. Raises E1005 and what the template raises."""
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise InvalidInput(
+            name="add_generation_prompt", expected="false where continue_final_message is true", value=True
+        )
+    return served.model.chat.render(
+        with_system_prompt(messages, served.settings.system_prompt),
+        tools=fields.tools,
+        documents=fields.documents,
+        continues=bool(fields.continue_final_message),
+        adds_generation_prompt=fields.add_generation_prompt is not False,
+        arguments=fields.chat_template_kwargs,
+    )
+
+
+def _request(
+    body: GenerationBody, served: Served, prompt: str | list[int], most_tokens: int, top_log_probs: int | None
+) -> GenerationRequest:
+    """``most_tokens``: where the body does not say."""
+    _check_honoured(body, served, top_log_probs)
+    max_tokens = body.max_tokens or most_tokens
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise InvalidInput(name="min_tokens", expected=f"at most max_tokens ({max_tokens})", value=min_tokens)
+    return GenerationRequest(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_sequences=_stops(body, served.settings),
+        sampling=_sampling(body),
+        ignores_end=bool(body.ignore_eos),
+        num_top_log_probs=top_log_probs,
+        guide=guide_of(body, served.engine_kind),
+    )
+
+
+def _sampling(body: GenerationBody) -> SamplingInputs:
+    return SamplingInputs(
+        temperature=_or(body.temperature, _UNLESS_SAID.temperature),
+        top_k=max(_or(body.top_k, _UNLESS_SAID.top_k), 0),
+        # NOTE: to the core 0 means off; here it means the likeliest token alone.
+        top_p=_or(body.top_p, _UNLESS_SAID.top_p) or _LEAST_TOP_P,
+        presence_penalty=_or(body.presence_penalty, _UNLESS_SAID.presence_penalty),
+        frequency_penalty=_or(body.frequency_penalty, _UNLESS_SAID.frequency_penalty),
+        repetition_penalty=_or(body.repetition_penalty, _UNLESS_SAID.repetition_penalty),
+        min_p=_or(body.min_p, _UNLESS_SAID.min_p),
+        logit_bias=_logit_bias(body.logit_bias or {}),
+        seed=random_seed() if body.seed is None else body.seed % SEEDS,
+    )
+
+
+def _or(value: N | None, default: N) -> N:
+    return default if value is None else value
+
+
+def _check_honoured(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:
+    """Raise E1602 for what this kind of engine can't do."""
+    asked: dict[Capability, object] = {
+        "min_p": body.min_p,
+        "logit_bias": body.logit_bias,
+        "log_probs": top_log_probs is not None,
+    }
+    for capability, value in asked.items():
+        if value and not honours(served.engine_kind, capability):
+            name = "logprobs" if capability == "log_probs" else capability
+            raise UnsupportedField(name=name, engine_kind=served.engine_kind)
+
+
+def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
+    for token in given:
+        if not token.isdecimal() or int(token) > MAX_INT32:
+            raise InvalidInput(name="logit_bias", expected="an object whose keys are token ids", value=token)
+    return {int(token): bias for token, bias in given.items() if bias}
+
+
+def _stops(body: GenerationBody, settings: Settings) -> tuple[str, ...]:
+    if body.stop is None:
+        return tuple(filter(None, (settings.stop_sequences or "").split(",")))
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+
+
+def _prompts(given: Prompt) -> list[str | list[int]]:
+    """The prompts of a text, token ids, or a list of either. Raises E1005 for a mixture."""
+    if isinstance(given, str):
+        return [given]
+    kinds = {type(each) for each in given}
+    if len(kinds) > 1:
+        raise InvalidInput(
+            name="prompt", expected="a list of one kind: texts, or lists of token ids", value=given
+        )
+    if kinds == {int}:
+        return [[each for each in given if isinstance(each, int)]]
+    return [each for each in given if not isinstance(each, int)]
+
+
+def _text(prompt: str | list[int], model: ModelFacts) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    text: str = model.tokenizer.decode(prompt, skip_special_tokens=False)
+    return text

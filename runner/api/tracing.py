@@ -1,0 +1,72 @@
+"""The span of one call: below the client's by W3C's ``traceparent``, above those of its generations.
+
+Attributes are those of OpenTelemetry's conventions for HTTP servers and generative AI; nothing that a client
+wrote is among them but the ids. Imported only where there is an OTLP endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.types import Scope
+
+from runner.api.call import Call
+from runner.api.headers import GENERATION_PATHS
+from runner.observability.tracing import PROVIDER, Tracing
+
+_CARRIED = (b"traceparent", b"tracestate")
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+@contextmanager
+def server_span(tracing: Tracing, scope: Scope, call: Call) -> Iterator[str]:
+    """The span, current while the call is served. Yields its trace's id."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED}
+    parent = _PROPAGATOR.extract(headers, context.Context())
+    span = tracing.tracer.start_span(
+        f"{scope['method']} {call.path}", parent, SpanKind.SERVER, attributes=_of_request(scope, call)
+    )
+    token = context.attach(trace.set_span_in_context(span))
+    try:
+        yield f"{span.get_span_context().trace_id:032x}"
+    finally:
+        context.detach(token)
+        if span.is_recording():
+            _tell_end(span, call)
+        span.end()
+
+
+def _of_request(scope: Scope, call: Call) -> dict[str, str | int]:
+    host, port = scope.get("server") or ("", None)
+    attributes: dict[str, str | int] = {
+        "http.request.method": scope["method"],
+        "http.route": call.path,
+        "url.path": call.path,
+        "url.scheme": scope["scheme"],
+        "network.protocol.version": scope["http_version"],
+        "server.address": host,
+        "gen_ai.operation.name": GENERATION_PATHS[call.path],
+        "gen_ai.provider.name": PROVIDER,
+    }
+    return attributes if port is None else {**attributes, "server.port": port}
+
+
+def _tell_end(span: Span, call: Call) -> None:
+    span.set_attribute("http.response.header.x-request-id", [call.request_id])
+    if call.model:
+        span.set_attribute("gen_ai.request.model", call.model)
+        span.set_attribute("gen_ai.response.id", call.response_id)
+    if call.status is None:
+        span.set_attribute("cog_triton.cancelled", True)
+    else:
+        span.set_attribute("http.response.status_code", call.status)
+    if call.error is not None:
+        # NOTE: of an error only the code: its sentence may quote what a client sent.
+        span.set_attribute("error.type", call.error.code)
+        # By the conventions what is the client's to mend is no error of a server's.
+        if not call.error.code.startswith("E1"):
+            span.set_status(Status(StatusCode.ERROR, call.error.code))

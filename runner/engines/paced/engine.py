@@ -1,0 +1,206 @@
+"""The ``paced`` engine: no model, tokens at a fixed rate; the load instrument for everything else.
+
+It repeats the prompt's token ids as output, so that every stream's content is known in advance and
+a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
+``{"tokens_per_second": 100.0}``; 0 means 32 tokens of each stream every millisecond, which is
+more than anything behind it can carry. It can be told to fail: see ``paced_faults``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from errors.prompt import InvalidSetting
+from errors.triton_system import EngineFailed, EngineStartFailed
+from runner.engines.paced.faults import Faults, read_faults, suffer
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb
+
+_SHORTEST_STEP_S = 0.001
+_UNPACED_STEP_TOKENS = 32
+"""Of each sequence, as of engines that guess ahead: the instrument must take little of what it measures."""
+
+
+class _Sequence:
+    __slots__ = (
+        *("cancelled", "due_s", "fault", "ids", "num_top_log_probs", "output_tokens", "request_id"),
+        "rest_tokens",
+    )
+
+    def __init__(self, request: Submit, due_s: float) -> None:
+        self.request_id = request.request_id
+        self.ids = itertools.cycle(request.input_ids)
+        self.rest_tokens = request.max_tokens
+        self.num_top_log_probs = request.num_top_log_probs if request.wants_log_probs else None
+        self.due_s = due_s
+        self.cancelled = False
+        self.fault: str | None = None
+        self.output_tokens = 0
+
+    def take(self, count: int) -> list[int]:
+        """The next tokens, at most so many."""
+        tokens = list(itertools.islice(self.ids, min(count, self.rest_tokens)))
+        self.rest_tokens -= len(tokens)
+        self.output_tokens += len(tokens)
+        return tokens
+
+
+class PacedEngine:
+    """Emits ``tokens_per_second`` tokens a second for each request; see the module's text."""
+
+    def __init__(
+        self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults | None = None
+    ) -> None:
+        self._faults = faults or Faults()
+        self._request_count = 0
+        self._sink = sink
+        self._ready = ready
+        self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
+        self._step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
+        self._wake = threading.Condition()
+        self._due: list[tuple[float, int, _Sequence]] = []
+        """A heap by time, of a paced engine; what was cancelled stays in it until it is due."""
+        self._running: dict[int, _Sequence] = {}
+        self._closed = False
+        threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    def submit(self, request: Submit) -> None:
+        sequence = _Sequence(request, time.perf_counter() + self._interval_s)
+        self._request_count += 1
+        sequence.fault = self._faults.of(request, self._request_count)
+        with self._wake:
+            self._running[request.request_id] = sequence
+            if self._interval_s:
+                self._queue(sequence)
+            self._wake.notify()
+
+    def cancel(self, request_id: int) -> None:
+        with self._wake:
+            sequence = self._running.pop(request_id, None)
+            if sequence is None:
+                return
+            sequence.cancelled = True
+        self._sink.finished(request_id, "cancelled")
+
+    def statistics(self) -> Statistics:
+        return Statistics(active=len(self._running), queued=0)
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if self._closed:
+                    return
+                wait_s = self._wait_s()
+                if wait_s is None or wait_s > 0:
+                    self._wake.wait(wait_s)
+                    continue
+                self._step()
+            time.sleep(_SHORTEST_STEP_S)  # What falls due meanwhile is one step, as in any engine.
+
+    def _wait_s(self) -> float | None:
+        """Until the next token; None while there is nothing to do."""
+        if not self._interval_s:
+            return 0.0 if self._running else None
+        return self._due[0][0] - time.perf_counter() if self._due else None
+
+    def _step(self) -> None:
+        """Emit the next tokens of every sequence that is due. Called with the lock held."""
+        due = self._take_due() if self._interval_s else list(self._running.values())
+        faulty = [sequence for sequence in due if sequence.fault]
+        if faulty:
+            due = [sequence for sequence in due if not sequence.fault]
+        new = [(sequence.request_id, sequence.take(self._step_tokens)) for sequence in due]
+        if log_probs := _log_probs(due, new):
+            self._sink.log_probs(log_probs)
+        self._sink.tokens(new)
+        due += [sequence for sequence in faulty if self._suffer(sequence)]
+        for sequence in due:
+            if not sequence.rest_tokens:
+                del self._running[sequence.request_id]
+                self._sink.finished(sequence.request_id, "length")
+            elif self._interval_s:
+                sequence.due_s += self._interval_s
+                self._queue(sequence)
+
+    def _suffer(self, sequence: _Sequence) -> bool:
+        """The step of a sequence with a fault; False if that was its last."""
+        assert sequence.fault is not None
+        before = sequence.output_tokens
+        tokens = sequence.take(self._step_tokens)
+        try:
+            tokens = suffer(sequence.fault, before, tokens, self._ready.vocab_size)
+        except EngineFailed as exc:
+            del self._running[sequence.request_id]
+            self._sink.failed(sequence.request_id, exc)
+            return False
+        if tokens:
+            self._sink.tokens([(sequence.request_id, tokens)])
+        else:
+            sequence.rest_tokens += self._step_tokens  # It stalls: it never comes to its end.
+        return True
+
+    def _take_due(self) -> list[_Sequence]:
+        now_s = time.perf_counter()
+        due = []
+        while self._due and self._due[0][0] <= now_s:
+            sequence = heapq.heappop(self._due)[2]
+            if not sequence.cancelled:
+                due.append(sequence)
+        return due
+
+    def _queue(self, sequence: _Sequence) -> None:
+        heapq.heappush(self._due, (sequence.due_s, sequence.request_id, sequence))
+
+
+def _log_probs(
+    sequences: list[_Sequence], new: list[tuple[int, list[int]]]
+) -> list[tuple[int, list[TokenLogProb]]]:
+    """Every token is certain here: a probability of 1."""
+    return [
+        (request_id, [TokenLogProb(0.0, [(token, 0.0)][: sequence.num_top_log_probs]) for token in tokens])
+        for sequence, (request_id, tokens) in zip(sequences, new, strict=True)
+        if sequence.num_top_log_probs is not None
+    ]
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:
+    """Read ``paced.json``; the option ``tokens_per_second`` overrides its rate."""
+    try:
+        config = json.loads((engine_dir / "config.json").read_text())
+        rate = json.loads((engine_dir / "paced.json").read_text())["tokens_per_second"]
+        ready = Ready(
+            engine_kind="paced",
+            vocab_size=config["vocab_size"],
+            max_sequence_length=config["max_position_embeddings"],
+            max_batch_size=int(options.get("max_batch_size") or 1 << 16),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise EngineStartFailed(engine_kind="paced", reason=f"{type(exc).__name__}: {exc}") from exc
+    faults = read_faults()
+    time.sleep(faults.slow_start_s)
+    return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate), faults)
+
+
+def _rate(value: object) -> float:
+    try:
+        rate = float(str(value))
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise InvalidSetting(name="tokens_per_second", expected="a number of at least 0", value=value)
+    return rate

@@ -1,0 +1,57 @@
+"""The protocol an engine kind implements to be run by the worker, and the sink it reports to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+
+
+class Sink(Protocol):
+    """Where an engine's results go. Every method may be called from any thread and returns at once."""
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        """New output tokens: (request id, tokens) pairs, at best all of one engine step together."""
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        """For requests that want them: a value for each of the tokens that ``tokens`` gets next."""
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        """The request is done and holds nothing any more. Sent exactly once, unless ``failed`` is.
+
+        ``sequences``: of a beam search, which has no ``tokens`` before.
+        """
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        """The request failed alone. A CodedError keeps its code; any other becomes E2109."""
+
+    def broken(self, error: Exception) -> None:
+        """The engine as a whole can't go on: the worker reports, ends, and is started again.
+
+        A CodedError keeps its code; any other becomes E2107.
+        """
+
+
+class Engine(Protocol):
+    """One loaded engine. Made by a factory in ``runner.engines.kinds``; loading happens there.
+
+    ``submit`` and ``cancel`` are called from the worker's reader thread and must return at once.
+    ``cancel`` of a request that is unknown or already done is nothing to do. An engine reports
+    ``finished(..., 'cancelled')`` for a request it cancelled, after its resources are free.
+    """
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine can take."""
+
+    def submit(self, request: Submit) -> None: ...
+
+    def cancel(self, request_id: int) -> None: ...
+
+    def statistics(self) -> Statistics: ...
+
+    def close(self) -> None:
+        """Free the engine; requests still running are dropped."""

@@ -1,0 +1,220 @@
+"""The ``tensorrt_llm`` engine: a compiled engine in TensorRT-LLM's executor, through its Python bindings.
+
+Written against the published interface of 0.16 and run against a stand-in of it (tests/standins) alone.
+
+NOTE: importing ``tensorrt_llm`` initialises MPI, so nothing but a process that serves such an engine does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
+from errors.base import CodedError
+from errors.triton_system import EngineStartFailed
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import GUIDE_TYPES, FinishReason, Ready, Statistics, Submit
+from runner.engines.tensorrt_llm.guides import guided_decoding_config
+from runner.engines.tensorrt_llm.requests import check, coded, executor_request, is_device_lost, sentence
+from runner.engines.tensorrt_llm.settings import Options, executor_config, is_chunked, parse_options
+from runner.engines.tensorrt_llm.statistics import IDLE, gauges
+
+ENGINE_KIND = "tensorrt_llm"
+
+_AWAIT = timedelta(milliseconds=100)
+"""How long to wait for responses at once: they come as soon as there are any; this bounds our end."""
+_CLOSE_TIMEOUT_S = 3.0
+
+log = logging.getLogger("cog_triton.engine")
+
+
+@dataclass
+class _Running:
+    """A request that the executor holds."""
+
+    request_id: int
+    is_beam_search: bool
+    is_cancelled: bool = False
+
+
+class TensorrtLlmEngine:
+    """See ``protocol.adapter.Engine``. The executor numbers requests by itself: both numbers are kept."""
+
+    def __init__(self, bindings: Any, executor: Any, sink: Sink, ready: Ready, limits: _Limits) -> None:
+        self._bindings = bindings
+        self._executor = executor
+        self._sink = sink
+        self._ready = ready
+        self._limits = limits
+        self._running: dict[int, _Running] = {}
+        self._executor_ids: dict[int, int] = {}
+        self._lock = threading.Lock()
+        """Held from enqueueing until the number is noted: a response may be there before."""
+        self._gauges: dict[str, float] = {}
+        self._is_closed = False
+        reasons = bindings.FinishReason
+        self._reasons: dict[Any, FinishReason] = {
+            reasons.END_ID: "end",
+            reasons.STOP_WORDS: "stop",
+            reasons.LENGTH: "length",
+        }
+        self._awaiter = threading.Thread(target=self._await, name="tensorrt-llm-responses", daemon=True)
+        self._awaiter.start()
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    def submit(self, request: Submit) -> None:
+        try:
+            check(request, self._ready, self._limits.prompt_tokens, self._limits.beam_width)
+            asked = executor_request(self._bindings, request)
+            with self._lock:
+                executor_id = self._executor.enqueue_request(asked)
+                self._running[executor_id] = _Running(request.request_id, request.sampling.beam_width > 1)
+                self._executor_ids[request.request_id] = executor_id
+        except CodedError as error:
+            self._sink.failed(request.request_id, error)
+        # What the library's own checks throw: a full queue, a value that it does not take.
+        except (RuntimeError, TypeError, ValueError) as exc:
+            self._sink.failed(request.request_id, coded(str(exc)))
+
+    def cancel(self, request_id: int) -> None:
+        """The executor answers with a last, empty result once it holds nothing any more."""
+        with self._lock:
+            executor_id = self._executor_ids.get(request_id)
+            if executor_id is None:
+                return
+            self._running[executor_id].is_cancelled = True
+            self._executor.cancel_request(executor_id)
+
+    def statistics(self) -> Statistics:
+        """By the last iteration; there are none while the executor has nothing to do."""
+        latest = [] if self._is_closed else self._executor.get_latest_iteration_stats()
+        if latest:
+            self._gauges = gauges(latest[-1])
+        if not self._running:
+            self._gauges |= {name: 0.0 for name in IDLE if name in self._gauges}
+            self._gauges |= {"free_num_blocks": self._gauges.get("max_num_blocks", 0.0)}
+        blocks = self._gauges.get("max_num_blocks")
+        return Statistics(
+            active=int(self._gauges.get("num_active_requests", 0)),
+            queued=int(self._gauges.get("num_queued_requests", 0)),
+            cache_used=self._gauges.get("used_num_blocks", 0.0) / blocks if blocks else None,
+            gauges=dict(self._gauges),
+        )
+
+    def close(self) -> None:
+        """Cancel what runs, because ``shutdown`` waits for it; on the leader this ends the other ranks."""
+        with self._lock:
+            for executor_id in self._running:
+                self._executor.cancel_request(executor_id)
+        self._is_closed = True
+        self._awaiter.join(_CLOSE_TIMEOUT_S)
+        self._executor.shutdown()
+
+    def _await(self) -> None:
+        try:
+            while not self._is_closed:
+                # NOTE: never by id: for one whose last response was taken this waits for ever.
+                if responses := self._executor.await_responses(timeout=_AWAIT):
+                    self._report(responses)
+        # Whatever it is: without this loop nobody hears anything any more.
+        except Exception as exc:  # noqa: BLE001
+            if not self._is_closed:
+                self._sink.broken(exc)
+
+    def _report(self, responses: list[Any]) -> None:
+        """All that one step made, together; then the ends."""
+        tokens: list[tuple[int, list[int]]] = []
+        ended: list[tuple[_Running, Any]] = []
+        with self._lock:
+            for response in responses:
+                running = self._running.get(response.request_id)
+                if running is None:
+                    continue
+                if response.has_error() or response.result.is_final:
+                    del self._running[response.request_id]
+                    del self._executor_ids[running.request_id]
+                    ended.append((running, response))
+                if not (response.has_error() or running.is_beam_search):
+                    # NOTE: a cancelled request's result is empty: no beams, or beams without tokens.
+                    sequences = response.result.output_token_ids
+                    if sequences and sequences[0]:
+                        tokens.append((running.request_id, list(sequences[0])))
+        if tokens:
+            self._sink.tokens(tokens)
+        for running, response in ended:
+            self._end(running, response)
+
+    def _end(self, running: _Running, response: Any) -> None:
+        if response.has_error():
+            text = response.error_msg
+            self._sink.failed(running.request_id, coded(text))
+            if is_device_lost(text):
+                self._sink.broken(RuntimeError(sentence(text)))
+            return
+        reason = self._reason(running, response.result)
+        if running.is_beam_search and reason != "cancelled":
+            sequences = [list(each) for each in response.result.output_token_ids]
+            self._sink.finished(running.request_id, reason, sequences)
+        else:
+            self._sink.finished(running.request_id, reason)
+
+    def _reason(self, running: _Running, result: Any) -> FinishReason:
+        # NOTE: the reason of a cancelled request has no name in the bindings.
+        for reason in result.finish_reasons[:1]:
+            if reason in self._reasons:
+                return self._reasons[reason]
+        return "cancelled" if running.is_cancelled else "length"
+
+
+@dataclass(frozen=True)
+class _Limits:
+    prompt_tokens: int
+    beam_width: int
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLlmEngine:
+    """Load the engine on this process's GPU; with several ranks, this is the leader's part.
+
+    Raises InvalidSetting for a bad option and EngineStartFailed for everything else.
+    """
+    parsed = parse_options(options)
+    compiled = read_compiled_config(engine_dir)
+    bindings, executor = open_executor(engine_dir, parsed, compiled)
+    ready = Ready(
+        engine_kind=ENGINE_KIND,
+        vocab_size=compiled.vocab_size,
+        max_sequence_length=compiled.max_seq_len,
+        max_batch_size=compiled.max_batch_size,
+        guide_types=GUIDE_TYPES if "guided_decoding_backend" in parsed else (),
+    )
+    limits = _Limits(
+        compiled.prompt_limit(is_chunked=is_chunked(parsed, compiled)), parsed.get("max_beam_width", 1)
+    )
+    return TensorrtLlmEngine(bindings, executor, sink, ready, limits)
+
+
+def open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) -> tuple[Any, Any]:
+    """The bindings, and an executor on the engine: every rank makes one, and each returns when all have."""
+    try:
+        from tensorrt_llm.bindings import executor as bindings
+
+        config = executor_config(bindings, options, compiled)
+        if "guided_decoding_backend" in options:
+            config.guided_decoding_config = guided_decoding_config(bindings, engine_dir)
+        model = bindings.Executor(str(engine_dir), bindings.ModelType.DECODER_ONLY, config)
+    except CodedError:
+        raise
+    # An import that finds no MPI, CUDA or driver, a file that is no engine for this GPU, too little memory.
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {sentence(str(exc))}"
+        raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
+    return bindings, model

@@ -1,0 +1,73 @@
+"""One rank of an engine on several GPUs, started by mpirun: ``tensorrt_llm_ranks`` tells the whole."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.tensorrt_llm_config import read_compiled_config
+from errors.base import CodedError
+from runner.engines.tensorrt_llm.adapter import ENGINE_KIND, open_executor
+from runner.engines.tensorrt_llm.settings import parse_options
+from runner.engines.worker.main import serve
+from runner.engines.worker.parent_death import die_with_parent
+
+_ORPHANED_EXIT_CODE = 71
+_RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
+
+log = logging.getLogger("cog_triton.engine")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m runner.engines.tensorrt_llm.rank", description=__doc__)
+    parser.add_argument("--call", required=True, help="abstract Unix socket of the launcher")
+    parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rank = int(os.environ[_RANK_VARIABLE])
+    options = dict(option.split("=", 1) for option in arguments.option)
+    call = socket.socket(socket.AF_UNIX)
+    call.connect(f"\0{arguments.call}")
+    call.sendall(str(rank).encode())
+    connection = _slot(call) if rank == 0 else None
+    threading.Thread(target=_end_with_launcher, args=(call,), name="launcher", daemon=True).start()
+    if connection is not None:
+        return serve(connection, ENGINE_KIND, arguments.engine_dir, options)
+    return _follow(arguments.engine_dir, options)
+
+
+def _slot(call: socket.socket) -> socket.socket:
+    _, descriptors, _, _ = socket.recv_fds(call, 16, 1)
+    return socket.socket(fileno=descriptors[0])
+
+
+def _end_with_launcher(call: socket.socket) -> None:
+    """NOTE: mpirun, not the launcher, is our parent, and may have ended before we asked the kernel."""
+    call.recv(1)
+    os._exit(_ORPHANED_EXIT_CODE)
+
+
+def _follow(engine_dir: Path, options: Mapping[str, str]) -> int:
+    try:
+        _, executor = open_executor(engine_dir, parse_options(options), read_compiled_config(engine_dir))
+    except CodedError as exc:
+        log.error("%s", exc)
+        return 1
+    # NOTE: on a rank that does not lead, this waits until the leader ends.
+    executor.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    # An orderly end: MPI has something to do at exit, and mpirun calls anything else a failure.
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The ``transformers`` engine: Hugging Face transformers' own continuous batching, on CPU or GPU.
+
+The embedded default, and the reference that other engines are compared with. The model is any causal
+language model the library can batch; its weights lie in the engine directory as the library saves them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from errors.base import CodedError
+from errors.triton_system import EngineStartFailed
+from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
+from runner.engines.transformers import attention as transformers_attention
+from runner.engines.transformers import gpu_attention as transformers_gpu_attention
+from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
+from runner.engines.transformers.sequence import Sequence, check
+from runner.engines.transformers.settings import Options, batching_config
+
+_CLOSE_TIMEOUT_S = 30.0
+_NEEDED_FACTS = ("vocab_size", "max_position_embeddings", "num_attention_heads")
+# Weights of this size are read from the processor's caches: to split such small operations costs more
+# than it gains, and waiting threads would take the time of the other processes of a small machine.
+_ONE_THREAD_WEIGHT_BYTES = 32 << 20
+
+
+class TransformersEngine:
+    """A loaded model and its batch. See ``runner.engines.protocol.adapter.Engine``."""
+
+    def __init__(self, batching: Batching, sink: Sink, ready: Ready, guides: GuideCompiler | None) -> None:
+        self._batching = batching
+        self._sink = sink
+        self._ready = ready
+        self._guides = guides
+        self._compiling: set[int] = set()
+        """Requests whose guide is not ready yet."""
+        self._lock = threading.Lock()
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    def submit(self, request: Submit) -> None:
+        try:
+            check(request, self._ready)
+        except CodedError as error:
+            self._sink.failed(request.request_id, error)
+            return
+        if request.guide is None:
+            self._batching.submit(Sequence(request))
+        else:
+            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            self._compiling.add(request.request_id)
+            self._guides.submit(request.guide, partial(self._submit_guided, request))
+
+    def _submit_guided(self, request: Submit, answer: Follower | CodedError) -> None:
+        """Called when the request's guide is compiled, or can't be."""
+        with self._lock:
+            is_wanted = request.request_id in self._compiling
+            self._compiling.discard(request.request_id)
+            if is_wanted and isinstance(answer, Follower):
+                self._batching.submit(Sequence(request, answer))
+        if not is_wanted:
+            self._sink.finished(request.request_id, "cancelled")
+        elif isinstance(answer, CodedError):
+            self._sink.failed(request.request_id, answer)
+
+    def cancel(self, request_id: int) -> None:
+        with self._lock:
+            if request_id in self._compiling:
+                self._compiling.discard(request_id)
+                return
+        self._batching.cancel(request_id)
+
+    def statistics(self) -> Statistics:
+        active, queued = self._batching.counts()
+        queued += len(self._compiling)
+        return Statistics(active=active, queued=queued, cache_used=self._batching.cache_used())
+
+    def close(self) -> None:
+        """NOTE: the loop's thread is no daemon: a process that does not close its engine does not end."""
+        self._batching.close(_CLOSE_TIMEOUT_S)
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TransformersEngine:
+    """Load the model and start its loop. ``options``: see ``Options``.
+
+    Raises ``InvalidSetting`` for a bad option and ``EngineStartFailed`` for everything else.
+    """
+    parsed = Options.parse(options)
+    # NOTE: in a thread that ends before the loop begins. Each thread that computes gets OpenMP workers of
+    # its own; with more of them than cores, OpenMP puts them to sleep at every step: on two cores that took
+    # 5.1 ms where one set of workers took 2.2 ms. Those of this thread go with it.
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load") as loader:
+        loading = loader.submit(_load, engine_dir, sink, parsed)
+        guides = loader.submit(open_guides, engine_dir).result()
+        batching, ready = loading.result()
+    if guides is not None:
+        ready = msgspec.structs.replace(ready, guide_types=GUIDE_TYPES)
+    batching.start()
+    return TransformersEngine(batching, sink, ready, guides)
+
+
+def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:
+    if not (engine_dir / "config.json").is_file():
+        raise _start_failed(f"{engine_dir} has no config.json")
+    try:
+        model = _load_model(engine_dir, options)
+        config = model.config.get_text_config()
+        batching = Batching(model, batching_config(options, config, model.dtype), sink)
+    except CodedError:
+        raise
+    # The library raises whatever its many parts raise; all of it means that this engine can't be served.
+    except Exception as exc:
+        raise _start_failed(f"{type(exc).__name__}: {exc}") from exc
+    ready = Ready(
+        engine_kind=ENGINE_KIND,
+        vocab_size=config.vocab_size,
+        max_sequence_length=min(config.max_position_embeddings, batching.max_sequence_tokens),
+        max_batch_size=options.max_batch_size,
+    )
+    return batching, ready
+
+
+def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
+    transformers_logging.disable_progress_bar()
+    # It tells of sizes, seeds and faster attention at every start.
+    logging.getLogger(LIBRARY_LOGGER).setLevel(logging.WARNING)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        engine_dir,
+        dtype=options.dtype or "auto",
+        local_files_only=True,
+        # Else it asks whoever sits at the terminal.
+        trust_remote_code=False,
+        output_loading_info=True,
+    )
+    # NOTE: the library fills what is missing with random numbers and goes on.
+    if info["missing_keys"]:
+        raise _start_failed(f"the weights lack {', '.join(sorted(info['missing_keys'])[:3])}")
+    config = model.config.get_text_config()
+    absent = [name for name in _NEEDED_FACTS if getattr(config, name, None) is None]
+    if absent:
+        raise _start_failed(f"{type(config).__name__} has no {absent[0]}, which continuous batching needs")
+    if options.is_cpu:
+        transformers_attention.install()
+        if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:
+            torch.set_num_threads(1)
+        return model
+    model = model.to(options.device)
+    transformers_gpu_attention.install(model)
+    return model
+
+
+def _start_failed(reason: str) -> EngineStartFailed:
+    return EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason)

@@ -1,0 +1,263 @@
+"""Our side of transformers' continuous batching: what its loop does becomes calls of the sink.
+
+The library's manager takes a router for results, a scheduler, a status and a logits processor; ours take
+their places, so that nothing polls: tokens, ends and failures are reported from the loop's own thread
+in the step that made them, and a request is reported finished after its cache blocks are free.
+
+NOTE: ``ContinuousBatchingManager`` offers no arguments for these. Its attributes ``output_router``,
+``background_thread_status`` and ``logit_processor`` are replaced before the loop starts, and the
+scheduler is found by name in ``SCHEDULER_MAPPING``, on a GPU the runner by its class's name in the library's
+module: tests/runner/engines/transformers/test_library.py notices when that changes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessorList,
+)
+from transformers.generation.continuous_batching.continuous_api import (
+    BackgroundThreadStatus,
+    ContinuousBatchingManager,
+    OutputRouter,
+)
+from transformers.generation.continuous_batching.model_runner import infer_max_single_request_tokens
+from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState
+from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
+
+from errors.base import CodedError
+from errors.triton_system import EngineCrashed
+from runner.engines.protocol.adapter import Sink
+from runner.engines.transformers.runner import ChoosingRunner
+from runner.engines.transformers.sampling import SamplingProcessor
+from runner.engines.transformers.sequence import Sequence
+
+ENGINE_KIND = "transformers"
+LIBRARY_LOGGER = "ContinuousBatchingLogger"
+_NO_END_ID = -1
+
+
+class RunningSequences(dict[str, Sequence]):
+    """The sequences between submit and their end, by the library's request id, and the sink they report to.
+
+    ``add`` is called by the thread that submits, everything else by the loop's. Whoever takes a
+    sequence out reports its end, so that it is reported once.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self._sink = sink
+
+    def add(self, sequence: Sequence) -> str:
+        key = str(sequence.request.request_id)
+        self[key] = sequence
+        return key
+
+    def deliver(self, outputs: list[GenerationOutput]) -> list[str]:
+        """Report one step. Returns the ids of sequences that ended though the library would go on."""
+        stepped = [(output, self[output.request_id]) for output in outputs]
+        for output, sequence in stepped:
+            _append(sequence, output.generated_tokens[-1])
+        sound = [sequence for _, sequence in stepped if sequence.error is None]
+        wanting = [sequence for sequence in sound if sequence.log_probs]
+        if wanting:
+            # Each has that of the token which is delivered now.
+            self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
+        self._sink.tokens([(each.request.request_id, each.tokens[-1:]) for each in sound])
+        unfinished = []
+        for output, sequence in stepped:
+            if output.is_finished():
+                self.end(output.request_id)
+            elif sequence.finish_reason or sequence.error:
+                unfinished.append(output.request_id)
+        return unfinished
+
+    def end(self, key: str) -> None:
+        """Report a sequence that holds nothing any more."""
+        sequence = self.pop(key, None)
+        if sequence and sequence.error:
+            self._sink.failed(sequence.request.request_id, sequence.error)
+        elif sequence:
+            self._sink.finished(sequence.request.request_id, sequence.finish_reason or "cancelled")
+
+    def fail(self, key: str, error: Exception) -> None:
+        sequence = self.pop(key, None)
+        if sequence:
+            self._sink.failed(sequence.request.request_id, error)
+
+    def crash(self, error: Exception) -> None:
+        """Fail every sequence, then report the engine as broken."""
+        reason = f"{type(error).__name__}: {error}"
+        for key in list(self):
+            self.fail(key, EngineCrashed(engine_kind=ENGINE_KIND, reason=reason))
+        self._sink.broken(error)
+
+
+def _append(sequence: Sequence, token: int) -> None:
+    try:
+        if sequence.error is None:
+            sequence.append(token)
+    except CodedError as error:
+        sequence.error = error
+
+
+class _Router(OutputRouter):  # type: ignore[misc]
+    """Takes the results of a step, all together, in the loop's thread."""
+
+    def __init__(self, running: RunningSequences, manager: ContinuousBatchingManager) -> None:
+        super().__init__()
+        self._running = running
+        self._manager = manager
+
+    def deliver_batch(self, outputs: list[GenerationOutput]) -> None:
+        for key in self._running.deliver(outputs):
+            # The library knows token ids that end generation, not sequences of them. What is cancelled
+            # here is gone before the next step is prepared.
+            self._manager.cancel_request(key)
+
+    def fail_and_deliver(self, state: RequestState, error: Exception) -> None:
+        # A loop that is stopping fails what is left; then ``_Status`` speaks for all of it, or nobody should.
+        if self._manager.background_thread_status.can_accept_new_requests() is None:
+            self._running.fail(state.request_id, error)
+
+
+class _Scheduler(FIFOScheduler):  # type: ignore[misc]
+    """The library's scheduler, which tells when a cancelled request has left it."""
+
+    def __init__(self, running: RunningSequences, **settings: object) -> None:
+        super().__init__(**settings)
+        self._running = running
+
+    def add_waiting_request(self, state: RequestState) -> None:
+        sequence = self._running.get(state.request_id)
+        # NOTE: the library drains submissions first, cancellations second. A request that comes in between
+        # the two with its cancellation close behind would lose that and run to its end.
+        if sequence is None or sequence.is_cancelled:
+            self._running.end(state.request_id)
+        else:
+            super().add_waiting_request(state)
+
+    def clear_cancelled_requests(self) -> list[RequestState]:
+        states: list[RequestState] = super().clear_cancelled_requests()
+        if states:
+            # NOTE: when the cache is full, the library blocks new requests until a request finishes, but not
+            # until one is cancelled: those that wait would wait for ever.
+            self.block_new_requests = False
+        for state in states:
+            self._running.end(state.request_id)
+        return states
+
+
+class _Status(BackgroundThreadStatus):  # type: ignore[misc]
+    """The loop's status, which reports a loop that ends unasked; once."""
+
+    def __init__(self, running: RunningSequences) -> None:
+        super().__init__()
+        self._running = running
+        self.is_end_known = False
+
+    def record_fatal_error(self, error: Exception) -> None:
+        super().record_fatal_error(error)
+        self._report(error)
+
+    def mark_as_stopped(self) -> None:
+        super().mark_as_stopped()
+        self._report(RuntimeError("the generation loop ended"))
+
+    def _report(self, error: Exception) -> None:
+        if not self.is_end_known:
+            self.is_end_known = True
+            self._running.crash(error)
+
+
+def needs_chosen_after(model: PreTrainedModel) -> bool:
+    """Whether tokens are chosen after the library's step (``ChoosingRunner``): a CPU replays nothing."""
+    return bool(model.device.type != "cpu")
+
+
+class Batching:
+    """Continuous batching of one model, its loop running in a thread of the library's."""
+
+    def __init__(self, model: PreTrainedModel, config: ContinuousBatchingConfig, sink: Sink) -> None:
+        self.running = RunningSequences(sink)
+        # A configuration of our own: the model's may sample, penalize, or end at its own token.
+        generation_config = GenerationConfig(do_sample=False, eos_token_id=_NO_END_ID)
+        scheduler = config.scheduler_type = f"cog_triton_{id(self)}"
+        manager = model.init_continuous_batching(
+            generation_config=generation_config, continuous_batching_config=config
+        )
+        manager.output_router = _Router(self.running, manager)
+        manager.background_thread_status = self._status = _Status(self.running)
+        is_deferred = needs_chosen_after(model)
+        sampler = SamplingProcessor(self.running, is_deferred=is_deferred)
+        processors = LogitsProcessorList([sampler])
+        manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
+        # One row for what ``prepare_tensor_args`` returns: the library counts its own processors' only.
+        manager.logit_processor.tensors_required = 1
+        SCHEDULER_MAPPING[scheduler] = partial(_Scheduler, self.running)
+        library_runner = continuous_api.ModelRunner
+        if is_deferred:
+            continuous_api.ModelRunner = partial(ChoosingRunner, sampler)
+        try:
+            # It makes cache, scheduler and CUDA graphs, so that what can't be made fails here, not later.
+            manager.warmup()
+        finally:
+            continuous_api.ModelRunner = library_runner
+            del SCHEDULER_MAPPING[scheduler]
+        self._manager = manager
+        self._processor = manager.batch_processor
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """The longest sequence that the cache holds when it is alone."""
+        return int(infer_max_single_request_tokens(self._processor.cache))
+
+    def start(self) -> None:
+        self._manager.start()
+
+    def submit(self, sequence: Sequence) -> None:
+        request = sequence.request
+        key = self.running.add(sequence)
+        accepted = self._manager.add_request(
+            request.input_ids,
+            request_id=key,
+            max_new_tokens=request.max_tokens,
+            streaming=True,
+            eos_token_id=_NO_END_ID if request.end_id is None else request.end_id,
+        )
+        if accepted is None:
+            self.running.fail(key, EngineCrashed(engine_kind=ENGINE_KIND, reason="it is stopping"))
+
+    def cancel(self, request_id: int) -> None:
+        sequence = self.running.get(str(request_id))
+        if sequence and not sequence.is_cancelled:
+            sequence.is_cancelled = True
+            self._manager.cancel_request(str(request_id))
+
+    def counts(self) -> tuple[int, int]:
+        """Requests that hold cache, and requests that wait."""
+        scheduler = self._processor.scheduler
+        queued = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
+        return len(scheduler.active_requests), queued
+
+    def cache_used(self) -> float:
+        """The share of the cache, 0..1, that requests hold.
+
+        What is kept of finished ones, in case a prompt begins with it, is free to take and does not count.
+        """
+        cache = self._processor.cache
+        kept_bytes = sum(
+            len(allocator.ledger.cached_blocks) * allocator.bytes_per_block
+            for allocator in cache.cache_allocators.values()
+        )
+        total_bytes = cache.num_sectors * cache.bytes_per_sector
+        used_bytes = total_bytes - kept_bytes - cache.compute_free_capacity(relative=False)
+        # The loop goes on while this is read.
+        return float(min(max(used_bytes / total_bytes, 0.0), 1.0))
+
+    def close(self, timeout_s: float) -> None:
+        self._status.is_end_known = True
+        self._manager.stop(block=True, timeout=timeout_s, hard_stop=True)

@@ -1,0 +1,255 @@
+"""Which token comes next: per-request sampling as a logits processor of continuous batching.
+
+The library takes the argmax of the processed scores. For a greedy request that is the answer; for a
+sampled one the token is drawn here and its score raised above all others. A draw is Gumbel-max with
+noise that is a function of (seed, position, token id) alone, so it does not depend on what else is in the
+batch, on the device, or on how many candidates were looked at.
+
+Penalties act on the raw scores, before the temperature, as in ``generate``, vLLM and OpenAI's
+definition: repetition divides positive and multiplies negative scores of every token of prompt and
+output; presence (once) and frequency (per occurrence) are subtracted from tokens of the output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+from transformers.generation.continuous_batching.requests import FutureRequestState
+
+from errors.base import CodedError
+from runner.engines.protocol.messages import Sampling, TokenLogProb
+from runner.engines.transformers.sequence import Sequence
+
+_MASK_64 = (1 << 64) - 1
+# Enough for the nucleus of any trained model; a flatter distribution is looked at whole. Sorting
+# a vocabulary of 128 k costs more than the rest of sampling together.
+_NUCLEUS_CANDIDATES = 1024
+
+
+class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
+    """Applies each request's ``Sampling`` to its row of scores.
+
+    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so asynchronous
+    batching can't be on: it prepares the next step before this one's tokens are known.
+    """
+
+    supported_kwargs: Mapping[str, type] = {}
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, running: Mapping[str, Sequence], *, is_deferred: bool = False) -> None:
+        """``is_deferred``: the library's call leaves the scores alone and keeps them in ``seen``."""
+        self._running = running
+        self._is_deferred = is_deferred
+        self._rows: list[Sequence] = []
+        self._occurrences: WeakKeyDictionary[Sequence, _Occurrences] = WeakKeyDictionary()
+        self.seen: list[torch.Tensor] = []
+
+    @property
+    def count(self) -> int:
+        """Requests with a new token in this step."""
+        return len(self._rows)
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        # NOTE: the library warms up with requests that are nobody's.
+        states = (request.state.request_id for request in requests_with_new_token)
+        self._rows = [self._running[key] for key in states if key in self._running]
+        return torch.empty(0, dtype=torch.int32)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """``scores`` [rows, vocabulary] float32, changed in place.
+
+        NOTE: there are more rows than requests with a new token while a prompt is taken in parts; the
+        library ignores what comes out of the rest.
+        """
+        if self._is_deferred:
+            self.seen.append(scores)
+            return scores
+        return self.choose(scores)
+
+    def is_choosing(self) -> bool:
+        """Whether any request of this step wants another token than the most probable one."""
+        return any(
+            not sequence.request.sampling.is_greedy
+            or _has_penalties(sequence.request.sampling)
+            or sequence.follower is not None
+            or sequence.request.sampling.logit_bias
+            or sequence.request.wants_log_probs
+            or sequence.forbidden()
+            for sequence in self._rows
+        )
+
+    def choose(self, scores: torch.Tensor) -> torch.Tensor:
+        """``scores``, changed so that each row's largest is its token."""
+        seen = {
+            row: scores[row].log_softmax(-1)
+            for row, sequence in enumerate(self._rows)
+            if sequence.request.wants_log_probs
+        }
+        for row, sequence in enumerate(self._rows):
+            _bias(scores[row], sequence.request.sampling.logit_bias)
+            if _has_penalties(sequence.request.sampling):
+                self._penalize(scores[row], sequence)
+            if sequence.follower is not None:
+                _guide(scores[row], sequence)
+        _forbid(scores, [[] if sequence.follower else sequence.forbidden() for sequence in self._rows])
+        rows = [row for row, sequence in enumerate(self._rows) if not sequence.request.sampling.is_greedy]
+        if rows:
+            tokens = draw(scores[rows], [self._rows[row] for row in rows])
+            scores[rows, tokens] = torch.inf
+        for row, log_probs in seen.items():
+            sequence = self._rows[row]
+            token = int(scores[row].argmax())
+            sequence.log_probs.append(_log_prob(log_probs, token, sequence.request.num_top_log_probs))
+        return scores
+
+    def _penalize(self, scores: torch.Tensor, sequence: Sequence) -> None:
+        if sequence not in self._occurrences:
+            self._occurrences[sequence] = _Occurrences(sequence, scores)
+        self._occurrences[sequence].penalize(scores, sequence)
+
+
+def _bias(scores: torch.Tensor, logit_bias: Mapping[int, float]) -> None:
+    if logit_bias:
+        scores[list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
+
+
+def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb:
+    """``log_probs`` [vocabulary], of the model's own distribution."""
+    values, ids = log_probs.topk(min(num_top, log_probs.shape[-1]))
+    return TokenLogProb(float(log_probs[token]), list(zip(ids.tolist(), values.tolist(), strict=True)))
+
+
+def _has_penalties(sampling: Sampling) -> bool:
+    neutral = (1.0, 0.0, 0.0)
+    return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != neutral
+
+
+class _Occurrences:
+    """How often each token of the vocabulary occurs; kept from step to step, so a step costs one token."""
+
+    def __init__(self, sequence: Sequence, scores: torch.Tensor) -> None:
+        self._is_present = torch.zeros_like(scores, dtype=torch.bool)
+        self._is_present[sequence.request.input_ids] = True
+        self._in_output = torch.zeros_like(scores)
+        self._num_counted = 0
+
+    def penalize(self, scores: torch.Tensor, sequence: Sequence) -> None:
+        sampling = sequence.request.sampling
+        for token in sequence.tokens[len(sequence.request.input_ids) + self._num_counted :]:
+            self._is_present[token] = True
+            self._in_output[token] += 1
+        self._num_counted = sequence.num_generated
+        repetition = sampling.repetition_penalty
+        repeated = torch.where(scores < 0, scores * repetition, scores / repetition)
+        torch.where(self._is_present, repeated, scores, out=scores)
+        scores -= sampling.presence_penalty * (self._in_output > 0)
+        scores -= sampling.frequency_penalty * self._in_output
+
+
+def _guide(scores: torch.Tensor, sequence: Sequence) -> None:
+    """``scores`` [vocabulary] of tokens that the sequence's guide does not allow become -inf."""
+    try:
+        allowed = sequence.guided(len(scores))
+    except CodedError as error:
+        sequence.error = (
+            error  # The request ends with it after this step; whatever token it draws is dropped.
+        )
+    else:
+        scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
+
+
+def _forbid(scores: torch.Tensor, tokens_per_row: list[list[int]]) -> None:
+    rows = [row for row, tokens in enumerate(tokens_per_row) for _ in tokens]
+    if rows:
+        scores[rows, [token for tokens in tokens_per_row for token in tokens]] = -torch.inf
+
+
+def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """One token id per row of ``scores`` [rows, vocabulary], by the sampling of that row's sequence."""
+    samplings = [sequence.request.sampling for sequence in sequences]
+    temperature = scores.new_tensor([[sampling.temperature] for sampling in samplings])
+    # The maximum goes first: a tiny temperature then gives 0 and -inf, never inf - inf.
+    logits = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
+    # As vLLM has it, this comes before top_k and top_p. The log of 0 is below all.
+    logits.masked_fill_(logits < logits.new_tensor([[each.min_p] for each in samplings]).log(), -torch.inf)
+    keys = torch.tensor([[_key(sequence)] for sequence in sequences], device=scores.device)
+    tokens = torch.empty(len(sequences), dtype=torch.long, device=scores.device)
+    truncated = [row for row, sampling in enumerate(samplings) if sampling.top_k or sampling.top_p < 1]
+    whole = [row for row, sampling in enumerate(samplings) if not (sampling.top_k or sampling.top_p < 1)]
+    if truncated:
+        values, ids = _truncate(logits[truncated], [samplings[row] for row in truncated])
+        choice = (values + gumbel(keys[truncated], ids)).argmax(dim=-1, keepdim=True)
+        tokens[truncated] = ids.gather(-1, choice).squeeze(-1)
+    if whole:
+        ids = torch.arange(logits.shape[-1], device=scores.device)
+        tokens[whole] = (logits[whole] + gumbel(keys[whole], ids)).argmax(dim=-1)
+    return tokens
+
+
+def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The candidates' logits, -inf for those that top_k or top_p leave out, and their token ids.
+
+    Top_k comes first; top_p keeps the fewest most probable of what is left that together have at least
+    that share of its probability, one at the least. Logits are at most 0.
+    """
+    size = logits.shape[-1]
+    is_top_k = logits.new_tensor([[bool(sampling.top_k)] for sampling in samplings], dtype=torch.bool)
+    top_k = logits.new_tensor(
+        [[min(sampling.top_k or size, size)] for sampling in samplings], dtype=torch.long
+    )
+    # 1.0 means off, and must not fall to rounding.
+    top_p = logits.new_tensor(
+        [[sampling.top_p if sampling.top_p < 1 else torch.inf] for sampling in samplings], dtype=torch.double
+    )
+    width = min(size, max(sampling.top_k or _NUCLEUS_CANDIDATES for sampling in samplings))
+    while True:
+        values, ids = logits.topk(width)
+        rank = torch.arange(width, device=logits.device)
+        weights = values.double().exp().masked_fill_(rank >= top_k, 0)
+        # A top_k row's candidates are all here; for the others the rest of the vocabulary counts as well.
+        total = torch.where(
+            is_top_k, weights.sum(-1, keepdim=True), logits.exp().sum(-1, keepdim=True, dtype=torch.double)
+        )
+        is_kept = (rank < top_k) & (weights.cumsum(-1) - weights < top_p * total)
+        is_kept[:, 0] = True
+        if width == size or not (is_kept[:, -1:] & ~is_top_k).any():
+            return values.masked_fill_(~is_kept, -torch.inf), ids
+        width = size
+
+
+def _key(sequence: Sequence) -> int:
+    """64 bits, as a signed integer, from the sequence's seed and the position of the token to draw."""
+    text = struct.pack("<QQ", sequence.seed & _MASK_64, sequence.num_generated)
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
+def gumbel(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise, float32 [rows, candidates], a pure function of key [rows, 1] and token id.
+
+    A counter-based generator: SplitMix64's output function (Steele, Lea and Flood, 2014) over the key plus
+    the id in golden-ratio steps, in 64-bit arithmetic that wraps.
+    """
+    bits = ids * _signed(0x9E3779B97F4A7C15) + keys
+    bits = (bits ^ _shift_right(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shift_right(bits, 27)) * _signed(0x94D049BB133111EB)
+    bits = bits ^ _shift_right(bits, 31)
+    # 32 bits and log1p keep the small values exact, which are the ones that win; 1 itself would be infinite.
+    uniform = (_shift_right(bits, 32).float() * 2.0**-32 + 2.0**-33).clamp_(max=1 - 2.0**-24)
+    return -(-torch.log1p(-uniform)).log()
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 64)
+
+
+def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
+    """Logical shift: torch has no unsigned arithmetic for 64 bits, and ``>>`` copies the sign."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)

@@ -1,0 +1,63 @@
+"""The ``vllm`` engine: vLLM's engine core behind the slot, on one GPU, several, or several machines.
+
+The worker forks the core before CUDA is touched; the core runs the model (itself, or in one process per GPU),
+and all that it makes in a step arrives here as one message. Nothing is detokenized on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from errors.vllm import VllmMissing
+from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.messages import GUIDE_TYPES, Ready
+from runner.engines.vllm.arguments import (
+    ENGINE_KIND,
+    guide_end_id,
+    lora_adapters,
+    prepare_environment,
+    read_arguments,
+)
+
+PINNED_VERSION = "0.24.0"
+"""What this adapter was written against and run with; its client and messages are vLLM's inner interface."""
+
+log = logging.getLogger("cog_triton.engine")
+
+
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
+    """Start vLLM on the engine. ``options``: see ``vllm_arguments``, and ``engine_cache_dir``.
+
+    Raises InvalidSetting, EngineStartFailed, VllmMissing, VllmArgumentsRefused, VllmStartFailed.
+    """
+    arguments = read_arguments(engine_dir, options)
+    prepare_environment(arguments, options.get("engine_cache_dir"))
+    try:
+        from runner.engines.vllm.client import make_config, start
+        from runner.engines.vllm.engine import VllmEngine
+        from runner.engines.vllm.request import Adapters
+    except ImportError as exc:
+        raise VllmMissing(python=sys.executable, reason=exc) from exc
+    if (found := version("vllm")) != PINNED_VERSION:
+        log.warning(
+            "vLLM %s is installed; this was made for %s and not tried with others", found, PINNED_VERSION
+        )
+    config = make_config(arguments)
+    client = start(config)
+    guides, end_id = None, guide_end_id(engine_dir)
+    if end_id is not None:
+        from runner.engines.guides.compile import open_guides
+
+        guides = open_guides(engine_dir)
+    ready = Ready(
+        engine_kind=ENGINE_KIND,
+        vocab_size=config.model_config.get_vocab_size(),
+        max_sequence_length=config.model_config.max_model_len,
+        max_batch_size=config.scheduler_config.max_num_seqs,
+        guide_types=() if guides is None else GUIDE_TYPES,
+    )
+    return VllmEngine(client, sink, ready, Adapters(lora_adapters(engine_dir)), guides, end_id)

@@ -1,0 +1,109 @@
+"""vLLM's engine core, which is a process of its own, and our end of its sockets.
+
+This is the client that vLLM's own ``LLM`` uses. ``AsyncLLM`` would put a queue, a coroutine and a
+detokenizer between each request and its tokens; the slot wants all tokens of a step together, as they come.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from vllm import AsyncEngineArgs
+from vllm.config import VllmConfig
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.core_client import SyncMPClient
+from vllm.v1.executor import Executor
+
+from errors.vllm import VllmArgumentsRefused, VllmStartFailed
+from runner.engines.vllm.scheduler import TellingAsyncScheduler, TellingScheduler
+
+_REASON_BYTES = 2000
+
+
+class Client(SyncMPClient):  # type: ignore[misc]
+    """Safe to send on from several threads: a ZeroMQ socket by itself is not."""
+
+    def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
+        self._sending = threading.Lock()
+        self._root_cause = root_cause
+        super().__init__(config, Executor.get_class(config), log_stats=False)
+
+    def _send_input(self, request_type: Any, request: Any) -> None:
+        with self._sending:
+            super()._send_input(request_type, request)
+
+    def wait_until_heard(self) -> None:
+        """Return once the engine core has done all that was sent before: it takes messages in order."""
+        self.is_sleeping()
+
+    def why_it_died(self, error: Exception) -> str:
+        """The exception that the engine core logged, if it did; else ``error``, as it reached us."""
+        return _one_line(self._root_cause.first() or str(error))
+
+
+def make_config(arguments: dict[str, Any]) -> VllmConfig:
+    """vLLM's configuration. Raises VllmArgumentsRefused."""
+    try:
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    # It raises ValueError, pydantic's errors, AssertionError and what its many parts raise.
+    except Exception as exc:
+        raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
+    scheduler = config.scheduler_config
+    scheduler.scheduler_cls = TellingAsyncScheduler if scheduler.async_scheduling else TellingScheduler
+    return config
+
+
+def start(config: VllmConfig) -> Client:
+    """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
+    root_cause = RootCause()
+    logging.getLogger("vllm").addHandler(root_cause)
+    try:
+        client = Client(config, root_cause)
+    except Exception as exc:
+        reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
+        raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
+    root_cause.forget()
+    return client
+
+
+class RootCause(logging.Handler):
+    """Writes logged exceptions to memory that the engine core inherits with the fork: the first is its cause.
+
+    NOTE: the exception that reaches us says only that the cause is in the log above.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._descriptor = os.memfd_create("root-cause")
+        self._forgotten_bytes = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            os.write(self._descriptor, f"{type(error).__name__}: {error}\0".encode())
+
+    def first(self) -> str:
+        """The first since ``forget``; empty if none was logged."""
+        text = os.pread(self._descriptor, _REASON_BYTES, self._forgotten_bytes).decode(errors="replace")
+        return text.split("\0")[0]
+
+    def forget(self) -> None:
+        """What was logged so far ended nothing."""
+        self._forgotten_bytes = os.fstat(self._descriptor).st_size
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 400 else line[:397] + "..."
+
+
+def _remedy(reason: str) -> str:
+    if "memory" in reason.lower():
+        return (
+            "free the GPU of other programs, give more or larger GPUs (tensor_parallel_size), "
+            "or lower max_model_len, max_num_seqs or gpu_memory_utilization"
+        )
+    return "its log is in Triton's, above"

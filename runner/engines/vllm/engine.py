@@ -1,0 +1,202 @@
+"""A running vLLM engine: requests in, steps out, cancellations seen through.
+
+NOTE: importing this imports vLLM, which reads the environment then (``vllm_arguments.prepare_environment``).
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.metrics.stats import SchedulerStats
+
+from errors.base import CodedError
+from errors.vllm import VllmEngineDied, VllmRequestFailed
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.vllm.client import Client
+from runner.engines.vllm.request import Adapters, Running, check_request, core_request, token_log_probs
+
+if TYPE_CHECKING:
+    from runner.engines.guides.compile import Follower, GuideCompiler
+
+
+class VllmEngine:
+    """See ``runner.engines.protocol.adapter.Engine``."""
+
+    def __init__(
+        self,
+        client: Client,
+        sink: Sink,
+        ready: Ready,
+        adapters: Adapters,
+        guides: GuideCompiler | None,
+        guide_end_id: int | None,
+    ) -> None:
+        self._client = client
+        self._sink = sink
+        self._ready = ready
+        self._adapters = adapters
+        self._guides = guides
+        self._guide_end_id = guide_end_id
+        """Where vLLM ends guided outputs."""
+        self._running: dict[str, Running] = {}
+        """By vLLM's request id. Whoever takes a request out reports its end, so that it is reported once."""
+        self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
+        self._aborted: list[str] = []
+        self._wake = threading.Condition()
+        self._is_closed = False
+        for name, target in (("vllm-outputs", self._hear), ("vllm-aborts", self._see_aborts_through)):
+            threading.Thread(target=target, name=name, daemon=True).start()
+
+    @property
+    def ready(self) -> Ready:
+        return self._ready
+
+    def submit(self, request: Submit) -> None:
+        try:
+            check_request(request, self._ready)
+            message = core_request(request, self._adapters.find(request.lora_name), self._guide_end_id)
+        except CodedError as error:
+            self._sink.failed(request.request_id, error)
+            return
+        self._running[message.request_id] = Running(request, self._guide_end_id)
+        if request.guide is None:
+            self._add(message)
+        else:
+            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            self._guides.submit(request.guide, partial(self._add_guided, message))
+
+    def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError) -> None:
+        """NOTE: vLLM compiles the guide again, with the same library; a fault there ends the engine core."""
+        key = message.request_id
+        if isinstance(answer, CodedError):
+            self._fail(key, answer)
+        elif self._is_wanted(key):
+            self._add(message)
+            if not self._is_wanted(key):
+                self._client.abort_requests([key])  # It was aborted before vLLM had it.
+
+    def _is_wanted(self, key: str) -> bool:
+        request = self._running.get(key)
+        return request is not None and request.aborted_for is None
+
+    def _add(self, message: EngineCoreRequest) -> None:
+        try:
+            self._client.add_request(message)
+        # vLLM's EngineDeadError, or what its socket raises; so below.
+        except Exception as exc:  # noqa: BLE001
+            self._fail(message.request_id, self._died(exc))
+
+    def cancel(self, request_id: int) -> None:
+        self._abort(str(request_id), "cancelled")
+
+    def statistics(self) -> Statistics:
+        return self._statistics
+
+    def close(self) -> None:
+        with self._wake:
+            self._is_closed = True
+            self._wake.notify()
+        self._client.shutdown(timeout=0)
+
+    # What vLLM made
+
+    def _hear(self) -> None:
+        try:
+            while True:
+                self._take(self._client.get_output())
+        except Exception as exc:  # noqa: BLE001
+            if not self._is_closed:
+                self._sink.broken(self._died(exc))
+
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        """Pass on one step: all its tokens in one call, then what ended."""
+        new: list[tuple[int, list[int]]] = []
+        log_probs: list[tuple[int, list[TokenLogProb]]] = []
+        ended: list[EngineCoreOutput] = []
+        for output in outputs.outputs:
+            request = self._running.get(output.request_id)
+            if request is None or request.aborted_for is not None:
+                continue
+            tokens, is_stopped = request.take(output.new_token_ids)
+            if tokens:
+                new.append((request.request_id, tokens))
+                if output.new_logprobs is not None:
+                    log_probs.append((request.request_id, token_log_probs(output.new_logprobs, len(tokens))))
+            if is_stopped:
+                self._abort(output.request_id, "stop")
+            elif output.finish_reason is not None:
+                ended.append(output)
+        if log_probs:
+            self._sink.log_probs(log_probs)
+        if new:
+            self._sink.tokens(new)
+        for output in ended:
+            self._end(output)
+        if outputs.scheduler_stats is not None:
+            self._statistics = _statistics(outputs.scheduler_stats)
+
+    def _end(self, output: EngineCoreOutput) -> None:
+        """Report a request that vLLM has ended: it has freed what the request held."""
+        request = self._running.get(output.request_id)
+        reason = None if request is None else request.reason(output)
+        if reason is None:
+            self._fail(output.request_id, VllmRequestFailed(reason=str(output.finish_reason)))
+        else:
+            self._finish(output.request_id, reason)
+
+    # What ends before vLLM ends it
+
+    def _abort(self, key: str, reason: FinishReason) -> None:
+        request = self._running.get(key)
+        if request is None or request.aborted_for is not None:
+            return
+        request.aborted_for = reason
+        with self._wake:
+            self._aborted.append(key)
+            self._wake.notify()
+
+    def _see_aborts_through(self) -> None:
+        """Tell vLLM, wait until it has heard, report the end. All that come in meanwhile go together."""
+        while True:
+            with self._wake:
+                while not self._aborted and not self._is_closed:
+                    self._wake.wait()
+                keys, self._aborted = self._aborted, []
+            if self._is_closed:
+                return
+            try:
+                self._client.abort_requests(keys)
+                self._client.wait_until_heard()
+            except Exception as exc:  # noqa: BLE001
+                if not self._is_closed:
+                    self._sink.broken(self._died(exc))
+                return
+            for key in keys:
+                request = self._running.get(key)
+                if request is not None and request.aborted_for is not None:
+                    self._finish(key, request.aborted_for)
+
+    def _died(self, error: Exception) -> VllmEngineDied:
+        return VllmEngineDied(reason=self._client.why_it_died(error))
+
+    def _finish(self, key: str, reason: FinishReason) -> None:
+        request = self._running.pop(key, None)
+        if request is not None:
+            self._sink.finished(request.request_id, reason)
+
+    def _fail(self, key: str, error: CodedError) -> None:
+        request = self._running.pop(key, None)
+        if request is not None:
+            self._sink.failed(request.request_id, error)
+
+
+def _statistics(stats: SchedulerStats) -> Statistics:
+    return Statistics(
+        active=stats.num_running_reqs,
+        queued=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
+        cache_used=stats.kv_cache_usage,
+    )

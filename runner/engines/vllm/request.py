@@ -1,0 +1,201 @@
+"""From a ``Submit`` to vLLM's request, and what the slot must still know of it while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+
+from errors.triton_arguments import InvalidTensor
+from runner.engines.protocol import messages
+from runner.engines.protocol.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
+from runner.engines.transformers.sequence import Words, check
+
+if TYPE_CHECKING:
+    from vllm.v1.outputs import LogprobsLists
+
+# vLLM's own bounds. NOTE: what it finds out only in the GPU process (the last three) ends the whole engine
+# there, not the request (seen in 0.24.0's v1/worker/gpu/sample): so it must not get that far.
+_MAX_TEMPERATURE = 2.0
+_MAX_PENALTY = 2.0
+_MAX_STOP_IDS = 128
+_MAX_BAD_WORDS = 128
+_MAX_BAD_WORD_TOKENS = 1024
+_MAX_SEED = (1 << 63) - 1
+_GUIDE_BACKEND = "guidance"
+
+
+def check_request(request: Submit, ready: Ready) -> None:
+    """Raise the coded error of a request that vLLM would not run: E1002, E1103 or E1104."""
+    check(request, ready)
+    sampling = request.sampling
+    for name, value, most in (
+        ("presence_penalty", abs(sampling.presence_penalty), _MAX_PENALTY),
+        ("frequency_penalty", abs(sampling.frequency_penalty), _MAX_PENALTY),
+    ):
+        if value > most:
+            raise InvalidTensor(
+                name=name, expected=f"from -{most:g} to {most:g}", value=getattr(sampling, name)
+            )
+    if not sampling.is_greedy and sampling.temperature > _MAX_TEMPERATURE:
+        expected = f"at most {_MAX_TEMPERATURE:g}"
+        raise InvalidTensor(name="temperature", expected=expected, value=sampling.temperature)
+    for name, count, most, noun in (
+        ("stop_words_list", len(_stop_ids(request)), _MAX_STOP_IDS, "words of one token"),
+        ("bad_words_list", len(request.bad_words), _MAX_BAD_WORDS, "words"),
+        ("bad_words_list", sum(map(len, request.bad_words)), _MAX_BAD_WORD_TOKENS, "tokens"),
+    ):
+        if count > most:
+            raise InvalidTensor(name=name, expected=f"at most {most} {noun}", value=f"{count}")
+
+
+def core_request(
+    request: Submit, lora: LoRARequest | None, guide_end_id: int | None = None
+) -> EngineCoreRequest:
+    """What vLLM's engine core takes. ``request`` was checked; guided, it also ends at ``guide_end_id``."""
+    return EngineCoreRequest(
+        request_id=str(request.request_id),
+        prompt_token_ids=request.input_ids,
+        mm_features=None,
+        sampling_params=_sampling_params(request, guide_end_id),
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=lora,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParams:
+    sampling = request.sampling
+    parameters = SamplingParams(
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        **_choice(sampling),
+        # End id and stop words are ours to name; the model's own end ids do not count.
+        ignore_eos=True,
+        stop_token_ids=_stop_ids(request, guide_end_id),
+        structured_outputs=_structured_outputs(request.guide),
+        max_tokens=request.max_tokens,
+        min_tokens=min(request.min_tokens, request.max_tokens),
+        # 0: of the chosen token alone.
+        logprobs=request.num_top_log_probs if request.wants_log_probs else None,
+        logit_bias=sampling.logit_bias or None,
+        detokenize=False,
+        skip_clone=True,
+    )
+    if request.bad_words:
+        # NOTE: vLLM takes bad words as text; these are already what it makes of it.
+        parameters._bad_words_token_ids = request.bad_words
+    return parameters
+
+
+def _choice(sampling: Sampling) -> dict[str, float | int | None]:
+    if sampling.is_greedy or sampling.top_p == 0:
+        return {"temperature": 0.0}
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        # NOTE: 64 bits come, vLLM's GPU code keeps 63.
+        "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
+    }
+
+
+def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
+    """Of a step's first ``count`` tokens: in each row the chosen token comes first, then the likeliest."""
+    ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
+    return [
+        TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
+        for row_ids, row in zip(ids, values, strict=True)
+    ]
+
+
+def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
+    ids = {word[0] for word in request.stop_words if len(word) == 1}
+    ends = (request.end_id, guide_end_id if request.guide else None)
+    return sorted(ids | {end_id for end_id in ends if end_id is not None})
+
+
+def _structured_outputs(guide: Guide | None) -> StructuredOutputsParams | None:
+    match guide:
+        case None:
+            return None
+        case Guide(type="json"):
+            parameters = StructuredOutputsParams(json=ANY_JSON)
+        case Guide(type="json_schema", text=text):
+            parameters = StructuredOutputsParams(json=text)
+        case Guide(type="regex", text=text):
+            parameters = StructuredOutputsParams(regex=text)
+        case Guide(text=text):
+            parameters = StructuredOutputsParams(grammar=text)
+    # NOTE: of vLLM's backends the one by which the guide was checked; its own front end sets it so as well.
+    parameters._backend = _GUIDE_BACKEND
+    return parameters
+
+
+class Running:
+    """A request between its submit and its end."""
+
+    __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "min_tokens", "request_id")
+
+    def __init__(self, request: Submit, guide_end_id: int | None = None) -> None:
+        self.request_id = request.request_id
+        self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
+        self.min_tokens = request.min_tokens
+        self.aborted_for: messages.FinishReason | None = None
+        """Set once it is to end before vLLM ends it: cancelled, or at a stop word."""
+        # vLLM knows stop words of one token; sequences are looked for here, in those requests alone.
+        words = [word for word in request.stop_words if len(word) > 1]
+        self._long_words = Words(words) if words else None
+        self._tokens: list[int] = []
+
+    def take(self, new: list[int]) -> tuple[list[int], bool]:
+        """The new tokens up to a stop word of several tokens, and whether there was one.
+
+        Before ``min_tokens`` are out such a word ends nothing: vLLM can't forbid a sequence for a while.
+        """
+        if self._long_words is None:
+            return new, False
+        for index, token in enumerate(new, 1):
+            self._tokens.append(token)
+            if len(self._tokens) > self.min_tokens and self._long_words.end(self._tokens):
+                return new[:index], True
+        return new, False
+
+    def reason(self, output: EngineCoreOutput) -> messages.FinishReason | None:
+        """Why vLLM ended it; None for a failure of vLLM's own."""
+        match output.finish_reason:
+            case FinishReason.LENGTH:
+                return "length"
+            case FinishReason.STOP:
+                return "end" if output.stop_reason in self._end_ids else "stop"
+        return None
+
+
+class Adapters:
+    """The engine's LoRA adapters. vLLM wants a number for each."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._requests = {
+            name: LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(path))
+            for number, (name, path) in enumerate(sorted(folders.items()), 1)
+        }
+
+    def find(self, name: str | None) -> LoRARequest | None:
+        """vLLM's name for the adapter. Raises InvalidTensor for one that the engine does not carry."""
+        if not name:
+            return None
+        if name not in self._requests:
+            known = ", ".join(self._requests) or "none"
+            raise InvalidTensor(
+                name="lora_name", expected=f"an adapter of this engine ({known}) or empty", value=name
+            )
+        return self._requests[name]

@@ -1,0 +1,229 @@
+"""The engine worker: a process of its own that holds one engine and speaks messages over a socket.
+
+Started by ``runner.engines.worker.process`` with the engine environment's Python, so that the engine's
+Python version, numpy and MPI world are its own. It ends when the socket closes: no engine outlives
+the slot it serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from errors.base import CodedError
+from errors.triton_system import EngineCrashed, EngineFailed, EngineStartFailed
+from runner.engines.kinds import factory, libraries, num_ranks, preload
+from runner.engines.protocol.adapter import Engine
+from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
+from runner.engines.protocol.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    FinishReason,
+    LogProbs,
+    StartFailed,
+    Statistics,
+    Submit,
+    TokenLogProb,
+    Tokens,
+    ToWorker,
+)
+from runner.engines.protocol.wire import FrameReader, FrameSender
+from runner.engines.worker.bytecode import keep_bytecode
+from runner.engines.worker.parent_death import die_with_parent
+from runner.observability.logs import set_up_logging
+
+_STATISTICS_INTERVAL_MS = 1000
+_BROKEN_EXIT_CODE = 70
+
+log = logging.getLogger("cog_triton.engine")
+
+
+class LastWords:
+    """Why this process ends, left in memory that the slot still reads when we are gone."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = descriptor
+
+    def leave(self, text: str) -> None:
+        if self._descriptor is not None:
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+
+_UNHEARD = LastWords()
+
+
+class SocketSink:
+    """Turns what an engine reports into frames. See ``runner.engines.protocol.adapter.Sink``."""
+
+    def __init__(self, sender: FrameSender, engine_kind: str, last_words: LastWords) -> None:
+        self._sender = sender
+        self._engine_kind = engine_kind
+        self._last_words = last_words
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        self._sender.send(Tokens(list(new)))
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        self._sender.send(LogProbs(list(new)))
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        self._sender.send(Finished(request_id, reason, sequences))
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        if not isinstance(error, CodedError):
+            fields = {"engine_request_ids": [request_id]}
+            log.error("request %d failed", request_id, exc_info=error, extra={"fields": fields})
+            error = EngineFailed(engine_kind=self._engine_kind, reason=_reason(error))
+        self._sender.send(Failed(request_id, str(error)))
+
+    def broken(self, error: Exception) -> None:
+        cause = error
+        if not isinstance(error, CodedError):
+            error = EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error))
+        log.critical("%s", error, exc_info=cause)
+        self._last_words.leave(str(error))
+        self._sender.close()
+        # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
+        os._exit(_BROKEN_EXIT_CODE)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def serve(
+    connection: socket.socket,
+    engine_kind: str,
+    engine_dir: Path,
+    options: dict[str, str],
+    last_words: LastWords = _UNHEARD,
+) -> int:
+    """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
+    sender = FrameSender(connection, "engine-sender")
+    # What is imported and loaded stays: looking through it again and again takes a tenth of an import's time.
+    gc.disable()
+    try:
+        engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind, last_words), options)
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
+        return _start_failed(sender, engine_kind, exc)
+    gc.freeze()
+    gc.enable()
+    sender.send(engine.ready)
+    interval_s = float(options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
+    arguments = (engine, sender, interval_s)
+    threading.Thread(target=_report_statistics, args=arguments, name="statistics", daemon=True).start()
+    decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+    for messages in FrameReader(connection, decoder).batches():
+        for message in messages:
+            _handle(engine, message)
+    engine.close()
+    return 0
+
+
+def _start_failed(sender: FrameSender, engine_kind: str, cause: Exception) -> int:
+    """Tell the slot, and return the exit code."""
+    error = (
+        cause
+        if isinstance(cause, CodedError)
+        else EngineStartFailed(engine_kind=engine_kind, reason=_reason(cause))
+    )
+    log.error("%s", error, exc_info=cause)
+    sender.send(StartFailed(str(error)))
+    sender.close()
+    return 1
+
+
+def serve_ranks(
+    connection: socket.socket,
+    engine_kind: str,
+    engine_dir: Path,
+    options: dict[str, str],
+    last_words: LastWords,
+) -> int:
+    """As ``serve``, by as many processes as the engine has ranks: rank 0 gets the connection."""
+    from runner.engines.tensorrt_llm.ranks import Ranks
+
+    try:
+        ranks = Ranks(engine_dir, options, num_ranks(engine_kind, engine_dir))
+        ranks.start(connection)
+    except CodedError as exc:
+        return _start_failed(FrameSender(connection, "launcher-sender"), engine_kind, exc)
+    error = ranks.wait()
+    if error is None:
+        return 0
+    log.critical("%s", error)
+    last_words.leave(str(error))
+    return _BROKEN_EXIT_CODE
+
+
+def _handle(engine: Engine, message: ToWorker) -> None:
+    match message:
+        case Submit():
+            engine.submit(message)
+        case Cancel():
+            engine.cancel(message.request_id)
+
+
+def _report_statistics(engine: Engine, sender: FrameSender, interval_s: float) -> None:
+    last: Statistics | None = None
+    pause = threading.Event()
+    while not pause.wait(interval_s):
+        now = engine.statistics()
+        if now != last:
+            sender.send(now)
+            last = now
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runner.engines.worker.main", description=__doc__)
+    parser.add_argument("--socket-fd", type=int, required=True, help="inherited stream socket to the slot")
+    parser.add_argument("--last-words-fd", type=int, help="inherited file for the reason of our end")
+    parser.add_argument("--kind", required=True, help="engine kind")
+    parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
+    options = parser.parse_args(arguments)
+    set_up_logging()
+    die_with_parent()  # An engine that hangs does not see its socket close.
+    os.setpgid(0, 0)  # With what the engine starts, so that it can be killed whole.
+    # A terminal's Ctrl-C reaches the whole group; the supervisor ends us in order, by closing the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=options.socket_fd)
+    # An engine that forks: its children are no ends of this connection, and do not outlive us.
+    os.register_at_fork(after_in_child=connection.close)
+    os.register_at_fork(after_in_child=die_with_parent)
+    pairs = dict(option.split("=", 1) for option in options.option)
+    last_words = LastWords(options.last_words_fd)
+    if cache_dir := pairs.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(libraries(options.kind), folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
+    if arrival := pairs.pop(PARAMETER, None):
+        preload(options.kind)
+        await_arrival(Path(arrival))
+    try:
+        has_ranks = num_ranks(options.kind, options.engine_dir) > 1
+    except CodedError as exc:
+        return _start_failed(FrameSender(connection, "engine-sender"), options.kind, exc)
+    work = serve_ranks if has_ranks else serve
+    return work(connection, options.kind, options.engine_dir, pairs, last_words)
+
+
+if __name__ == "__main__":
+    # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

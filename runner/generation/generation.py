@@ -1,0 +1,303 @@
+"""The generation core: a checked request in, a stream of text out, with what is to be known of it after.
+
+tokens (Triton) -> end cut -> Detokenizer -> StopFilter -> text. Leaving the stream early, for
+whatever reason, closes the connection to Triton, which frees the engine's sequence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Literal, Protocol
+
+from errors.base import CodedError
+from errors.prompt import PromptTooLong
+from errors.triton_system import TritonUnavailable
+from runner.detokenizer.detokenizer import Detokenizer
+from runner.engines.protocol.messages import TokenLogProb
+from runner.generation.model import ModelFacts
+from runner.generation.request import GenerationRequest
+from runner.generation.stop_filter import StopFilter
+from runner.generation.timing import TimeBudget
+from runner.observability.logs import RequestLog
+from runner.observability.meter import Meter, RequestMeter
+from runner.observability.metrics import UNEXPECTED
+from runner.observability.tracing import RequestTrace
+from runner.triton_server.client import Event
+
+FinishReason = Literal["stop", "length", "end"]
+
+_DEFAULTS = {
+    "min_length": 0,
+    "temperature": 1.0,
+    "len_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_p": 0.0,
+}
+"""Of the slot's tensors, by its contract."""
+_unread_meter = Meter("none")
+_GREEDY_TOP_K = 1
+_MAX_INT32 = (1 << 31) - 1
+"""Triton takes what is above it for something else: it drops the upper bits."""
+
+
+class TokenSource(Protocol):
+    """Where tokens come from."""
+
+    def generate(self, inputs: Mapping[str, Any], headers: str = "") -> AsyncGenerator[list[Event], None]:
+        """All events that have arrived, each time, until the last; ``inputs`` are the slot's tensors by name.
+
+        ``headers`` are lines for Triton's front end. Leaving the iteration cancels the request. Raises a
+        CodedError.
+        """
+        ...
+
+
+class Watcher(Protocol):
+    """Is told of a generation's error, if it has one, and of its end."""
+
+    def failed(self, error: Exception) -> None: ...
+
+    def ended(self, generation: Generation) -> None: ...
+
+
+class Generation:
+    """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ModelFacts,
+        client: TokenSource,
+        *,
+        is_slot_ours: bool = True,
+        asks_slot: bool = False,
+        meter: RequestMeter | None = None,
+        trace: RequestTrace | None = None,
+        log: RequestLog | None = None,
+        request_id: str = "",
+    ) -> None:
+        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
+        fills the slot is NVIDIA's, and its last response has no reason. Triton is told ``request_id``."""
+        self._tells_reason = is_slot_ours
+        self._request = request
+        self.budget = TimeBudget(is_slot_ours=is_slot_ours)
+        self.request_id = request_id
+        self._trace = trace
+        self._watchers: list[Watcher] = [each for each in (trace, log) if each is not None]
+        self._meter = meter or RequestMeter(_unread_meter)
+        self._asks_slot = asks_slot
+        self._model = model
+        self._client = client
+        self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
+        self._detokenizer = Detokenizer(model.tokenizer)
+        self._stop = StopFilter(request.stop_sequences)
+        self._started_s = time.perf_counter()
+        self._first_token_s: float | None = None
+        self._ended_s: float | None = None
+        self.input_token_count = 0
+        self.output_token_count = 0
+        self.finish_reason: FinishReason | None = None
+        self._log_probs: list[tuple[int, TokenLogProb]] = []
+
+    @property
+    def trace_id(self) -> str:
+        return "" if self._trace is None else self._trace.trace_id
+
+    @property
+    def duration_s(self) -> float:
+        """From the request to its last token, or to now."""
+        return (self._ended_s or time.perf_counter()) - self._started_s
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        return None if self._first_token_s is None else self._first_token_s - self._started_s
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.output_token_count / self.duration_s
+
+    async def text(self) -> AsyncGenerator[str, None]:
+        """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
+        self._meter.began()
+        try:
+            inputs = await self._inputs()
+            inputs |= self.budget.sent(asks_slot=self._asks_slot)
+            self._meter.sent(self.budget.tokenize_s)
+            headers = self._trace.headers() if self._trace else ""
+            async with aclosing(self._client.generate(inputs, headers)) as batches:
+                async for events in batches:
+                    text = self._take(events)
+                    if text:
+                        yield text
+                    if self._is_over():
+                        break
+            if not self._is_over() and not self._tells_reason:
+                is_full = self.output_token_count >= self._request.max_tokens
+                self.finish_reason = "length" if is_full else "end"
+            if not self._is_over():
+                raise TritonUnavailable(reason="its stream ended before the last token")
+            self._ended_s = time.perf_counter()
+            if rest := self._finish():
+                yield rest
+        except Exception as exc:
+            self.fail(exc)
+            raise
+        finally:
+            self._end()
+
+    def fail(self, error: Exception) -> None:
+        """Tell that it failed. Whoever iterates must end it."""
+        self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
+        for watcher in self._watchers:
+            watcher.failed(error)
+
+    def _end(self) -> None:
+        self._meter.ended(
+            is_finished=self._is_over(),
+            input_tokens=self.input_token_count,
+            output_tokens=self.output_token_count,
+            detokenize_s=self.budget.detokenize_s,
+        )
+        for watcher in self._watchers:
+            watcher.ended(self)
+
+    def _is_over(self) -> bool:
+        return self.finish_reason is not None
+
+    async def _inputs(self) -> dict[str, Any]:
+        """The slot's tensors. Raises E1002 if the prompt leaves no room."""
+        model, request, sampling = self._model, self._request, self._request.sampling
+        start_s = time.perf_counter()
+        input_ids = await self._input_ids()
+        self.budget.tokenize_s = time.perf_counter() - start_s
+        self.input_token_count = len(input_ids)
+        if len(input_ids) > model.max_input_length:
+            raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
+        room = model.max_sequence_length - len(input_ids)
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids,
+            "input_lengths": len(input_ids),
+            "request_output_len": min(request.max_tokens, room),
+            "pad_id": model.pad_id,
+            "streaming": True,
+            "exclude_input_in_output": True,
+        }
+        if self.request_id:
+            inputs["id"] = self.request_id
+        if not request.ignores_end:
+            inputs["end_id"] = model.end_ids[0]
+        # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
+        chosen = {
+            "min_length": min(request.min_tokens, room),
+            "temperature": sampling.temperature or 1.0,
+            "len_penalty": sampling.length_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "min_p": sampling.min_p,
+        }
+        inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+        if request.guide is not None:
+            inputs["guided_decoding_guide_type"] = request.guide.type
+            if request.guide.text:
+                inputs["guided_decoding_guide"] = request.guide.text
+        if sampling.logit_bias:
+            inputs["logit_bias_ids"] = list(sampling.logit_bias)
+            inputs["logit_bias_values"] = list(sampling.logit_bias.values())
+        if request.num_top_log_probs is not None:
+            inputs["return_log_probs"] = True
+        if request.num_top_log_probs:
+            inputs["num_top_log_probs"] = request.num_top_log_probs
+        if request.lora_name is not None:
+            inputs["lora_name"] = request.lora_name
+        if sampling.is_greedy:
+            return inputs | {"runtime_top_k": _GREEDY_TOP_K}
+        inputs["random_seed"] = sampling.seed
+        if sampling.top_k > 0:
+            inputs["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)
+        if sampling.top_p > 0:
+            inputs["runtime_top_p"] = sampling.top_p
+        return inputs
+
+    async def _input_ids(self) -> list[int]:
+        prompt = self._request.prompt
+        if isinstance(prompt, str):
+            return await self._model.encode(prompt, adds_special_tokens=self._request.adds_special_tokens)
+        return list(prompt)
+
+    def _take(self, events: list[Event]) -> str:
+        """The text that a batch of events makes certain; notes the finish reason."""
+        arrived_s = time.perf_counter()
+        tokens: list[int] = []
+        reason: str | None = None
+        for event in events:
+            tokens += event.tokens
+            reason = event.finish_reason or reason
+        if reason is not None:
+            self.budget.slot_told(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
+        if tokens:
+            self._meter.received(len(tokens), arrived_s)
+            if self._first_token_s is None:
+                self._first_token_s = arrived_s
+        tokens, is_at_end = self._cut_at_end(tokens)
+        if is_at_end:
+            self.finish_reason = "end"
+        elif reason is not None:
+            self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
+        if self._request.num_top_log_probs is None:
+            text = self._stop.push(self._detokenizer.push(tokens))
+        else:
+            text = self._push_with_log_probs(tokens, events, self._request.num_top_log_probs)
+        self.budget.detokenize_s += time.perf_counter() - arrived_s
+        if self._is_stopped():
+            self.finish_reason = "stop"
+        return text
+
+    def _push_with_log_probs(self, tokens: list[int], events: list[Event], num_top: int) -> str:
+        """Token by token, so that none is told of that comes after a stop sequence."""
+        log_probs = [each for event in events for each in event.log_probs(num_top)]
+        texts: list[str] = []
+        for token, log_prob in zip(tokens, log_probs, strict=False):
+            if self._is_stopped():
+                break
+            texts.append(self._stop.push(self._detokenizer.push([token])))
+            self._log_probs.append((token, log_prob))
+        return "".join(texts)
+
+    def take_log_probs(self) -> list[tuple[int, TokenLogProb]]:
+        """Of the output tokens since it was last asked: of the text, and of what is held back of it."""
+        taken, self._log_probs = self._log_probs, []
+        return taken
+
+    def _finish(self) -> str:
+        """What was held back. A stop sequence can still be found in it."""
+        if self._is_stopped():
+            return ""
+        rest = self._stop.push(self._detokenizer.finish())
+        rest += self._stop.finish()
+        if self._is_stopped():
+            self.finish_reason = "stop"
+        return rest
+
+    def _is_stopped(self) -> bool:
+        return self._stop.matched is not None
+
+    def _cut_at_end(self, tokens: list[int]) -> tuple[list[int], bool]:
+        """Tokens before the first that ends the text; such a token counts as output but has no text.
+
+        NOTE: the engine stops at the first of the end ids by itself; a model may have several.
+        """
+        has_end = not self._end_ids.isdisjoint(tokens)
+        for index, token in enumerate(tokens) if has_end else ():
+            if token in self._end_ids and not self._is_early(index):
+                self.output_token_count += index + 1
+                return tokens[:index], True
+        self.output_token_count += len(tokens)
+        return tokens, False
+
+    def _is_early(self, index: int) -> bool:
+        return self.output_token_count + index < self._request.min_tokens

@@ -1,0 +1,64 @@
+"""From prompt, system prompt and template to the text that the model continues."""
+
+from __future__ import annotations
+
+import json
+import string
+
+from errors.prompt import BadPromptTemplate, InvalidInput, PromptRequired, PromptTemplateError
+from runner.chat.messages import checked_messages, with_system_prompt
+from runner.chat.template import ChatTemplate
+
+_FIELDS = ("prompt", "system_prompt")
+
+
+def format_prompt(template: str, *, prompt: str, system_prompt: str) -> str:
+    """Fill ``{prompt}`` and ``{system_prompt}`` of a Python format string.
+
+    Raises E1003 for a template without ``{prompt}`` where there is a prompt, E1004 for one that is
+    not a valid format string or names anything else, E1001 if the result is blank.
+    """
+    fields = _fields(template)
+    if prompt and "prompt" not in fields:
+        raise BadPromptTemplate
+    text = template.format(prompt=prompt, system_prompt=system_prompt)
+    if not text.strip():
+        raise PromptRequired
+    return text
+
+
+def format_chat(template: ChatTemplate, messages: str, *, system_prompt: str) -> str:
+    """Fill the model's chat template with ``messages``, JSON; ``system_prompt``: if they bring none.
+
+    Raises E1005 for what is not messages, and what the template raises.
+    """
+    try:
+        document = json.loads(messages)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput(name="messages", expected=f"JSON ({exc})", value=messages) from exc
+    return template.render(with_system_prompt(checked_messages(document), system_prompt))
+
+
+def _fields(template: str) -> set[str]:
+    """The fields a template names. Only plain names are taken.
+
+    NOTE: ``{prompt.__class__}``, ``{prompt[0]}`` and the like would let a template read our objects.
+    """
+    try:
+        parsed = [
+            (field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)
+        ]
+    except ValueError as exc:
+        raise PromptTemplateError(reason=str(exc).lower()) from exc
+    fields = set()
+    for field, spec, conversion in parsed:
+        if field is None:
+            continue
+        if field not in _FIELDS:
+            raise PromptTemplateError(
+                reason=f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist"
+            )
+        if spec or conversion:
+            raise PromptTemplateError(reason=f"the field {{{field}}} has a format or conversion")
+        fields.add(field)
+    return fields

@@ -1,0 +1,146 @@
+"""What stands between a request and the way to the engine: it is counted, remembered, refused, sent again.
+
+A request that Triton or the engine took down with it before its first token is sent once more, when they are
+back, and nobody notices. One that had tokens ends with the error: a second answer could differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from errors.base import CodedError
+from errors.tensorrt_llm import RankEnded
+from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from runner.engines.worker.process import NOT_READY
+from runner.generation.generation import TokenSource
+from runner.slot.client import SlotClient
+from runner.supervision.child import Log
+from runner.supervision.request_shapes import RequestShapes
+from runner.triton_server.client import Event, TritonClient
+
+_RETRY_WAIT_S = 10.0
+"""How long a request without a token waits for Triton or the engine to be back, before it fails."""
+_RETRY_POLL_S = 0.05
+_DRAIN_POLL_S = 0.02
+_END_ALL_S = 2.0
+_DROP_S = 0.3
+_GONE = (TritonUnavailable, EngineCrashed, RankEnded)
+
+
+class Way(TokenSource, Protocol):
+    """To the slot: by its socket, or by Triton."""
+
+    def end_all(self) -> None:
+        """Who waits for an answer gets E2105."""
+        ...
+
+
+class RequestGuard:
+    """A source of tokens in front of ``way``. ``client`` tells how Triton is, ``shapes`` keeps requests'."""
+
+    def __init__(self, way: Way, client: TritonClient, shapes: RequestShapes | None = None) -> None:
+        self._way = way
+        self.client = client
+        self._shapes = shapes
+        self._stopping: ServerStopping | None = None
+        self.num_running = 0
+
+    async def generate(
+        self, inputs: Mapping[str, Any], headers: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
+        """As the way's, whose errors it raises, or E2110 while the server stops."""
+        if self._stopping is not None:
+            raise self._stopping
+        shape = self._shapes.begin(inputs) if self._shapes else None
+        # Triton's front end takes headers, the slot's socket has no use for them.
+        way = self.client if headers else self._way
+        has_tokens, may_retry = False, self.client.is_up
+        self.num_running += 1
+        ended = "left"
+        try:
+            while True:
+                try:
+                    async with aclosing(way.generate(inputs, headers)) as batches:
+                        async for events in batches:
+                            has_tokens = True
+                            if shape is not None:
+                                shape.received(sum(len(event.tokens) for event in events))
+                            if events[-1].finish_reason is not None:
+                                ended = "done"  # Nobody waits for more.
+                            yield events
+                    ended = "done"
+                    return
+                except _GONE as exc:
+                    if has_tokens or not may_retry or NOT_READY in exc.sentence or not await self._is_back():
+                        raise
+                    may_retry = False
+        except CodedError as exc:
+            error = self._told(exc)
+            ended = error.code
+            raise error from exc
+        finally:
+            self.num_running -= 1
+            if shape is not None:
+                shape.ended(ended)
+
+    def _told(self, error: CodedError) -> CodedError:
+        """What a request ended with: that we stop, if that is why its connection went."""
+        return self._stopping if self._stopping is not None and isinstance(error, _GONE) else error
+
+    def refuse(self, reason: str) -> None:
+        """Take no new requests from now on: E2110."""
+        self._stopping = ServerStopping(reason=reason)
+
+    def end_all(self, reason: str) -> None:
+        """End what runs with E2110, and take nothing new."""
+        self.refuse(reason)
+        self._way.end_all()
+        self.client.end_all()
+
+    async def drain(self, grace_s: float, log: Log) -> None:
+        """Take no new requests, let what runs end within the grace period, then end it with E2110."""
+        self.refuse("it was asked to")
+        log(f"stopping: {self.num_running} requests have {grace_s:g} s to end")
+        if not await self._is_drained(grace_s):
+            log(f"stopping: {self.num_running} requests are ended")
+            self.end_all(f"it was asked to, and the grace period of {grace_s:g} s is over")
+            await self._is_drained(_END_ALL_S)
+            # NOTE: Triton may crash at its end while it still drops requests whose clients have gone.
+            await asyncio.sleep(_DROP_S)
+
+    async def _is_drained(self, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
+            await asyncio.sleep(_DRAIN_POLL_S)
+        return not self.num_running
+
+    async def _is_back(self) -> bool:
+        """Wait until Triton and the engine answer again; False if they don't soon."""
+        deadline_s = time.monotonic() + _RETRY_WAIT_S
+        while time.monotonic() < deadline_s and self._stopping is None:
+            if self.client.is_up and await self.client.is_slot_answering():
+                return True
+            await asyncio.sleep(_RETRY_POLL_S)
+        return False
+
+
+@asynccontextmanager
+async def open_guard(
+    triton_url: str,
+    slot_socket: Path | None,
+    timeout_s: float,
+    down_reason: Callable[[], str | None] = lambda: None,
+    shapes: RequestShapes | None = None,
+) -> AsyncIterator[RequestGuard]:
+    """A guard in front of the slot's socket; where there is none, in front of Triton's front end."""
+    async with AsyncExitStack() as exits:
+        client = await exits.enter_async_context(TritonClient(triton_url, timeout_s, down_reason))
+        way: Way = client
+        if slot_socket is not None:
+            way = await exits.enter_async_context(SlotClient(slot_socket, timeout_s, down_reason))
+        yield RequestGuard(way, client, shapes)

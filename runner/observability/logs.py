@@ -1,0 +1,134 @@
+"""What is logged: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
+
+No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine worker, in
+the engine environment's Python, logs by it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.generation.generation import Generation
+
+VARIABLE = "LOG_FORMAT"
+JSON = "json"
+_TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
+_TRITON, _OPENAI = "triton: ", "openai: "
+"""What lines of the runner's children begin with."""
+_TRITON_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] (.*)", re.DOTALL)
+_TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
+_CODE = re.compile(r"\b(E[12]\d{3}) \w+: ")
+
+
+def document(level: str, logger: str, message: str, **fields: object) -> str:
+    """One line of JSON. A code that the message tells is a field as well."""
+    if (code := _CODE.search(message)) is not None:
+        fields = {"code": code[1], **fields}
+    now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return json.dumps({"timestamp": now, "level": level, "logger": logger, "message": message, **fields})
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as ``document``; ``extra={"fields": {...}}`` are further fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return document(record.levelname.lower(), record.name, record.getMessage(), **fields)
+
+
+def set_up_logging(log_format: str | None = None) -> None:
+    """For a process whose standard error is the log: the slot's, the engine worker's, the OpenAI server's.
+
+    ``log_format``: else what the environment says.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    is_json = (log_format or os.environ.get(VARIABLE)) == JSON
+    handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_TEXT_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def log_text(line: str) -> None:
+    """A line for the operator, as it is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def log_json(line: str) -> None:
+    log_text(as_json(line))
+
+
+def log_in(log_format: str | None) -> Callable[[str], None]:
+    """What logs a line for the operator in this LOG_FORMAT."""
+    return log_json if log_format == JSON else log_text
+
+
+def as_json(line: str) -> str:
+    """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
+    child = next((each for each in (_TRITON, _OPENAI) if line.startswith(each)), None)
+    if child is None:
+        level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"
+        return document(level, "cog_triton.runner", line.removeprefix("warning: "))
+    text = line.removeprefix(child)
+    if text.startswith('{"timestamp": '):
+        return text
+    if (match := _TRITON_LINE.fullmatch(text)) is not None:
+        return document(_TRITON_LEVELS[match[1]], "triton", match[3].strip('"'), source=match[2])
+    return document("info", child.removesuffix(": "), text)
+
+
+class RequestLog:
+    """Writes the line that tells how one request ended. See ``runner.generation.generation.Watcher``."""
+
+    def __init__(self, api: str) -> None:
+        self._api = api
+        self._error: Exception | None = None
+
+    def failed(self, error: Exception) -> None:
+        self._error = error
+
+    def ended(self, generation: Generation) -> None:
+        is_finished = generation.finish_reason is not None
+        outcome = "failed" if self._error else "succeeded" if is_finished else "cancelled"
+        fields: dict[str, object] = {
+            "request_id": generation.request_id,
+            "api": self._api,
+            "outcome": outcome,
+            "finish_reason": generation.finish_reason,
+            "input_tokens": generation.input_token_count,
+            "output_tokens": generation.output_token_count,
+            "duration_s": round(generation.duration_s, 6),
+        }
+        if generation.time_to_first_token_s is not None:
+            fields["time_to_first_token_s"] = round(generation.time_to_first_token_s, 6)
+        if generation.trace_id:
+            fields["trace_id"] = generation.trace_id
+        if self._error is not None:
+            # NOTE: not its sentence, which may quote what the client sent.
+            fields["code"] = getattr(self._error, "code", type(self._error).__name__)
+        _log_end(outcome, fields)
+
+
+def log_refusal(
+    api: str, outcome: str, request_id: str, code: str, duration_s: float, trace_id: str = ""
+) -> None:
+    """The line of a request that had no generation: it was refused, or its client left too early."""
+    fields: dict[str, object] = {"request_id": request_id, "api": api, "outcome": outcome}
+    fields |= {"duration_s": round(duration_s, 6)}
+    fields |= {name: value for name, value in (("code", code), ("trace_id", trace_id)) if value}
+    _log_end(outcome, fields)
+
+
+def _log_end(outcome: str, fields: Mapping[str, object]) -> None:
+    level = "error" if outcome == "failed" else "info"
+    # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
+    Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))

@@ -1,0 +1,139 @@
+"""Counts ``observability.metrics`` in memory that is a file, so that any process can answer ``/metrics``.
+
+Each process that generates has a file of its own, ``<api>-<pid>``, in the metrics folder; it holds a lock on
+it, by which readers know that it lives. To count is to add to a number in memory: ``perf.bench.meter`` tells
+its cost. Not by prometheus_client's files: the variable for them would make a vLLM below us join in.
+NOTE: one thread of a process counts, its event loop's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.observability import metrics
+from runner.observability.metrics import NUM_CELLS, UNEXPECTED, Metric
+
+CELL_BYTES = 8
+_PLACES = metrics.layout()
+_TOKEN_BOUNDS_S = metrics.INTER_TOKEN_LATENCY.bounds
+
+
+class Histogram:
+    """One child of a histogram, among the cells of all."""
+
+    __slots__ = ("_bounds", "_cells", "_start", "_sum")
+
+    def __init__(self, cells: memoryview[float], metric: Metric, *labels: str) -> None:
+        self._cells = cells
+        self._bounds = metric.bounds
+        self._start = _PLACES[metric.name, labels]
+        self._sum = self._start + len(metric.bounds) + 1
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        cells = self._cells
+        cells[self._start + bisect_left(self._bounds, seconds)] += count
+        cells[self._sum] += seconds * count
+
+    def add(self, counts: Sequence[int], sum_s: float) -> None:
+        """Observations that were counted elsewhere, by bucket."""
+        for index, count in enumerate(counts, self._start):
+            if count:
+                self._cells[index] += count
+        self._cells[self._sum] += sum_s
+
+
+class Meter:
+    """What one process counts. ``api`` is the label of all it counts: cog or openai."""
+
+    def __init__(self, api: str, folder: Path | None = None) -> None:
+        """Without a folder nobody else can read it."""
+        self._file = None if folder is None else _own_file(folder / f"{api}-{os.getpid()}")
+        memory = mmap.mmap(-1 if self._file is None else self._file, NUM_CELLS * CELL_BYTES)
+        self.cells = memoryview(memory).cast("d")
+        self.queue = Histogram(self.cells, metrics.QUEUE)
+        self.first_token = Histogram(self.cells, metrics.TIME_TO_FIRST_TOKEN)
+        self.between_tokens = Histogram(self.cells, metrics.INTER_TOKEN_LATENCY)
+        self.duration = Histogram(self.cells, metrics.DURATION)
+        self.tokenize = Histogram(self.cells, metrics.PHASES, "tokenize")
+        self.detokenize = Histogram(self.cells, metrics.PHASES, "detokenize")
+
+    def add(self, metric: Metric, amount: float = 1) -> None:
+        """To a counter or gauge without labels."""
+        self.cells[_PLACES[metric.name, ()]] += amount
+
+    def ended(self, outcome: str, code: str = "") -> None:
+        """A request ended; one that was refused before its ``RequestMeter`` began, too."""
+        place = _PLACES.get((metrics.REQUESTS.name, (outcome, code)))
+        self.cells[_PLACES[metrics.REQUESTS.name, ("failed", UNEXPECTED)] if place is None else place] += 1
+
+    def refused(self, code: str) -> None:
+        self.ended("failed", code)
+
+    def close(self) -> None:
+        """What was counted stays for readers; the process counts as ended."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class RequestMeter:
+    """Of one request: ``began``, ``sent``, ``received`` for each batch of tokens, ``ended``."""
+
+    __slots__ = ("_arrived_s", "_counts", "_error_code", "_first_s", "_last_s", "_meter")
+
+    def __init__(self, meter: Meter, arrived_s: float | None = None) -> None:
+        """``arrived_s``: when the request came to us, by ``perf_counter``; else now."""
+        self._meter = meter
+        self._arrived_s = time.perf_counter() if arrived_s is None else arrived_s
+        self._first_s = self._last_s = 0.0
+        self._counts = [0] * (len(_TOKEN_BOUNDS_S) + 1)
+        self._error_code: str | None = None
+
+    def began(self) -> None:
+        self._meter.add(metrics.ACTIVE)
+
+    def sent(self, tokenize_s: float) -> None:
+        waited_s = time.perf_counter() - self._arrived_s - tokenize_s
+        self._meter.queue.observe(max(waited_s, 0.0))
+        self._meter.tokenize.observe(tokenize_s)
+
+    def received(self, num_tokens: int, now_s: float) -> None:
+        """Tokens came together. NOTE: a busy runner does this for every token."""
+        if self._last_s:
+            self._counts[bisect_left(_TOKEN_BOUNDS_S, (now_s - self._last_s) / num_tokens)] += num_tokens
+        else:
+            self._first_s = now_s
+            self._meter.first_token.observe(now_s - self._arrived_s)
+        self._last_s = now_s
+
+    def failed(self, code: str) -> None:
+        self._error_code = code
+
+    def ended(self, *, is_finished: bool, input_tokens: int, output_tokens: int, detokenize_s: float) -> None:
+        """``is_finished``: it has all its text. Else, without an error, its client did not want more."""
+        meter = self._meter
+        meter.add(metrics.ACTIVE, -1)
+        meter.add(metrics.INPUT_TOKENS, input_tokens)
+        meter.add(metrics.OUTPUT_TOKENS, output_tokens)
+        meter.duration.observe(time.perf_counter() - self._arrived_s)
+        if self._last_s:
+            meter.between_tokens.add(self._counts, self._last_s - self._first_s)
+            meter.detokenize.observe(detokenize_s)
+        if self._error_code is not None:
+            meter.ended("failed", self._error_code)
+        else:
+            meter.ended("succeeded" if is_finished else "cancelled")
+
+
+def _own_file(path: Path) -> int:
+    """A new file of zeros that is locked as long as this process has it open."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.ftruncate(descriptor, NUM_CELLS * CELL_BYTES)
+    return descriptor

@@ -1,0 +1,120 @@
+"""The runner's own Prometheus metrics: which there are, as data. The documentation's table is made of it.
+
+``observability.meter`` counts them, ``observability.metrics_text`` tells them. What only the engine slot
+knows is in ``runner.slot.metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from errors import BY_CODE
+from runner.slot.phases import BOUNDS_S as PHASE_BOUNDS_S
+from runner.slot.phases import NAME as PHASE_SECONDS
+
+UNEXPECTED = "unexpected"
+"""In the place of a code: an error that has none."""
+
+_NO_FAILURES = ("E12", "E13", "E14", "E15", "E23", "E25")
+"""What a request can't fail with, by the beginning of its code: builds, engine.tars, images, load tests."""
+
+_TTFT_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+_TOKEN_BOUNDS_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
+    *(0.05, 0.1, 0.25, 0.5, 1.0),
+)
+_DURATION_BOUNDS_S = (*(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0), *(2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One family. ``children`` are the values of ``labels``, all there are; ``bounds`` are a histogram's."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+    children: tuple[tuple[str, ...], ...] = ((),)
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def num_cells(self) -> int:
+        """Numbers of a child: the value, or a histogram's buckets (not summed up), +Inf's, and the sum."""
+        return len(self.bounds) + 2 if self.bounds else 1
+
+
+def _outcomes() -> Iterator[tuple[str, str]]:
+    yield from (("succeeded", ""), ("cancelled", ""), ("failed", UNEXPECTED))
+    yield from (("failed", code) for code in sorted(BY_CODE) if not code.startswith(_NO_FAILURES))
+
+
+REQUESTS = Metric(
+    "cog_triton_requests_total",
+    "counter",
+    "Requests that ended, by outcome (succeeded, failed, cancelled) and, of failed ones, code of the error",
+    ("outcome", "code"),
+    tuple(_outcomes()),
+)
+ACTIVE = Metric("cog_triton_active_requests", "gauge", "Requests being worked on, from prompt to last token")
+QUEUE = Metric(
+    "cog_triton_queue_seconds",
+    "histogram",
+    "From a request's arrival in the runner until it is sent to Triton, tokenizing not counted",
+    bounds=_TTFT_BOUNDS_S,
+)
+TIME_TO_FIRST_TOKEN = Metric(
+    "cog_triton_time_to_first_token_seconds",
+    "histogram",
+    "From a request's arrival in the runner to its first token",
+    bounds=_TTFT_BOUNDS_S,
+)
+INTER_TOKEN_LATENCY = Metric(
+    "cog_triton_inter_token_latency_seconds",
+    "histogram",
+    "Time between tokens; of tokens that came together, their share of the time since those before, each",
+    bounds=_TOKEN_BOUNDS_S,
+)
+DURATION = Metric(
+    "cog_triton_request_duration_seconds",
+    "histogram",
+    "From a request's arrival in the runner to its end, however it ended",
+    bounds=_DURATION_BOUNDS_S,
+)
+PHASES = Metric(
+    PHASE_SECONDS,
+    "histogram",
+    "Time of a request in a phase: tokenize and detokenize by the runner, the others by the slot",
+    ("phase",),
+    (("tokenize",), ("detokenize",)),
+    PHASE_BOUNDS_S,
+)
+INPUT_TOKENS = Metric("cog_triton_input_tokens_total", "counter", "Tokens of prompts")
+OUTPUT_TOKENS = Metric(
+    "cog_triton_output_tokens_total", "counter", "Tokens received, those after a stop included"
+)
+TRITON_RESTARTS = Metric("cog_triton_triton_restarts_total", "counter", "Restarts of Triton after it ended")
+
+METRICS = (
+    *(REQUESTS, ACTIVE, QUEUE, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY, DURATION, PHASES),
+    *(INPUT_TOKENS, OUTPUT_TOKENS, TRITON_RESTARTS),
+)
+"""In the order of their numbers in a process's file."""
+
+
+def layout() -> dict[tuple[str, tuple[str, ...]], int]:
+    """(name, label values) -> index of the first number."""
+    places: dict[tuple[str, tuple[str, ...]], int] = {}
+    index = 0
+    for metric in METRICS:
+        for child in metric.children:
+            places[metric.name, child] = index
+            index += metric.num_cells
+    return places
+
+
+NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in METRICS)

@@ -1,0 +1,167 @@
+"""OpenTelemetry traces of generations, made only where an OTLP endpoint is set; else nothing is imported.
+
+One trace holds the client's span, Cog's (or the OpenAI server's), ours and Triton's: W3C's ``traceparent``
+comes from the client, is the current context when a generation is made, and goes on to Triton.
+Attributes are those of OpenTelemetry's conventions for generative AI; texts are never among them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from errors.base import CodedError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+    from runner.generation.generation import Generation
+    from runner.generation.request import GenerationRequest
+    from runner.settings.settings import Settings
+
+SERVICE_NAME = "cog-triton"
+PROVIDER = "cog_triton"
+_OPERATION = "text_completion"
+_NS = 1_000_000_000
+
+
+def prepare_cog(environment: MutableMapping[str, str]) -> None:
+    """Where there is an endpoint: set what Cog's own tracing wants besides OpenTelemetry's variables."""
+    if environment.get("OTEL_EXPORTER_OTLP_ENDPOINT") or environment.get(
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+    ):
+        environment.setdefault("COG_TRACE_CONFIGURED", "1")
+        environment.setdefault("COG_TRACE_SAMPLER", "parentbased_always_on")
+        environment.setdefault("OTEL_SERVICE_NAME", SERVICE_NAME)
+
+
+def open_tracing(settings: Settings, model: str) -> Tracing | None:
+    """None without an endpoint. Cog's worker has a provider already, which is then used; else one is made."""
+    url = settings.otlp_traces_url
+    if url is None:
+        return None
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        provider = TracerProvider(resource=Resource.create({"service.name": settings.service_name}))
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+        trace.set_tracer_provider(provider)
+    return Tracing(trace.get_tracer("cog_triton"), model)
+
+
+def triton_arguments(settings: Settings) -> list[str]:
+    """Triton traces requests that bring a context, and no others (rate=0); it speaks OTLP's JSON."""
+    if settings.otlp_traces_url is None:
+        return []
+    values = {
+        "mode": "opentelemetry",
+        "opentelemetry,url": settings.otlp_traces_url,
+        "opentelemetry,resource": f"service.name={settings.service_name}-triton",
+        "level": "TIMESTAMPS",
+        "rate": "0",
+    }
+    return [f"--trace-config={name}={value}" for name, value in values.items()]
+
+
+class Tracing:
+    """Makes the traces of one process."""
+
+    def __init__(self, tracer: Tracer, model: str) -> None:
+        self.tracer = tracer
+        self._model = model
+
+    def begin(
+        self, request: GenerationRequest, *, response_id: str, operation: str = _OPERATION, model: str = ""
+    ) -> RequestTrace:
+        """A generation begins, in the current context. ``model``: as the client was told, if it was."""
+        return RequestTrace(self.tracer, operation, model or self._model, request, response_id)
+
+    def flush(self) -> None:
+        """Send what is not sent yet; takes as long as the collector does."""
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+
+        provider = trace.get_tracer_provider()
+        assert isinstance(provider, TracerProvider)
+        provider.force_flush()
+
+
+class RequestTrace:
+    """The span of one generation, and those of its phases."""
+
+    def __init__(
+        self, tracer: Tracer, operation: str, model: str, request: GenerationRequest, response_id: str
+    ) -> None:
+        sampling = request.sampling
+        self._tracer = tracer
+        self._span = tracer.start_span(
+            f"{operation} {model}",
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.request.model": model,
+                "gen_ai.request.max_tokens": request.max_tokens,
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.top_p": sampling.top_p,
+                "gen_ai.request.top_k": sampling.top_k,
+                "gen_ai.request.presence_penalty": sampling.presence_penalty,
+                "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+                # As text: OpenTelemetry's integers have a sign.
+                "gen_ai.request.seed": str(sampling.seed),
+                "gen_ai.response.id": response_id,
+            },
+        )
+
+    @property
+    def is_recording(self) -> bool:
+        return self._span.is_recording()
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self._span.get_span_context().trace_id:032x}"
+
+    def headers(self) -> str:
+        """What Triton gets: nothing of a trace that is not kept, for it would keep its part all the same."""
+        context = self._span.get_span_context()
+        if not context.trace_flags.sampled:
+            return ""
+        return f"traceparent: 00-{context.trace_id:032x}-{context.span_id:016x}-01\r\n"
+
+    def failed(self, error: Exception) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        code = error.code if isinstance(error, CodedError) else type(error).__name__
+        self._span.set_attribute("error.type", code)
+        # NOTE: of an error only the code: its sentence may quote what a client sent.
+        self._span.set_status(Status(StatusCode.ERROR, code))
+
+    def ended(self, generation: Generation) -> None:
+        """``generation`` tells all that is to be known of it."""
+        span = self._span
+        if span.is_recording():
+            span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
+            span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
+            if generation.finish_reason is not None:
+                span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
+            elif "error.type" not in (getattr(span, "attributes", None) or {}):
+                span.set_attribute("cog_triton.cancelled", True)
+            self._add_times(generation)
+        span.end()
+
+    def _add_times(self, generation: Generation) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        behind_ns = time.time_ns() - time.perf_counter_ns()
+        first_s = generation.time_to_first_token_s
+        if first_s is not None:
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
+        self._span.set_attribute("cog_triton.detokenize.seconds", generation.budget.detokenize_s)
+        context = set_span_in_context(self._span)
+        for name, start_s, end_s in generation.budget.edges():
+            child = self._tracer.start_span(name, context, start_time=int(start_s * _NS) + behind_ns)
+            child.end(int(end_s * _NS) + behind_ns)

@@ -1,0 +1,213 @@
+"""One request in the slot: its rows, and where their answers go."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from errors.base import CodedError
+from errors.triton_arguments import InvalidTensor
+from runner.engines.protocol.messages import TokenLogProb
+from runner.slot.phases import PhaseTimes
+from runner.slot.relay import End, Stream
+from runner.slot.request import SlotRequest
+
+_NO_TOKEN = -1
+"""Fills the shorter beams' rows, as NVIDIA's backend does."""
+_LEAST_LOG_PROB = -9999.0
+"""For what can't be: JSON has no infinity."""
+
+
+Place = tuple[int, int]
+"""Of an output in its call: the row of the batch, and which of the row's sequences."""
+_NO_TIMES: Mapping[str, int] = {}
+_COMPLETED = ("end", "stop", "length")
+CANCELLED = "cancelled by the client"
+
+
+Outputs = dict[str, list[Any]]
+"""Output tensors by name, as nested lists."""
+
+
+class Call(ABC):
+    """One request: where its answers go, and the rows still running."""
+
+    request_id = ""
+    """As the caller named it; NVIDIA's ``stop`` input finds it by that."""
+
+    def __init__(self, rows: int = 1) -> None:
+        self._stream_ids: Any | None = None
+        self._rows = rows
+        self._running = rows
+        self._has_sequences = False
+        self._in_use = threading.Lock()
+        """Held where the last response may go out, or must not."""
+
+    def expect(self, rows: int, sequences: int, stream_ids: Any | None = None) -> None:
+        """Before the first response: how many outputs all ``rows`` have together."""
+        self._rows = rows
+        self._running = sequences
+        self._has_sequences = sequences > rows
+        self._stream_ids = stream_ids
+
+    def refuse(self, error: CodedError) -> None:
+        """Answer with an error alone."""
+        self._send({}, str(error), is_last=True)
+
+    def respond(
+        self,
+        place: Place,
+        tokens: list[int],
+        end: End | None,
+        beams: list[list[int]] | None = None,
+        times_ns: Mapping[str, int] = _NO_TIMES,
+        log_probs: LogProbs | None = None,
+    ) -> None:
+        """Send new tokens of one output, or all ``beams`` of a beam search.
+
+        Called from the relay's thread only (or before the row is fed to it). ``times_ns`` are further
+        outputs by name.
+        """
+        error = _error(end)
+        outputs: Outputs = {}
+        if error is None:
+            outputs = self._outputs(place, beams or [tokens], end)
+            outputs |= {name: [[time_ns]] for name, time_ns in times_ns.items()}
+            outputs |= log_probs.outputs() if log_probs is not None else {}
+        if end is None:
+            self._send(outputs, None, is_last=False)
+            return
+        with self._in_use:
+            self._running -= 1
+            self._send(outputs, error, is_last=not self._running)
+
+    @abstractmethod
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits any more; False once all rows have ended."""
+
+    @abstractmethod
+    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+        """Send one response; an error has no outputs."""
+
+    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> Outputs:
+        batch_index, sequence_index = place
+        lengths = [len(each) for each in beams]
+        if len(beams) > 1:
+            beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
+        outputs: Outputs = {"output_ids": [beams], "sequence_length": [lengths]}
+        if self._has_sequences:
+            outputs["sequence_index"] = [[sequence_index]]
+        if self._rows > 1:
+            outputs["batch_index"] = [[batch_index]]
+        if self._stream_ids is not None:
+            outputs["stream_id"] = self._stream_ids[batch_index : batch_index + 1]
+        if end is not None or self._stream_ids is not None:
+            outputs["finish_reason"] = [[str(end or "").encode()]]
+        return outputs
+
+
+@dataclass(frozen=True)
+class LogProbs:
+    """Of the tokens of one response, and the sum of all so far."""
+
+    values: list[TokenLogProb]
+    total: float
+    num_top: int
+
+    def outputs(self) -> Outputs:
+        values = [max(each.value, _LEAST_LOG_PROB) for each in self.values]
+        outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total]]}
+        return outputs | self._top_outputs() if self.num_top else outputs
+
+    def _top_outputs(self) -> Outputs:
+        """[1, tokens, num_top] each; where an engine has fewer, -1 fills up."""
+        filler = [(_NO_TOKEN, _LEAST_LOG_PROB)] * self.num_top
+        rows = [[*each.top, *filler][: self.num_top] for each in self.values]
+        ids = [[token for token, _ in row] for row in rows]
+        values = [[max(value, _LEAST_LOG_PROB) for _, value in row] for row in rows]
+        return {"top_log_prob_ids": [ids], "top_log_probs": [values]}
+
+
+class Generation:
+    """One output of a Triton request, from submit to its last response."""
+
+    __slots__ = (
+        "_phases",
+        "arrival_s",
+        "beams",
+        "call",
+        "collected",
+        "ended_s",
+        "is_cancelled",
+        "log_probs",
+        "place",
+        "request",
+        "request_id",
+        "stream",
+        "total_log_prob",
+    )
+
+    def __init__(
+        self, request_id: int, request: SlotRequest, call: Call, place: Place, phases: PhaseTimes
+    ) -> None:
+        self.arrival_s = time.perf_counter()
+        self.ended_s = 0.0
+        """When the engine's last word was heard."""
+        self._phases = phases
+        self.request_id = request_id
+        self.request = request
+        self.call = call
+        self.place = place
+        self.stream = Stream(self._respond)
+        self.collected = list(request.submit.input_ids) if request.includes_input else []
+        self.is_cancelled = False
+        self.beams: list[list[int]] = []
+        """Of a beam search: set before its end is fed."""
+        self.log_probs: list[TokenLogProb] = []
+        """Of tokens not sent yet, where the request wants them."""
+        self.total_log_prob = 0.0
+
+    def _respond(self, tokens: list[int], end: End | None) -> None:
+        if not self.request.is_streaming:
+            self.collected += tokens
+            tokens = self.collected
+        if end is None:
+            if self.request.is_streaming:
+                self.call.respond(self.place, tokens, None, log_probs=self._take_log_probs(len(tokens)))
+            return
+        beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
+        times_ns = self._times_ns() if self.request.returns_times and _error(end) is None else _NO_TIMES
+        log_probs = self._take_log_probs(len(self.log_probs))
+        self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
+        if end in _COMPLETED:
+            self._phases.observe("engine", self.ended_s - self.arrival_s)
+            self._phases.observe("relay", time.perf_counter() - self.ended_s)
+
+    def _take_log_probs(self, count: int) -> LogProbs | None:
+        if not self.request.submit.wants_log_probs:
+            return None
+        values = self.log_probs[:count]
+        del self.log_probs[:count]
+        self.total_log_prob += sum(each.value for each in values)
+        return LogProbs(values, self.total_log_prob, self.request.submit.num_top_log_probs)
+
+    def _times_ns(self) -> dict[str, int]:
+        return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}
+
+
+def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
+    """Take what our runner tells with a request in ``runner_seconds``: when it sent it. Raises E1103."""
+    if not 0 <= seconds[0] < math.inf:
+        raise InvalidTensor(name="runner_seconds", expected="of one number of at least 0", value=seconds)
+    phases.observe("queue", max(time.perf_counter() - seconds[0], 0.0))
+
+
+def _error(end: End | None) -> str | None:
+    if isinstance(end, CodedError):
+        return str(end)
+    return CANCELLED if end == "cancelled" else None

@@ -1,0 +1,59 @@
+"""A request that came to the slot by Triton: its answers are Triton's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from runner.slot.call import CANCELLED, Call, Outputs
+
+_TYPES: Mapping[str, Any] = {
+    "output_ids": np.int32,
+    "sequence_length": np.int32,
+    "sequence_index": np.int32,
+    "batch_index": np.int32,
+    "stream_id": np.int64,
+    "finish_reason": object,
+    "arrival_time_ns": np.int64,
+    "last_token_time_ns": np.int64,
+    "output_log_probs": np.float32,
+    "cum_log_probs": np.float32,
+    "top_log_prob_ids": np.int32,
+    "top_log_probs": np.float32,
+}
+
+
+class TritonCall(Call):
+    """``sender`` is the request's response sender."""
+
+    def __init__(self, sender: Any, request_id: str = "") -> None:
+        super().__init__()
+        self.request_id = request_id
+        self._sender = sender
+
+    def is_cancelled(self) -> bool:
+        """Ask Triton.
+
+        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
+        """
+        with self._in_use:
+            return self._running > 0 and bool(self._sender.is_cancelled())
+
+    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
+        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
+        tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
+        response = pb_utils.InferenceResponse(tensors, None if error is None else _triton_error(error))
+        if is_last:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(response)
+
+
+def _triton_error(text: str) -> Any:
+    if text == CANCELLED:
+        return pb_utils.TritonError(text, pb_utils.TritonError.CANCELLED)
+    return pb_utils.TritonError(text)

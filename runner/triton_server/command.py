@@ -1,0 +1,71 @@
+"""How Triton is started: its command, by mpirun where NVIDIA's C++ backend has several ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.machine.mpirun import mpirun
+from runner.settings.ports import TritonPorts
+from runner.supervision.child import with_parent
+from runner.triton_server.install import TritonInstall
+from runner.triton_server.model_repository import SLOT
+
+_EXIT_TIMEOUT_S = 5
+
+_WHOEVER = 0
+"""The parent's process id of a rank: mpirun's, which nobody knows before."""
+
+
+@dataclass(frozen=True)
+class TritonCommand:
+    """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each."""
+
+    install: TritonInstall
+    model_repository: Path
+    ports: TritonPorts
+    num_ranks: int = 1
+    more_arguments: Sequence[str] = ()
+
+    def words(self) -> list[str]:
+        """Triton, or mpirun and a Triton per rank.
+
+        NOTE: of several all get the same ports, but only rank 0 opens them: the others wait in their engine,
+        the only model that they load, until rank 0 ends. So they never become ready.
+        """
+        if self.num_ranks == 1:
+            return [*with_parent(os.getpid()), *self._triton(self.shm_prefix)]
+        command = [*with_parent(os.getpid()), *mpirun()]
+        for rank in range(self.num_ranks):
+            command += [":"] if rank else []
+            command += ["-n", "1", *with_parent(_WHOEVER)]
+            command += self._triton(f"{self.shm_prefix}{rank}_")
+            command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
+        return command
+
+    def _triton(self, shm_prefix: str) -> list[str]:
+        host = self.ports.host
+        return [
+            str(self.install.server),
+            f"--model-repository={self.model_repository}",
+            f"--backend-directory={self.install.backend_dir}",
+            # A prefix of our own, so that servers on one machine never meet in shared memory.
+            f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+            *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
+            f"--http-port={self.ports.http}",
+            f"--grpc-port={self.ports.grpc}",
+            f"--metrics-port={self.ports.metrics}",
+            "--disable-auto-complete-config",
+            # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
+            # more threads, the more room (docs/performance.md); they cost next to nothing.
+            "--http-thread-count=64",
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+            *self.more_arguments,
+        ]
+
+    @property
+    def shm_prefix(self) -> str:
+        """Begins the names of what Triton puts into shared memory."""
+        return f"cog_triton_{os.getpid()}_{self.ports.http}_"

@@ -1,0 +1,254 @@
+"""Renders the Triton model repository: templates + defaults + the engine + overrides -> a runtime folder.
+
+Every template variable has its default here, once. A value that no template knows, or a variable
+that stays unfilled, is E1006 naming the key: Triton never gets to parse a half-filled config.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.directory import Engine
+from engine.machine.root import SOURCE_ROOT
+from errors.prompt import InvalidSetting
+
+TEMPLATES = SOURCE_ROOT / "triton_model_repo"
+
+MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+
+SLOT = "tensorrt_llm"
+CPP_BACKEND = "tensorrtllm"
+"""NVIDIA's name of its C++ backend."""
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
+_GUIDED = re.compile(r"^.* # guided\n", re.MULTILINE)
+_UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
+
+_SLOT_PASS_THROUGH = [
+    "tokens_per_second",
+    "max_batch_size",
+    "dtype",
+    "device",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+    "encoder_engine_dir",
+    "max_tokens_in_paged_kv_cache",
+    "max_attention_window_size",
+    "sink_token_length",
+    "batch_scheduler_policy",
+    "kv_cache_free_gpu_mem_fraction",
+    "cross_kv_cache_fraction",
+    "kv_cache_host_memory_bytes",
+    "kv_cache_onboard_blocks",
+    "cancellation_check_period_ms",
+    "stats_check_period_ms",
+    "iter_stats_max_iterations",
+    "request_stats_max_iterations",
+    "enable_kv_cache_reuse",
+    "normalize_log_probs",
+    "enable_chunked_context",
+    "gpu_device_ids",
+    "participant_ids",
+    "lora_cache_optimal_adapter_size",
+    "lora_cache_max_adapter_size",
+    "lora_cache_gpu_memory_fraction",
+    "lora_cache_host_memory_bytes",
+    "decoding_mode",
+    "executor_worker_path",
+    "medusa_choices",
+    "eagle_choices",
+    "gpu_weights_percent",
+    "enable_context_fmha_fp32_acc",
+    "multi_block_mode",
+    "cuda_graph_mode",
+    "cuda_graph_cache_size",
+    "speculative_decoding_fast_logits",
+    "guided_decoding_backend",
+    "xgrammar_tokenizer_info_path",
+]
+
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "preprocessing": {
+        "preprocessing_instance_count": "1",
+        "tokenizer_type": "auto",
+        "add_special_tokens": "true",
+        "max_tokens_data_type": "TYPE_UINT32",
+    },
+    "postprocessing": {"tokenizer_type": "auto", "skip_special_tokens": "true"},
+    "tensorrt_llm": {
+        "triton_backend": "python",
+        "decoupled_mode": "true",
+        "max_queue_delay_microseconds": "0",
+        "max_queue_size": "0",
+        "batching_strategy": "inflight_fused_batching",
+        "max_beam_width": "1",
+        "exclude_input_in_output": "true",
+        "encoder_input_features_data_type": "TYPE_FP16",
+        "engine_start_timeout_s": "1800",
+        "engine_hang_timeout_s": "300",
+        **dict.fromkeys(_SLOT_PASS_THROUGH, ""),
+    },
+    "ensemble": {"max_tokens_data_type": "TYPE_UINT32"},
+}
+
+_NOT_OURS = {
+    "preprocessing": {"postprocessing_instance_count"},
+    "postprocessing": {"postprocessing_instance_count", "preprocessing_instance_count"},
+    "ensemble": set[str](),
+    "tensorrt_llm": set[str](),
+}
+"""Keys of the original's configs that mean nothing here: taken, and told."""
+
+_INTEGER = re.compile(r"[0-9]+")
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_BOOLEAN = re.compile("true|false")
+_CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
+    "triton_max_batch_size": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
+    "max_queue_delay_microseconds": (_INTEGER, "a whole number of microseconds"),
+    "max_queue_size": (_INTEGER, "a whole number, 0 for no limit"),
+    "preprocessing_instance_count": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
+    "decoupled_mode": (re.compile("true"), "true: predictions are streamed"),
+    "exclude_input_in_output": (_BOOLEAN, "true or false"),
+    "add_special_tokens": (_BOOLEAN, "true or false"),
+    "skip_special_tokens": (_BOOLEAN, "true or false"),
+    "max_tokens_data_type": (re.compile("TYPE_U?INT32"), "TYPE_UINT32 or TYPE_INT32"),
+    "triton_backend": (re.compile("python|tensorrtllm"), "python or tensorrtllm"),
+    "encoder_input_features_data_type": (
+        re.compile("TYPE_FP16|TYPE_BF16|TYPE_FP32"),
+        "TYPE_FP16 or TYPE_BF16",
+    ),
+    "engine_hang_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds, 0 for never"),
+    "engine_start_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds"),
+}
+_SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))
+_SHARED = "max_tokens_data_type"
+"""One value for the two models that read it, wherever it is given."""
+
+
+def render(
+    engine: Engine,
+    target: Path,
+    *,
+    engine_python: str,
+    end_id: int | None,
+    pad_id: int | None,
+    overrides: Mapping[str, Mapping[str, object]],
+    cpp_backend: Path | None = None,
+    engine_cache_dir: Path | None = None,
+    slot_socket: Path | None = None,
+    arrival: Path | None = None,
+) -> bool:
+    """Write a model repository for ``engine`` into ``target``, which is replaced.
+
+    An engine whose files are still on their way is announced by the file ``arrival``, with its ``end_id`` and
+    ``pad_id``, which are None here.
+    ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
+    ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
+    ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
+    Returns whether it does. ``slot_socket`` is where the slot listens for our runner, if it is ours.
+    """
+    if target.exists():
+        shutil.rmtree(target)
+    facts = {
+        "triton_max_batch_size": str(engine.manifest.max_batch_size or 64),
+        "tokenizer_dir": str(engine.path),
+        "engine_dir": str(engine.path),
+        "engine_kind": engine.manifest.engine_kind,
+        "engine_python": engine_python,
+        "engine_arrival": _text(arrival),
+        "end_id": _text(end_id),
+        "pad_id": _text(pad_id),
+        "engine_cache_dir": _text(engine_cache_dir),
+    }
+    values = _values(facts, overrides, cpp_backend)
+    is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
+    for model in MODELS:
+        version = target / model / "1"
+        version.mkdir(parents=True)
+        template = (TEMPLATES / model / "config.pbtxt").read_text()
+        if model == SLOT and is_cpp:
+            template = _SLOT_ONLY.sub("", template)
+        # NOTE: without a backend for it, NVIDIA's drops what it is asked for; so Triton refuses it instead.
+        if is_cpp and not values[SLOT]["guided_decoding_backend"]:
+            template = _GUIDED.sub("", template)
+        if model == SLOT and not is_cpp and slot_socket is not None:
+            template += f'parameters {{ key: "socket_path" value: {{ string_value: "{slot_socket}" }} }}\n'
+        (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
+        if model != "ensemble" and not (model == SLOT and is_cpp):
+            (version / "model.py").write_text(_model_py(model))
+    return is_cpp
+
+
+def _values(
+    facts: Mapping[str, str], overrides: Mapping[str, Mapping[str, object]], cpp_backend: Path | None
+) -> dict[str, dict[str, str]]:
+    values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
+    if cpp_backend is not None:
+        values[SLOT]["triton_backend"] = CPP_BACKEND
+        values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
+    for model, arguments in overrides.items():
+        for key, value in arguments.items():
+            _override(values, model, key, _text(value))
+    for model, other in (("preprocessing", "ensemble"), ("ensemble", "preprocessing")):
+        if _SHARED in overrides.get(model, {}):
+            values[other][_SHARED] = values[model][_SHARED]
+    return values
+
+
+def _override(values: dict[str, dict[str, str]], model: str, key: str, value: str) -> None:
+    if model not in values or key in _NOT_OURS[model]:
+        print(f"server config: {model}.{key} has no meaning here and is not used", file=sys.stderr)
+        return
+    if key not in values[model]:
+        near = difflib.get_close_matches(key, values[model], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidSetting(
+            name=f"instantiate.server.{model}.args", expected=f"of keys that the model has{hint}", value=key
+        )
+    if key in _SWITCHES:
+        value = _BOOLEANS.get(value.lower(), value)
+    if key in _CHECKS and not _CHECKS[key][0].fullmatch(value):
+        raise InvalidSetting(
+            name=f"instantiate.server.{model}.args.{key}", expected=_CHECKS[key][1], value=value
+        )
+    values[model][key] = value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _fill(model: str, template: str, values: Mapping[str, str]) -> str:
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise InvalidSetting(
+                name=f"instantiate.server.{model}.args.{match[1]}", expected="given", value=None
+            )
+        value = values[match[1]]
+        if _UNQUOTABLE.search(value):
+            raise InvalidSetting(
+                name=f"instantiate.server.{model}.args.{match[1]}",
+                expected="without quotes, backslashes and line breaks",
+                value=value,
+            )
+        return value
+
+    return _VARIABLE.sub(fill, template)
+
+
+def _model_py(model: str) -> str:
+    """Triton's entry point of a model: our package, found wherever the stub was started."""
+    module = "slot.model" if model == SLOT else f"triton_server.models.{model}"
+    return (
+        "import sys\n\n"
+        f"sys.path.insert(0, {str(SOURCE_ROOT)!r})\n\n"
+        f"from runner.{module} import TritonPythonModel  # noqa: E402, F401\n"
+    )

@@ -1,0 +1,110 @@
+"""The Triton Python model ``preprocessing``: text to token ids, for those who call the ensemble."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
+
+from errors.triton_arguments import InvalidTensor
+from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
+
+_OFFSET_PADDING = -1
+
+
+class TritonPythonModel:
+    """What Triton's stub calls."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = json.loads(args["model_config"])["parameters"]
+        arrival = parameters[PARAMETER]["string_value"]
+        arrived = await_arrival(Path(arrival)) if arrival else None
+        directory = Path(parameters["tokenizer_dir"]["string_value"])
+        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
+        end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
+        self._end_id = arrived.end_id if arrived is not None and not end_id else int(end_id)
+        self._pad_id = arrived.pad_id if arrived is not None and not pad_id else int(pad_id)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request: Any) -> Any:
+        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        try:
+            outputs = self._encode(inputs)
+        except UnicodeDecodeError as exc:
+            error = InvalidTensor(
+                name="text_input, bad_words or stop_words", expected="UTF-8", value=exc.object
+            )
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+        tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
+        return pb_utils.InferenceResponse(tensors)
+
+    def _encode(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        texts = [_decode(row.reshape(-1)[0]) for row in inputs["QUERY"]]
+        encoded = [
+            each.ids
+            for each in self._tokenizer.encode_batch(texts, add_special_tokens=self._adds_special_tokens)
+        ]
+        rows = len(texts)
+        end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_id, np.int32))
+        pad_ids = inputs.get("PAD_ID", np.full((rows, 1), self._pad_id, np.int32))
+        return {
+            "INPUT_ID": _pad(encoded, int(pad_ids.reshape(-1)[0])),
+            "REQUEST_INPUT_LEN": np.array([[len(ids)] for ids in encoded], np.int32),
+            "REQUEST_OUTPUT_LEN": _to_int32(inputs["REQUEST_OUTPUT_LEN"]),
+            "BAD_WORDS_IDS": self._words(inputs.get("BAD_WORDS_DICT"), rows),
+            "STOP_WORDS_IDS": self._words(inputs.get("STOP_WORDS_DICT"), rows),
+            "OUT_END_ID": end_ids.astype(np.int32),
+            "OUT_PAD_ID": pad_ids.astype(np.int32),
+            "STREAM_ID": np.array([[secrets.randbits(63)] for _ in range(rows)], np.int64),
+        }
+
+    def _words(self, words: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.int32]:
+        """The contract's [rows, 2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
+        tables = [self._word_ids(row) for row in words] if words is not None else [[] for _ in range(rows)]
+        length = max((sum(map(len, table)) for table in tables), default=0)
+        result = np.zeros((rows, 2, length), np.int32)
+        result[:, 1, :] = _OFFSET_PADDING
+        for row, table in enumerate(tables):
+            flat = list(itertools.chain.from_iterable(table))
+            ends = list(itertools.accumulate(map(len, table)))
+            result[row, 0, : len(flat)] = flat
+            result[row, 1, : len(ends)] = ends
+        return result
+
+    def _word_ids(self, row: npt.NDArray[Any]) -> list[list[int]]:
+        """Each word as it is tokenized alone and after a space: in running text it is one or the other."""
+        table: list[list[int]] = []
+        for word in map(_decode, row.reshape(-1)):
+            for spelling in (word, " " + word):
+                ids = self._tokenizer.encode(spelling, add_special_tokens=False).ids if word else []
+                if ids and ids not in table:
+                    table.append(ids)
+        return table
+
+
+def _decode(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _to_int32(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Clipped, so that a huge unsigned length stays huge instead of turning negative."""
+    return np.minimum(lengths, np.iinfo(np.int32).max).astype(np.int32)
+
+
+def _pad(rows: list[list[int]], pad_id: int) -> npt.NDArray[np.int32]:
+    result = np.full((len(rows), max(map(len, rows), default=0)), pad_id, np.int32)
+    for index, ids in enumerate(rows):
+        result[index, : len(ids)] = ids
+    return result

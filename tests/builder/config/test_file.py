@@ -1,0 +1,253 @@
+"""A build config is refused by a sentence that names key, value and remedy, and never repeats a token."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from pathlib import Path
+
+import pytest
+
+from builder.config.file import MAX_CONFIG_BYTES, ConfigFile, parse_config, read_config
+from errors.base import CodedError
+from errors.build_config import (
+    BuildConfigUnreadable,
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    UnknownBuildKey,
+)
+
+TOKEN = "hf_plantedSecret"
+
+GPT_EXAMPLE = """
+model_id: sshleifer/tiny-gpt2
+example_name: gpt
+convert_to_ft:
+  script: hf_gpt_convert.py
+  output_dir: ./c-model/gpt2/1-gpu
+  args:
+    in-file: /src/models/sshleifer/tiny-gpt2
+    tensor-parallelism: 1
+    smoothquant: 0.5
+build:
+  executable: trtllm-build
+  output_dir: ./engine_outputs/
+  args:
+    use_gpt_attention_plugin:
+    remove_input_padding: enable
+"""
+
+
+MANY_ALIASES = """
+a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]
+c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b]
+d: [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]
+"""
+
+
+def parse(text: str | bytes) -> ConfigFile:
+    return parse_config(text.encode() if isinstance(text, str) else text, shown="x.yaml", folder=None)
+
+
+def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
+    file = parse(GPT_EXAMPLE)
+    assert file.config.engine_kind == "tensorrt_llm"
+    assert list(file.config.program_steps) == ["convert_to_ft", "build"]
+    assert file.config.build is not None
+    assert file.config.build.args == {
+        "checkpoint_dir": "./c-model/gpt2/1-gpu",
+        "gpt_attention_plugin": "auto",
+        "remove_input_padding": "enable",
+    }
+    assert "build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto" in file.notes
+
+
+def test_a_config_of_todays_version_is_read_as_it_stands() -> None:
+    file = parse(f"version: 1{GPT_EXAMPLE}")
+    assert file.config.build is not None
+    assert file.config.build.args == {"use_gpt_attention_plugin": None, "remove_input_padding": "enable"}
+    assert file.notes == ()
+
+
+def test_a_target_is_a_gpu_architecture_and_a_count() -> None:
+    target = parse("model_id: a\ntarget: {sm: 90, gpus: 2}").config.target
+    assert target is not None
+    assert (target.sm, target.gpus) == (90, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("model_id: a", "transformers"),
+        ("engine: vllm\nmodel_id: a", "vllm"),
+        ("model_id: a\nquantize: {script: q.py, output_dir: o}", "tensorrt_llm"),
+        ("engine: transformers\nbuild: {output_dir: o}", "transformers"),
+    ],
+)
+def test_the_engine_kind_is_the_one_given_else_what_the_programs_tell(text: str, kind: str) -> None:
+    assert parse(text).config.engine_kind == kind
+
+
+def test_a_token_is_taken_out_and_shows_nowhere() -> None:
+    file = parse(f"model_id: a\nhf_token: ' {TOKEN}\n'")
+    assert file.hf_token is not None
+    assert file.hf_token.get_secret_value() == TOKEN
+    assert TOKEN not in repr(file)
+    assert TOKEN not in file.config.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"hf_token: [{TOKEN}]",
+        f"hf_token: {TOKEN} and more",
+        f"hf_tokn: {TOKEN}",
+        f"hf_token: !{TOKEN} x",
+        f"hf_token: *{TOKEN}",
+        f"hf_token: {TOKEN}: x",
+        f"hf_token: '{TOKEN}",
+        f"model_id: {{hf_token: {TOKEN}}}",
+        f"build: {{hf_token: {TOKEN}}}",
+        TOKEN,
+        f"- {TOKEN}",
+    ],
+)
+def test_no_error_repeats_a_token(text: str) -> None:
+    with pytest.raises(CodedError) as caught:
+        parse(text)
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in repr(caught.value.facts)
+
+
+def test_an_ignored_key_of_old_is_noted() -> None:
+    assert parse("model_id: a\nmerge: true").notes == (
+        "merge: ignored (cog-trt-llm wrote it into the configs it packed)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "remedy"),
+    [
+        ("model_idd: a", "model_idd", "did you mean model_id?"),
+        ("weight-format: bin", "weight-format", "did you mean weight_format?"),
+        ("hf-token: x", "hf-token", "did you mean hf_token?"),
+        ("build: {output-dir: x}", "output-dir", "did you mean output_dir?"),
+        ("target: {gpu: 2}", "gpu", "did you mean gpus?"),
+        ("build: {fit_length: true}", "fit_length", "did you mean fit_lengths?"),
+        ("paced: {tps: 1}", "tps", "its keys are tokens_per_second."),
+        ("zzz: 1", "zzz", "its keys are build, convert_to_ft"),
+        ("7: 1", "7", "its keys are"),
+    ],
+)
+def test_an_unknown_key_is_answered_by_the_nearest_or_all(text: str, key: str, remedy: str) -> None:
+    with pytest.raises(UnknownBuildKey) as caught:
+        parse(text)
+    assert caught.value.facts["key"] == key
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("engine: transformer", "engine must be 'tensorrt_llm', 'vllm', 'transformers' or 'paced', but is"),
+        ("model_id: 3", "model_id must be text (put it in quotes), but is 3"),
+        ("model_id: ../x", "model_id must be the name of a Hugging Face model"),
+        ("model_id: a/b/c", "model_id must be the name"),
+        ("revision: 2024-01-01", "revision must be text (put it in quotes)"),
+        ("revision: ../x", "revision must be a branch, tag or commit"),
+        (
+            "model_path: /etc",
+            "model_path must be a relative path that stays inside its folder, but is '/etc'",
+        ),
+        ("model_path: a/../../b", "model_path must be a relative path"),
+        ("model_tar_url: https://h/x.tgz", "model_tar_url must be an http(s) URL whose path ends in .tar"),
+        ("model_tar_url: file:///etc/x.tar", "model_tar_url must be an http(s) URL"),
+        ("version: 2", "version must be 1, but is 2"),
+        ("target: {sm: 8.6}", "target.sm must be a whole number, but is 8.6"),
+        ("target: {sm: 900}", "target.sm must be at most 130, but is 900"),
+        ("target: {gpus: 0}", "target.gpus must be at least 1, but is 0"),
+        ("max_seq_len: 0", "max_seq_len must be at least 1, but is 0"),
+        ("max_batch_size: '3'", "max_batch_size must be a whole number, but is '3'"),
+        ("trust_remote_code: 1", "trust_remote_code must be true or false, but is 1"),
+        ("dtype: float64", "dtype must be 'float32', 'float16' or 'bfloat16', but is 'float64'"),
+        ("weight_format: gguf", "weight_format must be 'safetensors', 'bin' or 'pt'"),
+        ("paced: {tokens_per_second: -1}", "paced.tokens_per_second must be a number of tokens per second"),
+        ("paced: {tokens_per_second: .inf}", "paced.tokens_per_second must be a number"),
+        ("paced: 3", "paced must be a mapping, but is 3"),
+        ("build: {output_dir: ../o}", "build.output_dir must be a path without '..'"),
+        ("build: {output_dir: o, script: /x.py}", "build.script must be a relative path"),
+        ("build: {output_dir: o, executable: sh}", "build.executable must be 'python' or 'trtllm-build'"),
+        (
+            "build: {output_dir: o, args: {a: [1]}}",
+            "build.args.a must be text, a number, true, false or empty",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidBuildValue) as caught:
+        parse(text)
+    assert complaint in str(caught.value)
+
+
+def test_a_missing_key_of_a_section_is_named() -> None:
+    with pytest.raises(ConflictingBuildKeys, match=r"lacks build\.output_dir"):
+        parse("build: {script: build.py}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it is empty"),
+        ("just text", "it is a str"),
+        ("- a", "it is a list"),
+        ("a: b: c", "line 1, column 5"),
+        ("a: 1\na: 2", "a key stands twice in line 2, column 1"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        (b"\xff\xfe\xfa", "not readable YAML text in UTF-8"),
+        ("[" * 5000, "not readable YAML"),
+        ("a: &a [*a]", "more than 10000 values"),
+        (MANY_ALIASES, "more than 10000 values"),
+    ],
+)
+def test_text_that_is_no_config_is_refused_with_its_reason(text: str | bytes, reason: str) -> None:
+    with pytest.raises(BuildConfigUnreadable) as caught:
+        parse(text)
+    assert reason in str(caught.value)
+
+
+def test_a_file_gives_its_folder_and_a_missing_or_huge_one_its_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("model_id: a")
+    assert read_config(path).folder == tmp_path
+    path.write_text("#" * (MAX_CONFIG_BYTES + 1))
+    with pytest.raises(BuildConfigUnreadable, match="larger than"):
+        read_config(str(path))
+    with pytest.raises(BuildConfigUnreadable, match="No such file"):
+        read_config(tmp_path / "none.yaml")
+
+
+def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials() -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = {"/c.yaml": b"model_id: a", "/huge.yaml": b"#" * (MAX_CONFIG_BYTES + 1)}.get(self.path)
+            self.send_response(404 if content is None else 200)
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        file = read_config(f"http://{host}/c.yaml")
+        assert (file.config.model_id, file.folder) == ("a", None)
+        with pytest.raises(BuildConfigUnreadable, match="HTTP 404") as caught:
+            read_config(f"http://user:{TOKEN}@{host}/none.yaml?sig={TOKEN}")
+        assert TOKEN not in str(caught.value)
+        with pytest.raises(BuildConfigUnreadable, match="larger than"):
+            read_config(f"http://{host}/huge.yaml")
+        server.shutdown()
+    with pytest.raises(BuildConfigUnreadable, match="nothing listens there"):
+        read_config(f"http://{host}/c.yaml")

@@ -1,0 +1,66 @@
+"""A config written as text is read as the same config again, with its old words as comments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.config.config import BuildConfig
+from builder.config.file import parse_config
+from builder.config.text import config_text
+from builder.trtllm.old.migration import Change
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+@given(st.dictionaries(st.text(), SCALARS), st.text(min_size=1).filter(lambda each: each.isprintable()))
+def test_any_config_survives_being_written(args: dict[str, Any], name: str) -> None:
+    step = {"script": "x.py", "output_dir": "./" + name.replace("..", "."), "args": args}
+    build = {"executable": "trtllm-build", "output_dir": "o", "fit_lengths": True}
+    config = BuildConfig.model_validate(
+        {
+            "version": 1,
+            "model_id": "a/b",
+            "revision": "1.0",
+            "quantize": step,
+            "build": build,
+            "target": {"gpus": 2},
+        }
+    )
+    text = config_text(config)
+    assert parse_config(text.encode(), shown="x", folder=None).config == config
+
+
+def test_what_changed_and_what_was_dropped_stands_beside_the_keys() -> None:
+    build = {"output_dir": "o", "args": {"gemm_plugin": "auto", "tp_size": 2, "context_fmha": "enable"}}
+    config = BuildConfig.model_validate({"model_id": "a/b", "build": build})
+    changes = (
+        Change("build.args.use_gemm_plugin", "now gemm_plugin auto", "build.args.gemm_plugin"),
+        Change("build.args.context_fmha", "was without a value, now enable", "build.args.context_fmha"),
+        Change("quantize.args.tp", "now build.args.tp_size 2", "build.args.tp_size", "it is there now"),
+        Change("build.args.n_head", "dropped", None, "the checkpoint tells"),
+    )
+    assert config_text(config, changes) == (
+        "version: 1\n"
+        "model_id: a/b\n"
+        "build:\n"
+        "  output_dir: o\n"
+        "  args:\n"
+        "    gemm_plugin: auto  # was use_gemm_plugin\n"
+        "    tp_size: 2  # was quantize.args.tp (it is there now)\n"
+        "    context_fmha: enable  # was without a value, now enable\n"
+        "    # n_head: dropped (the checkpoint tells)\n"
+    )
+
+
+def test_an_empty_argument_stays_empty_and_an_empty_key_goes() -> None:
+    build = {"output_dir": "o", "script": None, "args": {"dry_run": None}}
+    text = config_text(BuildConfig.model_validate({"model_id": "a/b", "dtype": None, "build": build}))
+    assert yaml.safe_load(text) == {
+        "version": 1,
+        "model_id": "a/b",
+        "build": {"output_dir": "o", "args": {"dry_run": None}},
+    }

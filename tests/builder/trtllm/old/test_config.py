@@ -1,0 +1,387 @@
+"""Every config ever written for cog-trt-llm builds, and what became of its words is told, a line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builder.config.file import ConfigFile, parse_config
+from builder.config.text import config_text
+from builder.trtllm.model_rules import ModelLimits, fit_model
+from builder.trtllm.old.config import migrate
+from builder.trtllm.old.spellings import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
+from builder.trtllm.rules import check
+from builder.trtllm.summary import TrtllmBuild
+from errors.base import CodedError
+from tests.builder.trtllm.old import old_configs as old
+
+MODEL = "/src/models/a/b"
+VALUES: dict[str, Any] = {
+    "embedding_sharding_dim": 0, "weight_only_precision": "int8", "dtype": "float16",
+    "meta_ckpt_dir": "./meta", "quant_ckpt_path": "./gptq.safetensors", "timing_cache": "./model.cache",
+    "group_size": 64, "smoothquant": 0.5, "pp_size": 2, "cp_size": 1, "tp_size": 2, "world_size": 2,
+    "hf_lora_dir": "./lora", "tensor-parallelism": 2, "infer-gpu-num": 2, "processes": 4,
+    "storage-type": "fp16", "data_type": "fp32", "model": "starcoder", "in-file": MODEL, "out-dir": "./ft",
+    "max_lora_rank": 8, "lora_target_modules": "attn_q attn_v", "export_path": "./c.npz",
+    "max_seq_length": 2048, "ammo_quant_ckpt_path": "./a.npz",
+}  # fmt: skip
+"""A value for each flag of old that takes one; the others stand alone."""
+
+
+def dump(keys: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def parse(text: str) -> ConfigFile:
+    return parse_config(text.encode(), shown="x.yaml", folder=None)
+
+
+def planned(text: str) -> tuple[TrtllmBuild, tuple[str, ...]]:
+    file = parse(text)
+    return check(file.config)[0], file.notes
+
+
+def of_build(args: dict[str, Any], script: str = "build.py") -> dict[str, Any]:
+    """A two-stage config of old with ``args`` for its build."""
+    convert = {
+        "script": "hf_gpt_convert.py",
+        "output_dir": "./ft/1-gpu",
+        "args": {"in-file": MODEL, "out-dir": "./ft"},
+    }
+    build = {"script": script, "output_dir": "./e", "args": {"model_dir": "./ft/1-gpu", **args}}
+    return {"model_id": "a/b", "example_name": "llama", "convert_to_ft": convert, "build": build}
+
+
+@pytest.mark.parametrize("name", old.ALL)
+def test_each_known_shape_plans_without_a_hand_on_it(name: str) -> None:
+    build, _ = planned(old.ALL[name])
+    assert build.calls[-1].program == "trtllm-build"
+    assert build.max_seq_len is None or build.fit_lengths
+    assert {call.program for call in build.calls[:-1]} <= {"convert_checkpoint.py", "quantize.py"}
+    fit_model(build, ModelLimits(4096))
+
+
+@pytest.mark.parametrize("name", old.ALL)
+def test_migrating_twice_changes_nothing_more(name: str) -> None:
+    once, changes = migrate(yaml.safe_load(old.ALL[name]))
+    twice, more = migrate(once)
+    assert changes
+    assert twice == once
+    assert more == ()
+
+
+def test_the_quick_start_becomes_todays_two_programs() -> None:
+    build, notes = planned(old.QUICK_START)
+    convert, compile_ = build.calls
+    assert convert.argv == [
+        "--model_dir", "/src/models/sshleifer/tiny-gpt2", "--tp_size", "1", "--dtype", "float16",
+        "--output_dir", "./c-model/gpt2/1-gpu",
+    ]  # fmt: skip
+    assert compile_.argv == [
+        "--checkpoint_dir", "./c-model/gpt2/1-gpu", "--output_dir", "./engine_outputs/",
+        "--gpt_attention_plugin", "auto", "--remove_input_padding", "enable",
+    ]  # fmt: skip
+    appended = "hf_gpt_convert.py appended 1-gpu itself"
+    assert notes == (
+        "convert_to_ft.script: hf_gpt_convert.py is now convert_checkpoint.py",
+        f"convert_to_ft.args.out-dir: now output_dir ./c-model/gpt2/1-gpu ({appended})",
+        "convert_to_ft.args.in-file: now model_dir /src/models/sshleifer/tiny-gpt2",
+        "convert_to_ft.args.tensor-parallelism: now tp_size 1",
+        "convert_to_ft.args.storage-type: now dtype float16",
+        "build.script: build.py is now trtllm-build",
+        "build.args.model_dir: now checkpoint_dir ./c-model/gpt2/1-gpu",
+        "build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto",
+        "build.args.remove_input_padding: was without a value, now enable",
+    )
+
+
+@pytest.mark.parametrize("name", BUILD_FATES)
+def test_every_flag_of_an_old_build_has_one_line_and_a_config_that_plans(name: str) -> None:
+    fate = BUILD_FATES[name]
+    with_it = {"lora_plugin": "auto"} if fate.to == "lora_dir" else {}
+    keys, changes = migrate(of_build({name: VALUES.get(name), **with_it}))
+    told = [each for each in changes if each.old == f"build.args.{name}"]
+    assert len(told) == 1
+    build, _ = planned(dump(keys | {"version": 1}))
+    where = build.checkpoint if fate.place == "checkpoint" else build.build
+    assert where is not None
+    assert name == fate.to or name not in build.build.args
+    if fate.to is None:
+        assert str(told[0]) == f"build.args.{name}: dropped ({fate.why})"
+    else:
+        assert fate.to in where.args
+        assert told[0].new == f"{where.key}.args.{fate.to}"
+
+
+@pytest.mark.parametrize("name", CONVERT_FATES)
+def test_every_flag_of_an_old_conversion_has_one_line_and_a_config_that_plans(name: str) -> None:
+    fate = CONVERT_FATES[name]
+    keys = of_build({"lora_plugin": "auto"} if fate.to == "lora_dir" else {})
+    keys["example_name"] = "gpt" if fate.to == "gpt_variant" else "llama"
+    keys["convert_to_ft"]["args"] |= {name: VALUES.get(name)}
+    keys["convert_to_ft"]["output_dir"] = keys["build"]["args"]["model_dir"] = "./ft/2-gpu"
+    migrated, changes = migrate(keys)
+    told = [each for each in changes if each.old == f"convert_to_ft.args.{name}"]
+    assert len(told) == 1
+    build, _ = planned(dump(migrated | {"version": 1}))
+    assert build.checkpoint is not None
+    if fate.to is not None:
+        assert fate.to in (build.build if fate.place == "build" else build.checkpoint).args
+
+
+@pytest.mark.parametrize("name", QUANTIZE_FATES)
+def test_every_flag_of_an_old_quantization_has_one_line_and_a_config_that_plans(name: str) -> None:
+    step = {"script": "quantize.py", "output_dir": "./c", "args": {name: VALUES.get(name)}}
+    build = {"script": "build.py", "output_dir": "./e", "args": {"model_dir": MODEL}}
+    keys, changes = migrate({"model_id": "a/b", "example_name": "llama", "quantize": step, "build": build})
+    assert [each.old for each in changes].count(f"quantize.args.{name}") == 1
+    planned(dump(keys | {"version": 1}))
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"use_gemm_plugin": None}, "--gemm_plugin auto"),
+        ({"use_gemm_plugin": "bfloat16"}, "--gemm_plugin bfloat16"),
+        ({"use_gemm_plugin": False}, "--gemm_plugin disable"),
+        ({"enable_context_fmha": True}, "--context_fmha enable"),
+        ({"remove_input_padding": False}, "--remove_input_padding disable"),
+        ({"paged_kv_cache": None}, "--kv_cache_type paged"),
+        ({"paged_kv_cache": "disable", "use_paged_context_fmha": "disable"}, "--kv_cache_type continuous"),
+        ({"max_input_len": 500, "max_output_len": 250}, "--max_seq_len 750"),
+        ({"max_output_len": 500}, "--max_seq_len 1524"),
+        ({"max_output_len": "500", "max_input_len": "12"}, "--max_seq_len 512"),
+        ({"use_fused_mlp": None}, "--use_fused_mlp enable"),
+        ({"strip_plan": None}, "--strip_plan"),
+    ],
+)
+def test_a_value_of_old_is_what_it_meant(args: dict[str, Any], words: str) -> None:
+    build, _ = planned(dump(of_build(args)))
+    assert words in " ".join(build.build.argv)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"use_weight_only": None, "weight_only_precision": "int4"},
+            "--use_weight_only --weight_only_precision int4",
+        ),
+        ({"use_smooth_quant": None, "per_token": None}, "--smoothquant 0.5 --per_token"),
+        ({"int8_kv_cache": None}, "--int8_kv_cache"),
+        ({"world_size": 4, "pp_size": 2}, "--tp_size 2 --pp_size 2"),
+        ({"world_size": 4, "tp_size": 4}, "--tp_size 4"),
+        ({"enable_fp8": None, "fp8_kv_cache": None}, "--use_fp8 --fp8_kv_cache"),
+        ({"dtype": "bfloat16"}, "--dtype bfloat16"),
+    ],
+)
+def test_what_the_build_decided_of_old_is_decided_at_conversion(args: dict[str, Any], words: str) -> None:
+    build, _ = planned(dump(of_build(args)))
+    assert build.checkpoint is not None
+    assert words in " ".join(build.checkpoint.argv)
+
+
+def test_a_switch_that_is_off_is_not_turned_on_on_the_way() -> None:
+    build, notes = planned(dump(of_build({"use_weight_only": False})))
+    assert build.quantization is None
+    assert "build.args.use_weight_only: dropped (it is off)" in notes
+
+
+def test_parallel_build_becomes_as_many_workers_as_gpus() -> None:
+    build, _ = planned(dump(of_build({"parallel_build": None, "world_size": 4})))
+    assert build.build.value("workers") == 4
+    assert "workers" not in planned(dump(of_build({"parallel_build": None})))[0].build.args
+
+
+@pytest.mark.parametrize("source", ["./ft/1-gpu", "/src/ft/1-gpu", "./ft", "ft/1-gpu/"])
+@pytest.mark.parametrize("output_dir", ["./ft/1-gpu", "./ft", "./elsewhere"])
+def test_a_folder_that_an_old_script_appended_is_followed(source: str, output_dir: str) -> None:
+    keys = of_build({})
+    keys["build"]["args"]["model_dir"] = source
+    keys["convert_to_ft"]["output_dir"] = output_dir
+    build, _ = planned(dump(keys))
+    assert build.checkpoint is build.calls[0]
+
+
+def test_a_one_stage_build_gets_its_conversion() -> None:
+    build, notes = planned(old.LLAMA_ONE_STAGE)
+    assert [call.key for call in build.calls] == ["convert_to_ft", "build"]
+    assert build.dtype == "float16"
+    assert build.calls[0].value("model_dir") == f"/src/models/{old.LLAMA_13B}"
+    assert build.build.output_dir == "./engine_outputs/"
+    assert build.max_seq_len == 1000
+    assert "build.output_dir: now ./engine_outputs/, as build.args.output_dir" in notes
+    assert any("n_positions: dropped" in each for each in notes)
+
+
+def test_a_checkpoint_that_no_step_makes_gets_its_conversion_in_the_plugins_precision() -> None:
+    build, notes = planned(old.LLAMA_CONVERTED_BEFORE)
+    assert build.dtype == "float16"
+    assert any(each.startswith("convert_to_ft: added, since no step makes the checkpoint") for each in notes)
+
+
+def test_smoothquant_weights_of_ft_are_the_checkpoint() -> None:
+    build, _ = planned(old.LLAMA_SMOOTHQUANT_OF_FT)
+    assert build.quantization == "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"
+    assert build.kv_cache_quantization == "INT8"
+    assert (build.tp_size, build.build.value("workers")) == (2, 2)
+
+
+def test_awq_weights_in_a_file_are_a_checkpoint_now() -> None:
+    build, notes = planned(old.LLAMA_AWQ_OF_FILE)
+    assert build.quantization == "W4A16_AWQ"
+    assert build.checkpoint is not None
+    assert build.checkpoint.output_dir == "./awq/llama"
+    assert "build.args.use_weight_only: dropped (quantize.py decides)" in notes
+
+
+def test_a_script_of_another_example_is_found_by_its_name() -> None:
+    keys = of_build({}, script="../gpt/build.py")
+    keys["convert_to_ft"] = {"script": "../llama/convert_checkpoint.py", "output_dir": "./ft/1-gpu"}
+    keys["example_name"] = "mixtral"
+    migrated, changes = migrate(keys)
+    assert migrated["example_name"] == "llama"
+    assert str(changes[0]) == "convert_to_ft.script: now convert_checkpoint.py of example_name llama"
+
+
+def test_lengths_of_old_knew_no_limit_and_are_cut_to_the_models() -> None:
+    build, _ = planned(old.LLAMA_INT8_2GPU)
+    fitted, (note,) = fit_model(build, ModelLimits(4096, 40, 40, 40))
+    assert fitted.max_seq_len == 4096
+    assert "8192 cut to 4096" in note
+
+
+def test_a_config_with_a_version_or_another_engine_stays_as_it_is() -> None:
+    keys = of_build({"use_gemm_plugin": None})
+    for more in ({"version": 1}, {"engine": "transformers"}):
+        assert migrate(keys | more) == (keys | more, ())
+
+
+def test_a_name_that_was_never_there_is_refused_by_name() -> None:
+    with pytest.raises(CodedError, match=r"build\.args\.use_gem_plugin .* did you mean"):
+        planned(dump(of_build({"use_gem_plugin": None})))
+
+
+@pytest.mark.parametrize("key", ["model_id", "example_name", "convert_to_ft", "quantize", "build"])
+@pytest.mark.parametrize("value", [None, 3, ["x"], {}, {"a": {"b": 1}}, True, "text"])
+def test_a_key_of_another_kind_is_named_or_as_if_it_were_not_there(key: str, value: object) -> None:
+    keys = of_build({"gpt_variant": "gpt2", "int8_kv_cache": None}) | {key: value}
+    try:
+        planned(dump(keys))
+    except CodedError as exc:
+        assert exc.code in ("E1202", "E1203", "E1204")
+
+
+@pytest.mark.parametrize("step", ["convert_to_ft", "build"])
+@pytest.mark.parametrize("key", ["script", "executable", "output_dir", "args"])
+@pytest.mark.parametrize("value", [None, 3, ["x"], {}, {"a": {"b": 1}}, {1: 2}, True, "text"])
+def test_a_part_of_a_step_of_another_kind_is_named(step: str, key: str, value: object) -> None:
+    keys = of_build({"gpt_variant": "gpt2", "int8_kv_cache": None})
+    keys[step][key] = value
+    try:
+        planned(dump(keys))
+    except CodedError as exc:
+        assert exc.code in ("E1202", "E1203", "E1204", "E1220")
+
+
+def test_an_empty_step_is_none() -> None:
+    keys = of_build({"int8_kv_cache": None}) | {"quantize": None}
+    build, _ = planned(dump(keys))
+    assert build.kv_cache_quantization == "INT8"
+
+
+def test_a_placeholder_is_no_token() -> None:
+    file = parse(old.STARCODER)
+    assert file.hf_token is None
+    assert "hf_token: ignored, it is a placeholder" in file.notes
+
+
+OTHERS = (
+    "model_dir ft_model_dir output_dir checkpoint_dir max_input_len max_output_len max_seq_len parallel_build"
+)
+WORDS = sorted({*BUILD_FATES, *CONVERT_FATES, *QUANTIZE_FATES, *OTHERS.split()})
+SCRIPTS = [
+    "build.py",
+    "hf_gpt_convert.py",
+    "convert_checkpoint.py",
+    "quantize.py",
+    "../llama/build.py",
+    "x.py",
+    "",
+]
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from(["float16", "./ft", "./ft/1-gpu", MODEL, "enable", "disable", "0.5", "1" * 5000]),
+)  # fmt: skip
+ANYTHING = st.recursive(SCALARS, lambda each: st.lists(each, max_size=3), max_leaves=4)
+STEP = st.fixed_dictionaries(
+    {},
+    optional={
+        "script": st.sampled_from(SCRIPTS) | ANYTHING,
+        "executable": st.sampled_from(["python", "trtllm-build"]) | ANYTHING,
+        "output_dir": st.sampled_from(["./ft", "./ft/1-gpu", "./e", MODEL]) | ANYTHING,
+        "args": st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=5), SCALARS, max_size=6) | ANYTHING,
+    },
+)
+STEP_OR_ANYTHING = st.one_of(STEP, ANYTHING)
+KEYS = st.dictionaries(st.text(max_size=6), ANYTHING, max_size=2)
+CONFIG = st.fixed_dictionaries(
+    {},
+    optional={
+        "version": st.sampled_from([None, 1, 2]) | ANYTHING,
+        "model_id": st.just("a/b") | ANYTHING,
+        "model_name": ANYTHING,
+        "example_name": st.sampled_from(["gpt", "llama"]) | ANYTHING,
+        "hf_token": ANYTHING,
+        "convert_to_ft": STEP_OR_ANYTHING,
+        "quantize": STEP_OR_ANYTHING,
+        "build": STEP_OR_ANYTHING,
+        "target": ANYTHING,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(CONFIG, KEYS)
+def test_any_config_is_planned_or_refused_by_a_code(config: dict[str, Any], more: dict[str, Any]) -> None:
+    try:
+        planned(dump({**more, **config}))
+    except CodedError as exc:
+        assert exc.code.startswith("E12")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(WORDS), SCALARS, max_size=6), st.booleans(), st.booleans())
+def test_whatever_an_old_build_said_its_migrated_form_is_written_read_and_stays(
+    args: dict[str, Any], of_script: bool, converts: bool
+) -> None:
+    keys = of_build(args)
+    if not of_script:
+        keys["build"] |= {"script": None, "executable": "trtllm-build"}
+    if not converts:
+        del keys["convert_to_ft"]
+    once, _ = migrate(keys)
+    assert migrate(once) == (once, ())
+    try:
+        file = parse(dump(keys))
+        build, _ = check(file.config)
+    except CodedError:
+        return
+    written = parse(config_text(file.config, file.changes))
+    assert written.notes == ()
+    assert check(written.config)[0].calls == build.calls
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_any_text_is_planned_or_refused_by_a_code(text: str | bytes) -> None:
+    try:
+        file = parse_config(text.encode() if isinstance(text, str) else text, shown="x", folder=None)
+        check(file.config)
+    except CodedError as exc:
+        assert exc.code.startswith("E12")

@@ -1,0 +1,247 @@
+"""The real Hub client against a server on loopback: whole files or none, continued, checked, never leaky."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from builder.weights import downloads
+from builder.weights.hub import Hub
+from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed
+from errors.build_config import ModelAccessDenied, ModelNotFound
+from tests.builder.conftest import MODEL_ID
+from tests.builder.hub_server import HubServer, Repository
+
+WEIGHTS = "model.safetensors"
+
+
+def fetch(cache: Path, *names: str, token: str | None = None, revision: str = "main") -> dict[str, bytes]:
+    hub = Hub(token=SecretStr(token) if token else None, cache=cache)
+    snapshot = hub.snapshot(MODEL_ID, revision)
+    paths = hub.fetch(snapshot, names or ("config.json", WEIGHTS), None)
+    return {name: path.read_bytes() for name, path in paths.items()}
+
+
+def incomplete(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.incomplete"))
+
+
+def test_a_revision_is_resolved_to_its_commit_and_files_arrive_as_they_are(
+    cache: Path, repository: Repository
+) -> None:
+    assert Hub(token=None, cache=cache).snapshot(MODEL_ID, "main").commit == repository.commit
+    assert fetch(cache) == {name: repository.files[name] for name in ("config.json", WEIGHTS)}
+
+
+def test_what_is_there_is_not_fetched_again(cache: Path, hub: HubServer, repository: Repository) -> None:
+    for revision in ("main", "main", repository.commit):
+        fetch(cache, revision=revision)
+    assert len(hub.asked_for(f"/{WEIGHTS}")) == 2  # the redirect and its target, once
+
+
+@pytest.mark.parametrize("lists_for_all", [False, True], ids=["private", "gated"])
+@pytest.mark.parametrize("revision", ["main", "c" * 40])
+def test_what_is_there_is_not_given_to_a_caller_whom_the_hub_refuses(
+    cache: Path, repository: Repository, lists_for_all: bool, revision: str
+) -> None:
+    repository.token, repository.lists_for_all = "hf_right", lists_for_all
+    fetch(cache, token="hf_right", revision=revision)
+    with pytest.raises(ModelAccessDenied):
+        fetch(cache, token="hf_wrong", revision=revision)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+def test_a_cut_connection_is_continued_where_it_broke_off(
+    cache: Path, hub: HubServer, repository: Repository, reset: bool
+) -> None:
+    repository.cut_at[WEIGHTS] = [1000, 1]
+    repository.reset = reset
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+    ranges = [request.range for request in hub.asked_for(WEIGHTS) if request.path.startswith("/cdn/")]
+    assert ranges[0] is None
+    if not reset:  # a reset may throw away what was on its way
+        assert ranges[1:] == ["bytes=1000-", "bytes=1001-"]
+
+
+def test_a_later_build_continues_what_an_earlier_one_left(
+    cache: Path, hub: HubServer, repository: Repository
+) -> None:
+    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
+    with pytest.raises(DownloadFailed, match="kept and continued"):
+        fetch(cache)
+    assert [path.stat().st_size for path in incomplete(cache)] == [1000]
+    hub.requests.clear()
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+    assert hub.asked_for(f"/{WEIGHTS}")[-1].range == "bytes=1000-"
+    assert incomplete(cache) == []
+
+
+def test_a_server_that_ignores_ranges_gets_asked_from_the_start(cache: Path, repository: Repository) -> None:
+    repository.cut_at[WEIGHTS] = [1000]
+    repository.ignores_ranges = True
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+
+
+def test_leftovers_longer_than_the_file_are_thrown_away(cache: Path, repository: Repository) -> None:
+    repository.cut_at[WEIGHTS] = [1000] + [0] * downloads.NUM_TRIES
+    with pytest.raises(DownloadFailed):
+        fetch(cache)
+    (partial,) = incomplete(cache)
+    partial.write_bytes(b"x" * (len(repository.files[WEIGHTS]) + 10))
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [(WEIGHTS, "sha256"), ("config.json", "git-sha1")])
+def test_a_wrong_hash_is_an_error_that_leaves_nothing_and_the_next_try_may_succeed(
+    cache: Path, repository: Repository, name: str, algorithm: str
+) -> None:
+    repository.sent_instead[name] = repository.files[name][:-1] + b"!"
+    with pytest.raises(DownloadCorrupt, match=algorithm):
+        fetch(cache)
+    assert not [path for path in cache.rglob("*") if path.is_file() and b"!" in path.read_bytes()[-1:]]
+    repository.sent_instead.clear()
+    assert fetch(cache)[name] == repository.files[name]
+
+
+def test_a_server_that_lists_no_hashes_is_asked_file_by_file(cache: Path, repository: Repository) -> None:
+    repository.lists_hashes = False
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+    repository.sent_instead["tokenizer.json"] = b"x" * len(repository.files["tokenizer.json"])
+    with pytest.raises(DownloadCorrupt):
+        fetch(cache, "tokenizer.json")
+
+
+def test_a_slow_server_is_waited_for(cache: Path, repository: Repository) -> None:
+    repository.pieces = 20
+    assert fetch(cache)[WEIGHTS] == repository.files[WEIGHTS]
+
+
+def test_passing_failures_of_the_server_are_tried_again_and_lasting_ones_told(
+    cache: Path, hub: HubServer, repository: Repository
+) -> None:
+    hub.failing = [503, 500]
+    assert fetch(cache, WEIGHTS)[WEIGHTS] == repository.files[WEIGHTS]
+    hub.failing = [502] * downloads.NUM_TRIES
+    with pytest.raises(DownloadFailed, match="HTTP 502"):
+        fetch(cache, "config.json")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("token", [None, "hf_wrong"])
+def test_a_refusal_names_the_model_and_the_remedy(
+    cache: Path, repository: Repository, status: int, token: str | None
+) -> None:
+    repository.token, repository.refusal = "hf_right", status
+    with pytest.raises(ModelAccessDenied, match="licence") as caught:
+        fetch(cache, token=token)
+    assert caught.value.facts["status"] == status
+    assert "hf_wrong" not in str(caught.value)
+
+
+def test_a_gated_model_that_lists_its_files_to_all_is_refused_with_the_remedy(
+    cache: Path, repository: Repository
+) -> None:
+    repository.token, repository.refusal, repository.lists_for_all = "hf_right", 403, True
+    with pytest.raises(ModelAccessDenied, match="licence"):
+        fetch(cache)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        b"<html>a login page</html>",
+        b"[]",
+        b"null",
+        b'{"id": "acme/tiny"}',
+        b'{"id": "acme/tiny", "sha": "../../etc", "siblings": []}',
+        b'{"id": "acme/tiny", "sha": "%s/../../x", "siblings": []}' % (b"c" * 40),
+        b'{"id": "acme/tiny", "sha": "%s", "siblings": [{}]}' % (b"c" * 40),
+        b'{"id": "acme/tiny", "sha": "%s", "siblings": [{"rfilename": "a", "blobId": "../x"}]}' % (b"c" * 40),
+    ],
+)
+def test_an_answer_that_is_no_hubs_is_told_and_changes_nothing(
+    cache: Path, repository: Repository, listing: bytes
+) -> None:
+    repository.listing = listing
+    with pytest.raises(DownloadFailed, match="check HF_ENDPOINT"):
+        fetch(cache)
+    assert not cache.exists()
+
+
+def test_the_token_opens_a_private_model_and_never_goes_to_another_host(
+    cache: Path, hub: HubServer, repository: Repository
+) -> None:
+    repository.token = "hf_right"
+    fetch(cache, token="hf_right")
+    to_hub = [request for request in hub.requests if request.host in hub.url]
+    elsewhere = [request for request in hub.requests if request.host in hub.cdn_url]
+    assert {request.authorization for request in to_hub} == {"Bearer hf_right"}
+    assert {request.authorization for request in elsewhere} == {None}
+    assert not [path for path in cache.rglob("*") if path.is_file() and b"hf_right" in path.read_bytes()]
+
+
+@pytest.mark.parametrize(("model_id", "revision"), [("acme/none", "main"), (MODEL_ID, "v9")])
+def test_a_model_or_revision_that_does_not_exist_is_named(
+    cache: Path, repository: Repository, model_id: str, revision: str
+) -> None:
+    with pytest.raises(ModelNotFound, match=f"{model_id}.*{revision}"):
+        Hub(token=None, cache=cache).snapshot(model_id, revision)
+
+
+def test_no_server_at_all_is_told_with_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
+    with pytest.raises(DownloadFailed, match="check the network") as caught:
+        Hub(token=None, cache=cache).snapshot(MODEL_ID, "main")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://127.0.0.1:notaport"])
+def test_an_endpoint_that_is_no_url_is_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(DownloadFailed):
+        Hub(token=None, cache=cache).snapshot(MODEL_ID, "main")
+
+
+def test_a_cache_that_is_a_file_is_told(tmp_path: Path, repository: Repository) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Exception, match=r"E\d{4}") as caught:
+        fetch(tmp_path / "file")
+    assert isinstance(caught.value, BuildFailed) or "can't be written" in str(caught.value)
+
+
+OFFLINE = """
+import sys
+from pathlib import Path
+from builder.weights.hub import Hub
+hub = Hub(token=None, cache=Path(sys.argv[1]))
+snapshot = hub.snapshot(sys.argv[2], "main")
+print(hub.fetch(snapshot, sys.argv[3:], None)[sys.argv[3]].stat().st_size)
+"""
+
+
+@pytest.mark.parametrize("wanted", [WEIGHTS, "tokenizer.json"], ids=["cached", "not cached"])
+def test_offline_the_cache_answers_and_nothing_else(
+    cache: Path, hub: HubServer, repository: Repository, wanted: str
+) -> None:
+    fetch(cache)
+    hub.requests.clear()
+    result = subprocess.run(
+        [sys.executable, "-c", OFFLINE, str(cache), MODEL_ID, wanted],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert hub.requests == []
+    if wanted == WEIGHTS:
+        assert result.stdout.split() == [str(len(repository.files[WEIGHTS]))]
+    else:
+        assert "E2301 DownloadFailed" in result.stderr
+        assert "HF_HUB_OFFLINE is set" in result.stderr

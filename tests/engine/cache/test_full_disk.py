@@ -1,0 +1,153 @@
+"""A real disk that is too small, processes killed at any moment: an error or an engine, never half of one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.cache.store import open_engine
+from engine.tar.pack import pack
+from engine.tar.unpack import unpack
+from engine.verify import verify
+from errors.engine_artifact import NoSpaceLeft
+from tests.engine.samples import FACTS, FILES, everything_in, packed, read_files, write_files
+from tests.engine.tar_server import TarServer
+
+MIB = 1 << 20
+MANY = FILES | {f"part-{index:03}.bin": bytes([index]) * 30_000 for index in range(200)}
+LARGE = FILES | {"rank0.engine": bytes(6 * MIB)}
+
+Mount = Callable[[str], Path]
+
+OPEN = """
+import sys; from pathlib import Path
+from engine.cache.store import open_engine
+open_engine(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Mount]:
+    """Mounts a file system of its own with the options given; only root may."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False
+        )
+        if done.returncode:
+            pytest.skip("no right to mount a disk here")
+        mounted.append(folder)
+        return folder
+
+    if not Path("/bin/mount").exists() or os.getuid():
+        pytest.skip("only root may mount a disk")
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("files", [MANY, LARGE])
+@pytest.mark.parametrize("is_gzipped", [True, False])
+def test_a_disk_that_is_full_is_e1310_and_keeps_what_it_had(
+    small_disk: Mount, server: TarServer, tmp_path: Path, files: dict[str, bytes], is_gzipped: bool
+) -> None:
+    """Gzipped, nobody knows before how large it is: the disk fills up while files are written."""
+    cache = small_disk("size=5m")
+    kept = open_engine(packed(tmp_path / "kept"), cache)
+    before = everything_in(cache)
+    tar = packed(tmp_path / "new", files).read_bytes()
+    server.content = gzip.compress(tar, 1) if is_gzipped else tar
+    with pytest.raises(NoSpaceLeft, match="E1310"):
+        open_engine(server.url, cache)
+    assert everything_in(cache) == before
+    assert read_files(kept.path) == FILES
+
+
+def test_a_disk_without_room_for_more_files_is_e1310(small_disk: Mount, tmp_path: Path) -> None:
+    cache = small_disk("size=50m,nr_inodes=60")
+    with pytest.raises(NoSpaceLeft, match="E1310") as raised:
+        open_engine(packed(tmp_path, MANY), cache)
+    # Two threads write: any of them may be the first without room.
+    assert any(f"/{name} has no room" in str(raised.value) for name in MANY)
+    assert everything_in(cache) == ["engines", "sources"]
+
+
+def test_a_limit_of_the_cache_makes_room_on_a_disk_that_is_full(small_disk: Mount, tmp_path: Path) -> None:
+    cache = small_disk("size=9m")
+    open_engine(packed(tmp_path / "old", MANY), cache)
+    tar = packed(tmp_path / "new", LARGE)
+    with pytest.raises(NoSpaceLeft):
+        open_engine(tar, cache)
+    assert read_files(open_engine(tar, cache, limit_bytes=8 * MIB).path) == LARGE
+
+
+def test_a_disk_too_small_to_pack_on_is_e1310_and_keeps_the_earlier_tar(
+    small_disk: Mount, tmp_path: Path
+) -> None:
+    disk = small_disk("size=5m")
+    pack(write_files(tmp_path / "small", FILES), FACTS, disk / "engine.tar")
+    earlier = (disk / "engine.tar").read_bytes()
+    with pytest.raises(NoSpaceLeft, match="E1310"):
+        pack(write_files(tmp_path / "large", LARGE), FACTS, disk / "engine.tar")
+    assert everything_in(disk) == ["engine.tar"]
+    assert (disk / "engine.tar").read_bytes() == earlier
+
+
+def test_killed_at_any_moment_what_looks_whole_is_whole(server: TarServer, tmp_path: Path) -> None:
+    server.content = packed(tmp_path, MANY | {"rank0.engine": os.urandom(24 * MIB)}).read_bytes()
+    cache = tmp_path / "cache"
+    choice = random.Random(5)
+    begun = 0
+    for _ in range(12):
+        process = subprocess.Popen([sys.executable, "-c", OPEN, server.url, cache])
+        while process.poll() is None and not list(cache.glob("engines/*staged*")):
+            pass
+        begun += process.poll() is None
+        time.sleep(choice.random() * 0.15)  # Any moment will do: whatever is found then must be true.
+        process.kill()
+        process.wait()
+        for path in cache.glob("engines/[!.]*"):
+            if path.is_dir():
+                verify(path)
+                subprocess.run(["rm", "-r", path], check=True)
+    assert begun
+    engine = open_engine(server.url, cache)
+    assert verify(engine.path) == engine.manifest
+    assert list((cache / "engines").iterdir()) == [engine.path]
+
+
+def test_two_at_once_on_a_full_disk_both_tell_and_leave_nothing(
+    small_disk: Mount, server: TarServer, tmp_path: Path
+) -> None:
+    cache = small_disk("size=5m")
+    server.content = gzip.compress(packed(tmp_path, LARGE).read_bytes(), 1)
+    command = [sys.executable, "-c", OPEN, server.url, str(cache)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=60)[1] for process in processes]
+    assert all("E1310 NoSpaceLeft" in each for each in told)
+    assert everything_in(cache) == ["engines", "sources"]
+
+
+def test_a_folder_that_shrinks_under_an_unpacking_is_told(small_disk: Mount, tmp_path: Path) -> None:
+    """Somebody else fills the disk meanwhile: the room that was there before is not there any more."""
+    disk = small_disk("size=12m")
+    tar = packed(tmp_path, LARGE)
+
+    def fill(done_bytes: int, total_bytes: int | None, what: str, /) -> None:
+        if not (disk / "other").exists():
+            (disk / "other").write_bytes(bytes(7 * MIB))
+
+    with tar.open("rb") as stream, pytest.raises(NoSpaceLeft, match="E1310"):
+        unpack(stream, disk / "engine", size_bytes=tar.stat().st_size, progress=fill)
+    assert everything_in(disk) == ["other"]

@@ -1,0 +1,209 @@
+"""A stranger's URL leads to the internet or nowhere: not by name, redirect, rebinding or disguise."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.download.address import ALLOW_VARIABLE, allows_private_urls, is_public
+from engine.download.fetch import fetch
+from engine.download.transfer import Transfer
+from errors.base import CodedError
+from errors.engine_artifact import AddressRefused, RedirectRefused, SourceUnreachable
+from errors.prompt import InvalidSetting
+from tests.engine.tar_server import Fault, TarServer
+
+QUICK = Transfer(attempts=2, first_wait_s=0.001, timeout_s=2.0)
+
+PRIVATE = [
+    "0.0.0.0",
+    "127.0.0.1",
+    "127.255.0.3",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",  # the metadata service of AWS, GCP, Azure
+    "100.100.100.200",  # of Alibaba
+    "192.0.0.192",  # of Oracle
+    "168.63.129.16",  # Azure's, on a public number
+    "224.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "fe80::1",
+    "fd00:ec2::254",  # AWS's by IPv6
+    "ff02::1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::",
+    "2001::1",
+    "fec0::1",
+]
+
+
+@pytest.mark.parametrize("number", PRIVATE)
+def test_an_address_of_our_own_network_is_not_public(number: str) -> None:
+    assert not is_public(ipaddress.ip_address(number))
+
+
+@pytest.mark.parametrize("number", ["1.1.1.1", "140.82.121.4", "2606:4700::1111", "64:ff9b::101:101"])
+def test_an_address_of_the_internet_is_public(number: str) -> None:
+    assert is_public(ipaddress.ip_address(number))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]", "[::ffff:7f00:1]"],
+)
+def test_whatever_loopback_is_called_nothing_is_asked(server: TarServer, host: str) -> None:
+    port = server.url.rpartition(":")[2]
+    with pytest.raises(AddressRefused, match=f"E1327.*{ALLOW_VARIABLE}=true"):
+        fetch(f"http://{host}:{port}", only_public=True, transfer=QUICK)
+    assert server.requests == []
+
+
+def test_the_operators_own_urls_may_lead_anywhere(server: TarServer) -> None:
+    server.content = b"x" * 100
+    with fetch(server.url) as source:
+        assert source.size_bytes == 100
+
+
+class _Resolver:
+    """Stands in for DNS, of which a test must not depend: a name has the addresses given, in turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **names: list[list[str]]) -> None:
+        self.asked: list[str] = []
+        self._names = {name.replace("_", "."): answers for name, answers in names.items()}
+        self._real = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._resolve)
+
+    def _resolve(self, host: str, port: int, *arguments: object, **more: object) -> list[object]:
+        if host not in self._names:
+            return self._real(host, port, *arguments, **more)  # type: ignore[arg-type, return-value]
+        answers = self._names[host]
+        self.asked.append(host)
+        numbers = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port)) for number in numbers]
+
+
+@pytest.fixture
+def public_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no public server here: 127.0.0.1 stands in for one, 127.0.0.2 is as private as ever."""
+    monkeypatch.setattr(
+        "engine.download.address.is_public", lambda address: str(address) == "127.0.0.1" or is_public(address)
+    )
+
+
+def test_a_name_that_also_has_a_private_address_is_refused(
+    server: TarServer, monkeypatch: pytest.MonkeyPatch, public_loopback: None
+) -> None:
+    _Resolver(monkeypatch, mixed_example=[["127.0.0.1", "127.0.0.2"]])
+    port = server.url.split(":")[2].partition("/")[0]
+    with pytest.raises(AddressRefused, match=r"mixed\.example is at 127\.0\.0\.2"):
+        fetch(f"http://mixed.example:{port}/x", only_public=True, transfer=QUICK)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_into_our_network_is_refused(
+    server: TarServer, public_loopback: None, status: int
+) -> None:
+    with TarServer(b"secret") as inner:
+        to = inner.url.replace("127.0.0.1", "127.0.0.2")
+        server.fault = lambda request: Fault(status=status, headers={"Location": to})
+        with pytest.raises(AddressRefused, match=r"127\.0\.0\.2"):
+            fetch(server.url, only_public=True, transfer=QUICK)
+        assert inner.requests == []
+
+
+def test_a_redirect_to_another_scheme_or_in_a_circle_is_refused(
+    server: TarServer, public_loopback: None
+) -> None:
+    for to in ("file:///etc/passwd", "gopher://127.0.0.1/", server.url):
+        server.fault = lambda request, to=to: Fault(status=302, headers={"Location": to})  # type: ignore[misc]
+        with pytest.raises(RedirectRefused):
+            fetch(server.url, only_public=True, transfer=QUICK)
+    assert len(server.requests) < 20
+
+
+def test_a_name_that_turns_private_between_two_looks_leads_nowhere(
+    server: TarServer, monkeypatch: pytest.MonkeyPatch, public_loopback: None
+) -> None:
+    """DNS rebinding: what was judged is what is connected to, and every new connection is judged."""
+    server.content = bytes(300_000)
+    resolver = _Resolver(monkeypatch, rebound_example=[["127.0.0.1"], ["127.0.0.2"]])
+    port = server.url.split(":")[2].partition("/")[0]
+    transfer = Transfer(head_bytes=1000, part_bytes=100_000, attempts=2, first_wait_s=0.001)
+    with fetch(f"http://rebound.example:{port}/x", only_public=True, transfer=transfer) as source:
+        buffer = memoryview(bytearray(300_000))
+        assert source.readinto(buffer) == 1000
+        with pytest.raises(AddressRefused):
+            source.readinto(buffer)
+    assert len(server.requests) == 1
+    assert resolver.asked[0] == "rebound.example"
+
+
+def test_tls_still_checks_the_name_and_not_the_address(
+    monkeypatch: pytest.MonkeyPatch, public_loopback: None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        names: list[str | None] = []
+
+        def serve() -> None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.sni_callback = lambda connection, name, context: names.append(name)  # type: ignore[assignment]
+            while not names:
+                connection, _ = listener.accept()
+                try:
+                    context.wrap_socket(connection, server_side=True)
+                except OSError:
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        _Resolver(monkeypatch, tls_example=[["127.0.0.1"]])
+        url = f"https://tls.example:{listener.getsockname()[1]}/"
+        with pytest.raises(SourceUnreachable):
+            fetch(url, only_public=True, transfer=QUICK)
+    assert names[0] == "tls.example"
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[TarServer]:
+    with TarServer(b"through the proxy") as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.rpartition("/")[0])
+        yield proxy
+
+
+def test_the_operators_proxy_may_be_private_but_its_target_not(proxy: TarServer) -> None:
+    with pytest.raises(AddressRefused):
+        fetch("http://169.254.169.254/latest/meta-data/", only_public=True, transfer=QUICK)
+    assert proxy.requests == []
+    with fetch("http://only.the.proxy.knows.invalid/x", only_public=True, transfer=QUICK) as source:
+        assert source.size_bytes == len(proxy.content)
+
+
+@pytest.mark.parametrize(
+    ("text", "allows"), [(None, False), ("", False), ("0", False), ("true", True), ("YES", True)]
+)
+def test_the_operator_decides(text: str | None, allows: bool) -> None:
+    assert allows_private_urls({} if text is None else {ALLOW_VARIABLE: text}) is allows
+
+
+def test_a_setting_that_is_neither_is_told() -> None:
+    with pytest.raises(InvalidSetting, match=ALLOW_VARIABLE):
+        allows_private_urls({ALLOW_VARIABLE: "perhaps"})
+
+
+def test_a_refusal_is_one_coded_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CodedError) as caught:
+        fetch("http://user:s3cret@[::1]:1/x?sig=s3cret", only_public=True, transfer=QUICK)
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,211 @@
+"""Downloads that can't end well: each says what is wrong, and never shows a secret."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.download.fetch import fetch
+from errors.base import CodedError
+from errors.engine_artifact import (
+    EngineNotFound,
+    EngineUnreadable,
+    RedirectRefused,
+    SourceChanged,
+    SourceFailed,
+    SourceForbidden,
+    SourceInterrupted,
+    SourceNotFound,
+    SourceUnreachable,
+    SourceUnsupported,
+)
+from tests.engine.download.test_fetch import CONTENT, FAST, fetched, read_all
+from tests.engine.tar_server import Fault, Request, TarServer
+
+
+@pytest.fixture(autouse=True)
+def _content(server: TarServer) -> None:
+    server.content = CONTENT
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (404, SourceNotFound),
+        (410, SourceNotFound),
+        (401, SourceForbidden),
+        (403, SourceForbidden),
+        (400, SourceFailed),
+        (418, SourceFailed),
+        (500, SourceFailed),
+        (503, SourceFailed),
+        (204, SourceFailed),
+    ],
+)
+def test_an_answer_that_is_no_engine_is_told_by_its_status(
+    server: TarServer, status: int, error: type[CodedError]
+) -> None:
+    server.fault = lambda request: Fault(status=status)
+    with pytest.raises(error, match=str(status)) as caught:
+        fetched(server.url.replace("http://", "http://user:s3cret@") + "?token=s3cret")
+    assert "s3cret" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)
+    assert len(server.requests) == (3 if status in (500, 503) else 1)
+
+
+def test_an_expired_signature_is_suspected(server: TarServer) -> None:
+    server.fault = lambda request: Fault(status=403)
+    with pytest.raises(SourceForbidden, match="may have expired"):
+        fetched(server.url + "?X-Amz-Expires=60&X-Amz-Signature=s3cret")
+
+
+def test_a_server_that_is_not_there(server: TarServer) -> None:
+    server.close()
+    with pytest.raises(SourceUnreachable, match="nothing listens there"):
+        fetched(server.url)
+
+
+def test_a_host_that_does_not_exist() -> None:
+    with pytest.raises(SourceUnreachable, match="does not resolve"):
+        fetched("http://engines.invalid/engine.tar")
+
+
+def test_a_server_that_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        impatient = replace(FAST, timeout_s=0.05, attempts=2)
+        with pytest.raises(SourceUnreachable, match="does not answer"):
+            fetched(f"http://127.0.0.1:{silent.getsockname()[1]}/engine.tar", impatient)
+
+
+def test_a_server_that_speaks_something_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(FAST.attempts):
+                connection, _ = listener.accept()
+                connection.recv(1000)
+                connection.sendall(b"220 ftp ready\r\n")
+                connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SourceUnreachable, match="E1315"):
+            fetched(f"http://127.0.0.1:{listener.getsockname()[1]}/engine.tar")
+        thread.join()
+
+
+def test_a_server_that_dies_during_the_download(server: TarServer) -> None:
+    with fetch(server.url, transfer=FAST) as source:
+        source.readinto(memoryview(bytearray(10_000)))
+        server.close()
+        with pytest.raises(SourceUnreachable):
+            read_all(source)
+
+
+def test_a_range_that_breaks_again_and_again_without_a_byte(server: TarServer) -> None:
+    server.fault = lambda request: Fault(body_bytes=0) if request.first == 210_000 else None
+    with pytest.raises(SourceInterrupted, match="broke off after 210000 of 3000001 bytes"):
+        fetched(server.url)
+
+
+@pytest.mark.parametrize("honours_if_range", [True, False])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(content=CONTENT[::-1], etag='"v2"'),
+        Fault(content=CONTENT + b"more", etag='"v2"'),
+        Fault(content=CONTENT[:50_000], etag='"v2"'),
+        Fault(content=CONTENT + b"more"),
+    ],
+)
+def test_content_that_changes_meanwhile_is_noticed(
+    server: TarServer, fault: Fault, honours_if_range: bool
+) -> None:
+    server.honours_if_range = honours_if_range
+    server.fault = lambda request: fault if (request.first or 0) > 1_000_000 else None
+    with pytest.raises(SourceChanged, match="E1320"):
+        fetched(server.url)
+
+
+def test_one_piece_that_changes_before_it_is_fetched_again(server: TarServer) -> None:
+    server.has_ranges = False
+    server.fault = lambda request: Fault(body_bytes=99) if request.number == 0 else Fault(etag='"v2"')
+    with pytest.raises(SourceChanged, match="v2"):
+        fetched(server.url)
+
+
+def test_a_range_that_nobody_asked_for_is_refused(server: TarServer) -> None:
+    server.fault = lambda request: Fault(status=206)
+    with pytest.raises(SourceFailed, match="nobody asked for"):
+        fetched(server.url)
+
+
+def test_one_piece_of_an_unknown_version_can_not_be_resumed(server: TarServer) -> None:
+    server.has_ranges = False
+    server.etag = None
+    server.fault = lambda request: Fault(body_bytes=1_000_000)
+    with pytest.raises(SourceInterrupted, match="after 1000000 of 3000001 bytes"):
+        fetched(server.url)
+    assert len(server.requests) == 1
+
+
+def test_one_piece_that_breaks_each_time(server: TarServer) -> None:
+    server.has_ranges = False
+    server.fault = lambda request: Fault(body_bytes=1_000_000 + request.number)
+    with pytest.raises(SourceInterrupted):
+        fetched(server.url)
+    assert len(server.requests) == 4
+
+
+def test_ranges_answered_with_other_ranges_are_refused(server: TarServer) -> None:
+    def shifted(request: Request) -> Fault | None:
+        return Fault(headers={"Content-Range": "bytes 1-9/3000001"}) if request.first else None
+
+    server.fault = shifted
+    with pytest.raises((SourceFailed, SourceInterrupted)):
+        fetched(server.url)
+
+
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [("/engine.tar", "more than 10 times"), ("file:///etc/passwd", "to file"), ("http://[", "no URL")],
+)
+def test_redirects_have_their_bounds(server: TarServer, location: str, told: str) -> None:
+    server.fault = lambda request: Fault(status=302, headers={"Location": location})
+    with pytest.raises(RedirectRefused, match=told):
+        fetched(server.url)
+
+
+def test_a_redirect_to_nowhere(server: TarServer) -> None:
+    server.fault = lambda request: Fault(status=302)
+    with pytest.raises(SourceFailed, match="302 without a location"):
+        fetched(server.url)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "s3://bucket/engine.tar",
+        "http:///x",
+        "http://host:port/x",
+        "file://other/x",
+        "http://[::1/x",
+        "http://x/\udcff",
+    ],
+)
+def test_sources_of_other_kinds_are_refused(source: str) -> None:
+    with pytest.raises(SourceUnsupported, match="E1314"):
+        fetch(source)
+
+
+def test_local_files_that_are_none(tmp_path: Path) -> None:
+    for source, told in [(tmp_path / "nothing", "does not exist"), (tmp_path, "is a directory")]:
+        with pytest.raises(EngineNotFound, match=told):
+            fetch(source)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((EngineNotFound, EngineUnreadable)):
+        fetch(tmp_path / "loop")

@@ -1,0 +1,143 @@
+"""Whatever happens to a tar's bytes: a coded error and nothing left, or exactly what was packed."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from engine.names import BadName, NameSet
+from engine.tar.compression import plain_tar
+from engine.tar.manifest import MANIFEST_NAME, EngineFacts, manifest_bytes, parse_manifest
+from engine.tar.pack import pack
+from engine.tar.unpack import unpack
+from errors.base import CodedError
+from tests.engine.samples import FACTS, FILES, everything_in, legacy_tar, packed, read_files, write_files
+
+SMALL = {**FILES, "model.safetensors": bytes(range(256)) * 8}
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return packed(tmp_path_factory.mktemp("tar"), SMALL).read_bytes()
+
+
+def _unpack_damaged(damaged: bytes, manifest: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "engine"
+        try:
+            unpack(io.BytesIO(damaged), target)
+        except CodedError:
+            assert everything_in(Path(folder)) == []
+        else:
+            assert read_files(target) == SMALL
+            assert (target / MANIFEST_NAME).read_bytes() == manifest
+
+
+def _manifest(tar: bytes) -> bytes:
+    return tar[512:].split(b"\0", 1)[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_is_noticed_or_harmless(tar: bytes, data: st.DataObject) -> None:
+    bit = data.draw(st.integers(0, len(tar) * 8 - 1))
+    damaged = bytearray(tar)
+    damaged[bit // 8] ^= 1 << bit % 8
+    _unpack_damaged(bytes(damaged), _manifest(tar))
+
+
+def test_every_flipped_bit_of_the_manifest_is_noticed(tar: bytes) -> None:
+    manifest = _manifest(tar)
+    for bit in range(len(manifest) * 8):
+        damaged = bytearray(manifest)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            parsed = parse_manifest(bytes(damaged), "engine.tar")
+        except CodedError:
+            continue
+        assert manifest_bytes(parsed) == manifest
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_cut_is_noticed_or_harmless(tar: bytes, data: st.DataObject) -> None:
+    size_bytes = data.draw(st.integers(0, len(tar) - 1))
+    _unpack_damaged(tar[:size_bytes], _manifest(tar))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_bytes_put_in_left_out_or_replaced_are_noticed_or_harmless(tar: bytes, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(tar)))
+    end = data.draw(st.integers(start, min(len(tar), start + 2000)))
+    damaged = tar[:start] + data.draw(st.binary(max_size=2000)) + tar[end:]
+    _unpack_damaged(damaged, _manifest(tar))
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=st.binary(max_size=3000))
+def test_random_bytes_are_never_an_engine(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.raises(CodedError, match="E13"):
+        unpack(io.BytesIO(content), Path(folder) / "engine")
+
+
+def test_a_cut_of_a_tar_without_manifest_is_noticed_everywhere() -> None:
+    tar = legacy_tar()
+    end = len(tar.rstrip(b"\0")) + 1024
+    for size_bytes in range(0, end - 511, 97):
+        with tempfile.TemporaryDirectory() as folder:
+            with pytest.raises(CodedError, match="E13"):
+                unpack(io.BytesIO(tar[:size_bytes]), Path(folder) / "engine")
+            assert everything_in(Path(folder)) == []
+
+
+_PART = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/"), min_size=1, max_size=40
+).filter(lambda part: part not in (".", "..") and len(part.encode()) <= 255)
+_NAME = st.lists(_PART, min_size=1, max_size=4).map("/".join)
+_TOKENIZER = {"tokenizer.json": b"{}", "tokenizer_config.json": b"{}"}
+
+
+@settings(max_examples=100, deadline=None)
+@given(files=st.dictionaries(_NAME, st.binary(max_size=3000), max_size=8))
+def test_any_tree_comes_back_as_it_was(files: dict[str, bytes]) -> None:
+    files = files | _TOKENIZER
+    names = NameSet()
+    names.add(MANIFEST_NAME)
+    try:
+        for name in files:
+            names.add(name)
+    except BadName:
+        assume(False)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        packed_manifest = pack(write_files(root / "in", files), FACTS, root / "engine.tar")
+        with (root / "engine.tar").open("rb") as file:
+            assert unpack(file, root / "out") == packed_manifest
+        assert read_files(root / "out") == files
+
+
+def test_what_is_read_ahead_is_read_again(tar: bytes) -> None:
+    plain = plain_tar(io.BytesIO(tar), "engine.tar")
+    buffer = memoryview(bytearray(333))
+    for ahead in (1, 700, 5000):
+        with plain.read_ahead():
+            for _ in range(ahead // len(buffer) + 1):
+                plain.readinto(buffer)
+    again = bytearray()
+    while count := plain.readinto(buffer):
+        again += buffer[:count]
+    assert bytes(again) == tar
+
+
+def test_facts_survive_the_trip(tmp_path: Path) -> None:
+    facts = EngineFacts(engine_kind="vllm", build_config={"ümläut": [1, 2.5, None, {"x": True}]})
+    tar = packed(tmp_path, SMALL, facts)
+    with tar.open("rb") as file:
+        manifest = unpack(file, tmp_path / "out")
+    assert manifest.model_dump(include=set(EngineFacts.model_fields)) == facts.model_dump()

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from engine.tar.archive import file_header
+from engine.tar.manifest import MANIFEST_NAME, EngineFacts, manifest_bytes
+from engine.tar.pack import pack
+from errors.engine_artifact import EngineNotFound, EngineNotPackable, NoSpaceLeft, TokenizerMissing
+from tests.engine.samples import FACTS, FILES, everything_in, read_files, write_files
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "source", FILES)
+
+
+def test_the_manifest_comes_first_and_then_every_file_by_name(source: Path, tmp_path: Path) -> None:
+    manifest = pack(source, FACTS, tmp_path / "engine.tar")
+    with tarfile.open(tmp_path / "engine.tar", "r:") as tar:
+        members = tar.getmembers()
+        assert [member.name for member in members] == [MANIFEST_NAME, *sorted(FILES)]
+        assert {(m.uid, m.gid, m.uname, m.gname, m.mtime, m.mode) for m in members} == {
+            (0, 0, "", "", 0, 0o644)
+        }
+        stored = tar.extractfile(MANIFEST_NAME)
+        assert stored is not None
+        assert stored.read() == manifest_bytes(manifest)
+
+
+def test_equal_directories_make_equal_bytes(source: Path, tmp_path: Path) -> None:
+    pack(source, FACTS, tmp_path / "first.tar")
+    other = tmp_path / "other"
+    for name in sorted(FILES, reverse=True):
+        write_files(other, {name: FILES[name]})
+        (other / name).chmod(0o600)
+        os.utime(other / name, (1, 1))
+    pack(other, FACTS, tmp_path / "second.tar")
+    assert (tmp_path / "first.tar").read_bytes() == (tmp_path / "second.tar").read_bytes()
+
+
+def test_the_documented_tar_command_unpacks_it(source: Path, tmp_path: Path) -> None:
+    pack(source, FACTS, tmp_path / "engine.tar")
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "xvf", tmp_path / "engine.tar", "-C", tmp_path / "out"], check=True)
+    assert read_files(tmp_path / "out") == FILES
+
+
+def test_names_that_no_plain_header_holds_survive_the_tar_command(source: Path, tmp_path: Path) -> None:
+    odd = {"ein Füllhorn 🦙.txt": b"x", "/".join(["a" * 90] * 4): b"long"}
+    pack(write_files(source, odd), FACTS, tmp_path / "engine.tar")
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "xf", tmp_path / "engine.tar", "-C", tmp_path / "out"], check=True)
+    assert read_files(tmp_path / "out") == FILES | odd
+
+
+def test_a_file_past_8_gib_fits_the_header() -> None:
+    info = tarfile.TarInfo.frombuf(file_header("rank0.engine", 40 << 30), "utf-8", "strict")
+    assert (info.name, info.size) == ("rank0.engine", 40 << 30)
+
+
+@pytest.mark.parametrize("missing", [{"tokenizer.json"}, {"tokenizer_config.json"}])
+def test_an_engine_without_its_tokenizer_is_refused_by_name(tmp_path: Path, missing: set[str]) -> None:
+    files = {name: content for name, content in FILES.items() if name not in missing}
+    with pytest.raises(TokenizerMissing, match=r"lacks " + missing.pop()):
+        pack(write_files(tmp_path / "source", files), FACTS, tmp_path / "out" / "engine.tar")
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_are_followed_inside_and_refused_outside(source: Path, tmp_path: Path) -> None:
+    (source / "inside.json").symlink_to("config.json")
+    (source / "folder").symlink_to("nested")
+    manifest = pack(source, FACTS, tmp_path / "engine.tar")
+    assert manifest.files["inside.json"] == manifest.files["config.json"]
+    assert "folder/deeper/notes.txt" in manifest.files
+    (tmp_path / "secret").write_text("secret")
+    (source / "outside.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(EngineNotPackable, match=r"outside\.json.*leaves the directory"):
+        pack(source, FACTS, tmp_path / "second.tar")
+    assert not (tmp_path / "second.tar").exists()
+
+
+def _make_loop(source: Path) -> None:
+    (source / "nested" / "loop").symlink_to("..")
+
+
+def _make_pipe(source: Path) -> None:
+    os.mkfifo(source / "pipe")
+
+
+def _make_case_twins(source: Path) -> None:
+    write_files(source, {"Config.json": b"x"})
+
+
+def _make_line_break(source: Path) -> None:
+    write_files(source, {"a\nb": b"x"})
+
+
+@pytest.mark.parametrize("spoil", [_make_loop, _make_pipe, _make_case_twins, _make_line_break])
+def test_what_no_tar_should_hold_is_refused(source: Path, tmp_path: Path, spoil: object) -> None:
+    assert callable(spoil)
+    spoil(source)
+    with pytest.raises(EngineNotPackable):
+        pack(source, FACTS, tmp_path / "out" / "engine.tar")
+
+
+def test_an_old_manifest_the_tar_itself_and_what_a_killed_packer_left_stay_out(source: Path) -> None:
+    write_files(source, {MANIFEST_NAME: b"old", ".engine.tar.cog-triton-staged-00000000": b"half"})
+    manifest = pack(source, FACTS, source / "engine.tar")
+    assert set(manifest.files) == set(FILES)
+    assert set(pack(source, FACTS, source / "engine.tar").files) == set(FILES)
+    assert everything_in(source).count("engine.tar") == 1
+    assert not any("staged" in name for name in everything_in(source))
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(source: Path, tmp_path: Path) -> None:
+    def grow(done_bytes: int, total_bytes: int | None, what: str, /) -> None:
+        (source / "model.safetensors").write_bytes(b"changed")
+
+    with pytest.raises(EngineNotPackable, match="changed while it was being packed"):
+        pack(source, FACTS, tmp_path / "out" / "engine.tar", progress=grow)
+    assert everything_in(tmp_path / "out") == []
+
+
+def test_progress_reaches_its_total(source: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int | None, str]] = []
+    manifest = pack(source, FACTS, tmp_path / "engine.tar", progress=lambda *call: calls.append(call))
+    assert calls[-1] == (manifest.size_bytes, manifest.size_bytes, "packing")
+
+
+def test_an_existing_tar_is_replaced_only_by_a_whole_one(source: Path, tmp_path: Path) -> None:
+    destination = tmp_path / "engine.tar"
+    destination.write_bytes(b"the one before")
+    (source / "tokenizer.json").rename(source / "aside")
+    with pytest.raises(TokenizerMissing):
+        pack(source, FACTS, destination)
+    assert destination.read_bytes() == b"the one before"
+    (source / "aside").rename(source / "tokenizer.json")
+    pack(source, FACTS, destination)
+    assert destination.read_bytes().startswith(MANIFEST_NAME.encode())
+
+
+def test_a_directory_that_is_none_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineNotFound, match="E1301"):
+        pack(tmp_path / "nowhere", FACTS, tmp_path / "engine.tar")
+
+
+def test_a_full_disk_is_a_coded_error_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    """The file size limit stands in for the disk: the kernel refuses the write just the same."""
+    program = (
+        "import resource, sys; from pathlib import Path\n"
+        "from engine.tar.pack import pack; from engine.tar.manifest import EngineFacts\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "pack(Path(sys.argv[1]), EngineFacts(engine_kind='paced'), Path(sys.argv[2]))\n"
+    )
+    result = _run_python(program, source, tmp_path / "out" / "engine.tar")
+    assert f"{NoSpaceLeft.code} NoSpaceLeft" in result.stderr
+    assert everything_in(tmp_path / "out") == []
+
+
+def _run_python(program: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def test_secrets_of_the_build_config_stay_out(source: Path, tmp_path: Path) -> None:
+    facts = EngineFacts(
+        engine_kind="paced",
+        build_config={
+            "hf_token": "hf_secretsecretsecretsecret",
+            "model_tar_url": "https://user:pw@host/m.tar?sig=s3cret",
+            "build": {"args": {"max_num_tokens": 8192, "api_key": "s3cret"}},
+        },
+    )
+    pack(source, facts, tmp_path / "engine.tar")
+    content = (tmp_path / "engine.tar").read_bytes()
+    assert b"s3cret" not in content
+    assert b"secretsecret" not in content
+    assert b":pw@" not in content
+    assert facts.build_config["build"] == {"args": {"max_num_tokens": 8192}}

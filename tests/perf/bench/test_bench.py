@@ -1,0 +1,169 @@
+"""The instruments measure what they say; how fast anything is decides nothing here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.cache.store import open_engine
+from errors.prompt import InvalidInput
+from perf import measure_cold_start
+from perf.bench.budget import Row, budget_table
+from perf.bench.cold_start import Step, _steps, start_table
+from perf.bench.file_server import serve_file
+from perf.bench.processes import OTHER, ROLES, cpu_s_by_role, resident_bytes, role_of
+from perf.bench.table import table
+from tests.runner.servers import is_running, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The other cells of a table's row."""
+    row = next(line for line in text.splitlines() if line.startswith(f"| {first} "))
+    return [cell.strip() for cell in row.split("|")[2:-1]]
+
+
+def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
+    command = [sys.executable, str(ROOT / "perf" / "bench_stack.py")]
+    command += ["--streams", "4", "--n_output_tokens", "20", "--batches", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    layers = (
+        "engine slot, Triton HTTP",
+        "ensemble, Triton HTTP",
+        "whole stack, Cog JSON",
+        "whole stack, Cog SSE",
+        "Cog mock alone, JSON",
+        "Cog mock alone, SSE",
+    )
+    for layer in layers:
+        speed, first_token, added, _, not_served = cells(done.stdout, layer)
+        assert 0 < float(speed) <= 100.1
+        assert (first_token == "-") is (added == "-") is layer.endswith("JSON")
+        assert not_served == "0"
+    roles = cells(done.stdout, "CPU s per 1,000 tokens")
+    assert roles[-1] == "load generator"
+    assert {"coglet worker", "triton", "stub: tensorrt_llm"} <= set(roles)
+    assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
+
+
+def children(pid: int) -> list[int]:
+    """Those of all its threads."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for each in lists for child in each.read_text().split()]
+
+
+def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
+    command = [sys.executable, "-m", "perf.bench", "--short"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        (server,) = wait_until(lambda: [pid for pid in children(bench.pid) if children(pid)])
+        bench.terminate()
+        assert bench.wait(60) == 130
+    assert not is_running(server)
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        ("/x/python -m cog.server.http --host 127.0.0.1", "coglet server"),
+        ("python -c import coglet; coglet.server._run_worker()", "coglet worker"),
+        ("/x/pytriton/tritonserver/bin/tritonserver --model-repository=/tmp/r", "triton"),
+        (
+            "/b/triton_python_backend_stub /r/tensorrt_llm/1/model.py cog_triton_1",
+            "stub: tensorrt_llm",
+        ),
+        ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
+        ("/x/python -m runner.engines.worker.main --socket-fd 9 --kind paced", "engine worker"),
+        ("bash", OTHER),
+    ],
+)
+def test_a_process_is_known_by_its_command(command: str, role: str) -> None:
+    assert role_of(command) == role
+    assert role in (*ROLES, OTHER)
+
+
+def test_cpu_time_is_that_of_the_session() -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint('spent', flush=True)\ntime.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        spent_s = cpu_s_by_role(process.pid)[OTHER]
+        memory_bytes = resident_bytes(process.pid)
+        process.kill()
+    assert 0.25 <= spent_s <= 2.0
+    assert memory_bytes > 1 << 20
+    assert not cpu_s_by_role(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (Row("a", 98.0, 98.0, at_least=True), "pass"),
+        (Row("a", 97.9, 98.0, at_least=True), "**FAIL**"),
+        (Row("a", 99.0, 98.0, at_least=True, not_served=1), "**FAIL**"),
+        (Row("a", 3.0, 3.0, " ms"), "pass"),
+        (Row("a", 3.1, 3.0, " ms"), "**FAIL**"),
+        (Row("a", 3.1, None, " ms"), ""),
+        (Row("a", 3.1, None, " ms", not_served=1), "**FAIL**"),
+    ],
+)
+def test_a_row_is_kept_within_its_limit_and_with_nothing_lost(row: Row, verdict: str) -> None:
+    assert cells(budget_table([row]), "a")[-1] == verdict
+
+
+def test_tables_are_markdown() -> None:
+    assert table(["name", "n"], [["long name", "1"]]).splitlines() == [
+        "| name      | n |",
+        "| --------- | -: |".replace("-:", ":"),
+        "| long name | 1 |",
+    ]
+
+
+def test_an_engine_comes_whole_from_the_file_server(tmp_path: Path) -> None:
+    tar = measure_cold_start.make_tar(tmp_path, 3 << 20, 3)
+    with serve_file(tar) as url:
+        engine = open_engine(url, tmp_path / "cache")
+    sizes = [path.stat().st_size for path in sorted(engine.path.glob("weights-*.bin"))]
+    assert sizes == [1 << 20] * 3
+
+
+def test_a_start_is_told_from_its_log_in_the_order_of_its_lines() -> None:
+    line = '{{"timestamp":"2026-01-02T03:04:{:09.6f}Z","level":"INFO","fields":{{"message":"{}"}}}}'
+    log = "\n".join(
+        [
+            line.format(6.5, "coglet 0.23.1 (x)"),
+            "not one of Cog's lines",
+            line.format(9, "engine: paced at /x"),
+            line.format(8, "triton: I loading: tensorrt_llm:1"),
+            line.format(10, "triton: again"),
+        ]
+    )
+    started_s = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)) - time.timezone
+    steps = sorted(_steps(log, started_s), key=lambda step: step.at_s)
+    assert [round(step.at_s, 3) for step in steps] == [1.5, 3.0, 3.0, 4.0]
+    assert steps[-1].what == "the engine is fetched, unpacked and verified"
+    assert start_table([Step(1.5, "a"), Step(4.0, "b")]).splitlines()[-1] == "| b       | 4.00 s | +2.50 s |"
+
+
+@pytest.mark.parametrize("options", [["--gib", "0"], ["--rounds", "0"], ["--gib", "nan"]])
+def test_a_cold_start_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure_cold_start.main(options) == 2
+    assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {options[0][2:]} must be")
+
+
+def test_a_cold_start_is_measured_to_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert measure_cold_start.main(["--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert cells(output, "4 files")[-2].endswith("x")
+    assert cells(output, "49 files")[-1].endswith("MiB")
+    for milestone in ("the runner is imported", "a test prediction is done", "READY was seen"):
+        assert cells(output, milestone)
+    assert list(tmp_path.iterdir()) == []

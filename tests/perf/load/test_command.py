@@ -1,0 +1,103 @@
+"""The load tests as they are typed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.perf.load.scripted_server import ScriptedServer, json_answer
+from tests.runner.servers import CogUnderTest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTED = ["--target", "cog-triton", "--rate", "8", "--unit", "rps", "--n_input_tokens", "100"]
+DOCUMENTED += ["--n_output_tokens", "100"]
+
+
+def perf(
+    *arguments: object, script: str = "scripts/test_perf.py", **environment: str
+) -> tuple[int, str, str]:
+    """Exit code, output and errors. -S -I: with the standard library alone, as any python3 has it."""
+    command = [sys.executable, "-S", "-I", str(ROOT / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_documented_command_works_as_it_is_typed(cog: CogUnderTest, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("figures.json", "requests.csv", "report.html")]
+    code, output, errors = perf(
+        *DOCUMENTED,
+        "--duration",
+        2,
+        "--json",
+        files[0],
+        "--csv",
+        files[1],
+        "--report",
+        files[2],
+        PORT=str(cog.port),
+    )
+    assert code == 0, errors
+    assert "Input tokens: 100\n" in output
+    assert re.search(r"^Total requests completed: 16$", output, re.MULTILINE)
+    assert re.search(r"^--Actual mean: \d+\.\d{3}$", output, re.MULTILINE)
+    figures = json.loads(files[0].read_text())
+    assert figures["output_tokens"] == 16 * 100
+    assert figures["input_tokens"] == 16 * 100
+    assert len(files[1].read_text().splitlines()) == 17
+    assert files[2].read_text().startswith("<!DOCTYPE html>")
+
+
+def test_figures_alone_go_to_the_terminal(cog: CogUnderTest) -> None:
+    code, output, _ = perf(
+        *DOCUMENTED, "--duration", 0.3, "--json", "-", "--url", cog.url, "--protocol", "sse", "--processes", 2
+    )
+    assert code == 0
+    assert json.loads(output)["first_token_s"]["count"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--target", "owner/name"], "E1006 InvalidSetting: REPLICATE_API_TOKEN must be set"),
+        (
+            ["--target", "nobody"],
+            "E1005 InvalidInput: target must be cog-triton, mock, triton, openai or",
+        ),
+        (["--target", "triton", "--tps", "3"], "E1005 InvalidInput: target must be mock with --tps"),
+        (["--url", "localhost:5000"], "E1005 InvalidInput: url must be a URL that begins with http"),
+        (["--url", "http://127.0.0.1:1"], "E1501 LoadTargetUnreachable: http://127.0.0.1:1 does not answer"),
+        (["--extra", "[]"], "E1005 InvalidInput: extra must be a JSON object"),
+        (["--slo", "x=1"], "E1005 InvalidInput: slo must be"),
+        (["--n_input_tokens", "0"], "E1005 InvalidInput: n_input_tokens must be above 0"),
+        (["--report", "/no/such/folder/x.html"], "E1005 InvalidInput: file must be in a folder"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(arguments: list[str], error: str) -> None:
+    code, output, errors = perf("--rate", 8, "--unit", "rps", "--duration", 1, *arguments)
+    assert code == 2
+    assert output == ""
+    assert errors.startswith(error)
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
+    refusal = json_answer('{"detail":"no such input"}', "422 Unprocessable Entity")
+
+    with ScriptedServer(lambda asked, write: write(refusal) is None) as server:
+        code, _, errors = perf("--rate", 8, "--unit", "rps", "--duration", 1, "--url", server.url)
+    assert code == 2
+    assert errors.startswith(f"E1502 LoadTargetRefused: {server.url} refuses")
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("script", ["scripts/test_perf.py", "mock_cog_triton/test_perf.py"])
+def test_help_needs_nothing_but_python(script: str) -> None:
+    code, output, _ = perf("--help", script=script)
+    assert code == 0
+    assert "--n_output_tokens" in output
+    assert "--n-output-tokens" not in output

@@ -1,0 +1,64 @@
+"""When requests are sent."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errors.prompt import InvalidInput
+from perf.load.clients import _shares
+from perf.load.plan import Plan, arrivals
+
+
+@given(st.floats(0.1, 200), st.floats(0.01, 60))
+def test_an_even_open_loop_sends_rate_times_duration_requests_at_equal_distances(
+    rate: float, duration_s: float
+) -> None:
+    times = list(arrivals(Plan("rps", rate, duration_s)))
+    assert times[0] == 0
+    assert abs(len(times) - rate * duration_s) <= 1
+    assert times[-1] < duration_s
+    assert all(after - before == pytest.approx(1 / rate) for before, after in pairwise(times))
+
+
+def test_a_poisson_loop_has_the_rate_on_average_and_repeats_itself() -> None:
+    plan = Plan("rps", 50, 200, is_poisson=True)
+    times = list(arrivals(plan))
+    assert times == list(arrivals(plan)) == sorted(times)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.05)
+    assert statistics.pstdev(gaps) == pytest.approx(1 / 50, rel=0.1)  # as an exponential distribution has
+
+
+@given(st.integers(1, 100), st.integers(1, 9), st.sampled_from(["batch", "concurrency"]))
+def test_client_processes_share_a_closed_loop_without_a_rest(rate: int, processes: int, unit: str) -> None:
+    shares = _shares(Plan(unit, rate, 1.0), processes)  # type: ignore[arg-type]
+    assert sum(plan.rate for plan, _ in shares) == rate
+    assert all(plan.most_at_once >= 1 for plan, _ in shares)
+
+
+@given(st.integers(1, 5))
+def test_client_processes_share_an_open_loop_without_a_rest(processes: int) -> None:
+    plan = Plan("rps", 30, 1.0)
+    times = [time for _, share in _shares(plan, processes) for time in share or ()]
+    assert sorted(times) == list(arrivals(plan))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("rps", 0, 1),
+        ("rps", float("nan"), 1),
+        ("batch", 2.5, 1),
+        ("rps", 1, 0),
+        ("rps", 1, float("inf")),
+        ("x", 1, 1),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(values: tuple[str, float, float]) -> None:
+    with pytest.raises(InvalidInput):
+        Plan(*values)  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""What a load test tells: the documented report, a page, JSON, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from perf.load.chart import Series, chart, thinned, ticks
+from perf.load.clients import Run
+from perf.load.export import records_csv, summary_json
+from perf.load.html_report import html_report, token_rate
+from perf.load.plan import Plan
+from perf.load.record import Record
+from perf.load.statistics import Slo
+from perf.load.summary import summarize
+from perf.load.text_report import text_report
+from tests.perf.load.records import record
+
+CONFIGURATION = {"Output Method": "yield", "Mode": "batch", "Rate": "24.0 batch", "Target": "mock at <x>"}
+DOCUMENTED = """\
+Test Configuration:
+Output Method: yield
+Mode: batch
+Rate: 24.0 batch
+Target: mock at <x>
+Concurrency levels:
+Mode concurrency: 24
+Mean concurrency: 18.0625
+Median concurrency: 24.0
+Max concurrency: 24
+Min concurrency: 0
+Statistics for completed predictions:
+Single-stream TPS:
+SSTPS - Std: 0.000
+SSTPS - Median: 64.000
+SSTPS - Mean: 64.000
+SSTPS - Max: 64.000
+SSTPS - Min: 64.000
+Latency - Std: 0.000 seconds
+Median response latency: 2.000 seconds
+Mean response latency: 2.000 seconds
+Max response latency: 2.000 seconds
+Min response latency: 2.000 seconds
+Server-side metrics:
+Server-side TPS
+--Expected mean: 100.000, Actual mean: 97.500
+--Expected std: 0.000, Actual std: 0.000
+--Expected median: 100.000, Actual median: 97.500
+--Expected min: 100.000, Actual min: 97.500
+--Expected max: 100.000, Actual max: 97.500
+Total requests made: 74
+Total requests started: 73
+Total requests completed: 72
+Failure rate: 0.014, Total failures: 1
+Cog already running prediction: 1
+E2E throughput: 9.000 rps
+1 x HTTP 409
+1 x <script>alert(1)</script>"""
+
+
+def made_run(*, is_streaming: bool = False) -> Run:
+    """Three batches of 24 in 8 seconds, and one each that failed and was refused in a pause."""
+    server = {"Serverside tokens per second": 97.5, "Expected tokens per second": 100.0}
+    records = [
+        record(
+            start,
+            start + 2.0,
+            tokens=128,
+            output_s=tuple(start + 0.1 + index * 0.015 for index in range(127)) if is_streaming else (),
+            server=server,
+        )
+        for start in (0.0, 3.0, 6.0)
+        for _ in range(24)
+    ]
+    records.append(record(2.5, 2.75, outcome="busy", error="HTTP 409"))
+    records.append(record(2.5, 2.75, outcome="failed", error="<script>alert(1)</script>"))
+    return Run(Plan("batch", 24, 8.0), 1, records, client_cpu_s=0.25)
+
+
+def test_the_documented_report_is_printed_section_by_section() -> None:
+    lines = [
+        line for line in text_report(CONFIGURATION, summarize(made_run())).splitlines() if "-----" not in line
+    ]
+    assert "\n".join(lines).startswith(DOCUMENTED + "\n")
+
+
+def test_what_clients_saw_stands_below() -> None:
+    report = text_report(CONFIGURATION, summarize(made_run(is_streaming=True), Slo.parse(["ttft_ms=150"])))
+    rows = {line[:24].strip(): re.findall(r"([\d.]+) ms", line[24:]) for line in report.splitlines()}
+    assert rows["Time to first token"] == ["100.0"] * 4
+    assert rows["Total latency"] == ["2000.0"] * 4
+    assert rows["Inter-token latency"] == ["14.9"] * 4
+    assert "Goodput: 9.000 rps, 72 of 74 requests kept the SLO" in report
+
+
+def test_a_test_in_which_nothing_was_completed_is_told_too() -> None:
+    run = Run(Plan("rps", 1, 1), 1, [record(0, 0.5, outcome="failed", error="no")], 0.0)
+    report = text_report(CONFIGURATION, summarize(run))
+    assert "Total requests completed: 0" in report
+    assert "SSTPS - Mean: -" in report
+    assert "<html" in html_report(CONFIGURATION, summarize(run), run.records)
+
+
+def test_a_client_that_was_too_slow_says_so() -> None:
+    late = Run(Plan("rps", 1, 1), 1, [record(0.5, 1.0, scheduled_s=0.0)], client_cpu_s=0.99)
+    report = text_report({}, summarize(late))
+    assert "Warning: a request was sent 500 ms late" in report
+    assert "Warning: the load generator used 99%" in report
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_the_page_fetches_nothing_and_runs_nothing(is_streaming: bool) -> None:
+    run = made_run(is_streaming=is_streaming)
+    text = html_report(CONFIGURATION, summarize(run), run.records)
+    page = _Page()
+    page.feed(text)
+    assert page.fetched == []
+    assert "script" not in page.tags
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "mock at &lt;x&gt;" in text
+    assert page.tags.count("svg") == 4
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_json_has_all_figures() -> None:
+    figures = json.loads(summary_json(CONFIGURATION, summarize(made_run(is_streaming=True))))
+    assert figures["requests"] == 74
+    assert figures["first_token_s"]["p99"] == pytest.approx(0.1)
+    assert figures["concurrency"]["mode"] == 24
+    assert figures["requests_per_second"] == 9.0
+    assert figures["server"]["Serverside tokens per second"]["mean"] == 97.5
+    assert figures["configuration"] == CONFIGURATION
+
+
+def test_the_csv_has_a_row_per_request() -> None:
+    rows = list(csv.DictReader(io.StringIO(records_csv(made_run(is_streaming=True).records))))
+    assert len(rows) == 74
+    assert (rows[0]["outcome"], rows[0]["output_tokens"], float(rows[0]["latency_s"])) == (
+        "completed",
+        "128",
+        2.0,
+    )
+    assert rows[-1]["error"] == "<script>alert(1)</script>"
+    assert rows[-1]["first_token_s"] == ""
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_the_output_over_time_has_all_tokens(is_streaming: bool) -> None:
+    points = token_rate(made_run(is_streaming=is_streaming).records)
+    bin_s = points[1][0] - points[0][0]
+    assert sum(rate * bin_s for _, rate in points[:-1]) == pytest.approx(72 * 128)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0, 0), (3, 3), (1280, 1331), (-2, 5), (0, 1e-9), (0, 7e8)]
+)
+def test_ticks_are_few_and_hold_the_values(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 2 <= len(found) <= 8
+    assert found[0] <= low + 1e-9 * abs(low)
+    assert found[-1] >= high - 1e-9 * abs(high)
+
+
+def test_a_chart_of_very_many_points_stays_small_and_keeps_the_last() -> None:
+    points = [(float(index), float(index % 7)) for index in range(100_000)]
+    assert len(thinned(points)) <= 2001
+    assert thinned(points)[-1] == points[-1]
+    assert len(chart([Series("many", points)], x="x", y="y")) < 100_000
+    assert "nothing to show" in chart([Series("none", [])], x="x", y="y")
+
+
+def test_an_open_loop_that_lost_all_has_a_page() -> None:
+    records: list[Record] = []
+    run = Run(Plan("rps", 1, 1), 1, records, 0.0)
+    assert "requests not served" in html_report({}, summarize(run), records)

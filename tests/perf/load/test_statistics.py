@@ -1,0 +1,98 @@
+"""Figures against slow and simple ways to the same."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errors.prompt import InvalidInput
+from perf.load.statistics import Slo, concurrency, concurrency_steps, distribution, percentile
+from tests.perf.load.records import record
+
+values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
+spans = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, max_size=20)
+
+
+@given(values)
+def test_a_distribution_is_what_the_standard_library_says(numbers: list[float]) -> None:
+    found = distribution(numbers)
+    assert found is not None
+    assert found.count == len(numbers)
+    assert found.mean == pytest.approx(statistics.fmean(numbers), abs=1e-6)
+    assert found.std == pytest.approx(statistics.pstdev(numbers), abs=1e-5)
+    assert (found.min, found.max) == (min(numbers), max(numbers))
+    assert found.p50 == pytest.approx(statistics.median(numbers), abs=1e-9)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
+def test_percentiles_are_interpolated_between_neighbours(numbers: list[float]) -> None:
+    expected = statistics.quantiles(numbers, n=100, method="inclusive")
+    assert percentile(sorted(numbers), 0.9) == pytest.approx(expected[89], abs=1e-6)
+    assert percentile(sorted(numbers), 0.99) == pytest.approx(expected[98], abs=1e-6)
+
+
+def test_nothing_has_no_distribution() -> None:
+    assert distribution([]) is None
+
+
+@given(spans)
+def test_concurrency_is_exact(requests: list[tuple[int, int]]) -> None:
+    """Against counting who is in flight in every unit of time: all times here are whole."""
+    records = [record(start, start + length) for start, length in requests]
+    first, last = min(start for start, _ in requests), max(start + length for start, length in requests)
+    levels = [sum(start <= at < start + length for start, length in requests) for at in range(first, last)]
+    found = concurrency(records)
+    assert found.mean == pytest.approx(statistics.fmean(levels))
+    assert (found.min, found.max) == (min(levels), max(levels))
+    assert levels.count(found.mode) == max(map(levels.count, levels))
+    assert min(statistics.median_low(levels), statistics.median_high(levels)) <= found.median
+    assert found.median <= statistics.median_high(levels)
+
+
+def test_concurrency_of_one_batch_after_another() -> None:
+    records = [record(start, start + 2) for start in (0, 3) for _ in range(24)]
+    found = concurrency(records)
+    assert (found.mode, found.median, found.max, found.min) == (24, 24, 24, 0)
+    assert found.mean == pytest.approx(24 * 4 / 5)
+    assert concurrency_steps(records) == [(0.0, 0), (0, 24), (2, 0), (3, 24), (5, 0)]
+
+
+def test_no_request_is_no_concurrency() -> None:
+    assert concurrency([]).max == 0
+
+
+def test_latencies_count_from_when_a_request_was_to_be_sent() -> None:
+    late = record(5.0, 7.0, scheduled_s=1.0, output_s=(6.0, 6.5, 7.0))
+    assert late.latency_s == 6.0
+    assert late.first_token_s == 5.0
+    assert late.inter_token_s == 0.5
+    assert late.tokens_per_second == 1.5  # the server's speed alone
+
+
+def test_time_between_tokens_does_not_depend_on_how_they_were_bundled() -> None:
+    alone = record(0, 4, output_s=(0.0, 1.0, 2.0, 3.0))
+    bundled = record(0, 4, output_s=(0.0, 3.0), tokens=4)
+    assert alone.inter_token_s == bundled.inter_token_s == 1.0
+    assert bundled.gaps_s == [3.0]
+
+
+def test_goodput_counts_requests_within_all_limits() -> None:
+    slo = Slo.parse(["ttft_ms=100", "itl_ms=20", "total_ms=1000"])
+    good = record(0, 0.9, output_s=(0.1, 0.11))
+    assert slo.is_kept(good)
+    assert not slo.is_kept(record(0, 1.1, output_s=(0.1, 0.11)))
+    assert not slo.is_kept(record(0, 0.9, output_s=(0.2, 0.21)))
+    assert not slo.is_kept(record(0, 0.9, output_s=(0.1, 0.2)))
+    assert not slo.is_kept(record(0, 0.9))  # nothing streamed: nobody saw a first token
+    assert not slo.is_kept(record(0, 0.9, output_s=(0.1, 0.11), outcome="failed"))
+
+
+@pytest.mark.parametrize(
+    "term", ["ttft_ms", "ttft_ms=", "ttft_ms=-1", "ttft_ms=nan", "ttft=3", "=3", "total_ms=inf"]
+)
+def test_a_limit_that_is_none_is_refused(term: str) -> None:
+    with pytest.raises(InvalidInput, match="slo must be NAME=MILLISECONDS"):
+        Slo.parse([term])

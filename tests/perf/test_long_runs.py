@@ -1,0 +1,35 @@
+"""The soak and the flood in their short forms: what they promise holds for a little while, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 300
+
+
+@pytest.mark.timeout(TIMEOUT_S + 20)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["soak.py", "--requests", "600", "--concurrency", "32", "--short"],
+        ["flood.py", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4", "--short"],
+    ],
+    ids=["soak", "flood"],
+)
+def test_the_short_form_keeps_all_promises(command: list[str]) -> None:
+    script, *arguments = command
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "perf" / script), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all promises kept" in done.stdout

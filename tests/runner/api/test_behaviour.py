@@ -1,0 +1,211 @@
+"""Clients that leave, engines that fail, limits and keys: what is held is freed, all are told the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from errors.prompt import PortInUse
+from tests.runner.api.apis import API, CHAT_TEMPLATE, data_of, error_of
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.servers import HOST, TritonUnderTest, free_ports, is_running, wait_until
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+KEY = {"Authorization": "Bearer second key"}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
+    """With keys, an origin, and little of everything. Its tests may kill its processes."""
+    folder = tmp_path_factory.mktemp("strict")
+    api = API(
+        make_paced_model(folder / "model", 50),
+        folder,
+        OPENAI_API_KEYS="first key, second key",
+        OPENAI_CORS_ORIGINS="https://page.example",
+        OPENAI_MAX_BODY_BYTES="1000",
+        OPENAI_MAX_REQUESTS="4",
+        OPENAI_TIMEOUT="1",
+    )
+    api.client.headers.update(KEY)
+    yield api
+    api.close()
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_client_that_leaves_a_stream_frees_the_sequence(api: API, path: str) -> None:
+    before = api.counters.cancelled
+    body = {"prompt": "Earth"} if path == TEXT else {"messages": [{"role": "user", "content": "Earth"}]}
+    with api.streaming(path, max_tokens=2000, n=3, **body) as events:
+        next(events)
+    api.counters.wait_for_cancelled(before + 3)
+
+
+def test_a_client_that_leaves_before_an_answer_frees_the_sequence(api: API) -> None:
+    before = api.counters.cancelled
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(api.url + TEXT, json={"prompt": "Earth", "max_tokens": 2000}, timeout=0.3)
+    api.counters.wait_for_cancelled(before + 1)
+
+
+def test_a_stop_sequence_frees_the_sequence_at_once(api: API) -> None:
+    before = api.counters.cancelled
+    assert api.ask(TEXT, prompt="Earth and", max_tokens=4000, stop="and")["choices"][0]["text"] == "Earth "
+    api.counters.wait_for_cancelled(before + 1)
+
+
+def test_many_streams_at_once_are_each_their_own(api: API) -> None:
+    prompts = [f"Number {number} of the streams" for number in range(40)]
+
+    def text(prompt: str) -> str:
+        events = api.events(TEXT, prompt=prompt, max_tokens=30)
+        return "".join(event["choices"][0]["text"] for event in events)
+
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        assert list(threads.map(text, prompts)) == [api.model.expected_text(each, 30) for each in prompts]
+
+
+def test_a_client_that_reads_slowly_gets_all(api: API) -> None:
+    body = {"prompt": "Earth", "max_tokens": 300, "stream": True}
+    transport = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)])
+    with (
+        httpx.Client(base_url=api.url, transport=transport, timeout=30) as client,
+        client.stream("POST", TEXT, json=body) as response,
+    ):
+        received = b""
+        for part in response.iter_raw(4000):
+            received += part
+            time.sleep(0.02)
+    *documents, last = data_of(received.decode())
+    assert last == "[DONE]"
+    texts = [json.loads(each)["choices"][0]["text"] for each in documents]
+    assert "".join(texts) == api.model.expected_text("Earth", 300)
+
+
+def test_keys_are_wanted_where_something_is_told_and_nowhere_else(strict: API) -> None:
+    for path in (TEXT, CHAT, "/tokenize", "/detokenize"):
+        for headers in ({}, {"Authorization": "Bearer first"}, {"Authorization": "second key"}):
+            response = httpx.post(strict.url + path, json={}, headers=headers)
+            assert response.status_code == 401
+            assert error_of(response)["code"] == "E1604"
+    assert httpx.get(strict.url + "/v1/models").status_code == 401
+    assert httpx.get(strict.url + "/health").status_code == 200
+    assert strict.client.get("/v1/models").status_code == 200
+    assert "second key" not in repr(strict.triton.service._settings)
+
+
+def test_pages_of_the_named_origin_may_ask(strict: API) -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for origin, allowed in (("https://page.example", True), ("https://other.example", False)):
+        response = httpx.options(strict.url + TEXT, headers={"Origin": origin, **asked})
+        assert (response.headers.get("access-control-allow-origin") == origin) == allowed
+        answer = httpx.post(strict.url + TEXT, json={}, headers={"Origin": origin})
+        assert (answer.headers.get("access-control-allow-origin") == origin) == allowed
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_beyond_the_limit_is_413(strict: API, is_chunked: bool) -> None:
+    body = json.dumps({"prompt": "a" * 1000}).encode()
+    response = strict.client.post(TEXT, content=iter([body]) if is_chunked else body)
+    assert response.status_code == 413
+    assert error_of(response)["code"] == "E1606"
+
+
+def test_more_than_the_limit_is_429_and_places_come_free(strict: API) -> None:
+    with strict.streaming(TEXT, prompt="Earth", max_tokens=40, n=3) as events:
+        next(events)
+        response = strict.post(TEXT, prompt="Earth", n=2, max_tokens=1)
+        assert response.status_code == 429
+        assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
+    wait_until(lambda: strict.post(TEXT, prompt="Earth", n=4, max_tokens=1).status_code == 200)
+
+
+def test_whose_stream_has_ended_has_its_places_back(strict: API) -> None:
+    """A client that always asks for all there is meets nobody but itself."""
+    for _ in range(150):
+        assert strict.events(TEXT, prompt="Earth", n=4, max_tokens=1)
+
+
+def test_what_takes_too_long_is_504_and_in_a_stream_an_error_without_done(strict: API) -> None:
+    response = strict.post(TEXT, prompt="Earth", max_tokens=2000)
+    assert response.status_code == 504
+    assert error_of(response)["code"] == "E2601"
+    *events, last = data_of(strict.post(TEXT, prompt="Earth", max_tokens=2000, stream=True).text)
+    assert len(events) > 5
+    assert json.loads(last)["error"]["code"] == "E2601"
+    wait_until(lambda: strict.counters.is_settled)
+
+
+def test_an_engine_that_dies_ends_streams_as_errors_and_is_back(strict: API) -> None:
+    with strict.streaming(TEXT, prompt="Earth", max_tokens=40) as events:
+        next(events)
+        os.kill(strict.triton.worker_pid(), signal.SIGKILL)
+        *_, last = events
+    error = json.loads(last)["error"]
+    assert (error["code"], error["type"]) == ("E2107", "server_error")
+    wait_until(lambda: strict.client.get("/ready").status_code == 200)
+    assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
+
+
+def test_without_triton_it_is_503_with_a_time_to_come_again(paced: PacedModel, tmp_path: Path) -> None:
+    """Away for longer than a request waits for it."""
+    api = API(paced, tmp_path)
+    triton = api.triton.service.triton
+    api.triton.run(triton.stop())
+    response = api.post(TEXT, prompt="Earth", max_tokens=1)
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) > 0
+    assert error_of(response)["code"] == "E2105"
+    assert api.client.get("/health").status_code == 200
+    assert api.client.get("/ready").status_code == 503
+    api.close()
+
+
+def test_a_killed_api_is_started_again_and_its_clients_only_wait(strict: API) -> None:
+    server = strict.triton.service.openai
+    assert server is not None
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: server.restarts == 1)
+    assert httpx.post(strict.url + TEXT, json={"prompt": "Earth", "max_tokens": 1}, headers=KEY, timeout=30)
+    assert strict.triton.run(strict.triton.service.is_healthy())
+
+
+def test_a_port_that_is_taken_is_told_with_its_variable(paced: PacedModel, tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(PortInUse, match=rf"Port {port} .* set OPENAI_PORT"):
+            TritonUnderTest(paced, tmp_path, OPENAI_PORT=port, OPENAI_HOST=HOST)
+
+
+def test_a_template_that_is_none_is_told_before_the_runner_is_ready(
+    paced: PacedModel, tmp_path: Path
+) -> None:
+    template = tmp_path / "broken.jinja"
+    template.write_text("{% for %}")
+    (port,) = free_ports(1)
+    with pytest.raises(Exception, match=r"E1701 ChatTemplateBroken: .*broken.jinja .*line 1"):
+        TritonUnderTest(paced, tmp_path, OPENAI_PORT=str(port), OPENAI_HOST=HOST, CHAT_TEMPLATE=str(template))
+
+
+def test_it_ends_with_the_runner(paced: PacedModel, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(CHAT_TEMPLATE)
+    api = API(paced, tmp_path, CHAT_TEMPLATE=str(template))
+    server = api.triton.service.openai
+    assert server is not None
+    assert server.pid is not None
+    pid = server.pid
+    api.close()
+    assert not is_running(pid)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((HOST, api.port))

@@ -1,0 +1,134 @@
+"""Chat templates: which is taken, what it is given, and what is told of one that does not work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errors.base import CodedError
+from errors.prompt import InvalidInput
+from runner.chat.messages import checked_messages, with_system_prompt
+from runner.chat.template import ChatTemplate, load_chat_template
+
+ASKED = [{"role": "user", "content": "Hello"}]
+PLAIN = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def template(source: str, **special_tokens: str) -> ChatTemplate:
+    return ChatTemplate({"default": source}, special_tokens)
+
+
+def code_of(raised: pytest.ExceptionInfo[CodedError]) -> str:
+    return raised.value.code
+
+
+def test_special_tokens_and_messages_are_filled_in(tmp_path: Path) -> None:
+    config = {"chat_template": PLAIN, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "<s>[user]Hello"
+
+
+def test_a_file_wins_over_the_configuration_and_the_setting_over_both(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "configuration"}))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "configuration"
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
+    assert load_chat_template(tmp_path, None).render(ASKED) == "json"
+    (tmp_path / "chat_template.jinja").write_text("jinja")
+    assert load_chat_template(tmp_path, None).render(ASKED) == "jinja"
+    setting = tmp_path / "mine.jinja"
+    setting.write_text("setting")
+    assert load_chat_template(tmp_path, setting).render(ASKED) == "setting"
+
+
+def test_of_named_templates_the_one_for_tools_is_taken_where_there_are_tools(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    loaded = load_chat_template(tmp_path, None)
+    assert loaded.render(ASKED) == "plain"
+    assert loaded.render(ASKED, tools=[{"type": "function"}]) == "with tools"
+
+
+def test_no_template_is_an_error_only_when_one_is_asked_for(tmp_path: Path) -> None:
+    loaded = load_chat_template(tmp_path, None)
+    assert not loaded.exists
+    with pytest.raises(CodedError, match="set CHAT_TEMPLATE") as raised:
+        loaded.render(ASKED)
+    assert code_of(raised) == "E1700"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{% for %}", "line 1"),
+        (5, "neither a text nor a list"),
+        ([{"name": "rag", "template": "x"}], "none named default"),
+    ],
+)
+def test_a_template_that_is_none_is_e1701(tmp_path: Path, content: object, says: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": content}))
+    with pytest.raises(CodedError, match=says) as raised:
+        load_chat_template(tmp_path, None).render(ASKED)
+    assert code_of(raised) == "E1701"
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{{ raise_exception('Roles must alternate!') }}", "Roles must alternate!"),
+        ("{{ messages[0].content.upper().nothing() }}", "nothing"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "is unsafe"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+    ],
+)
+def test_what_a_template_fails_with_is_e1702(source: str, says: str) -> None:
+    with pytest.raises(CodedError, match=says) as raised:
+        template(source).render(ASKED)
+    assert code_of(raised) == "E1702"
+
+
+def test_the_last_message_is_continued() -> None:
+    chat = [*ASKED, {"role": "assistant", "content": "I am "}]
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+    assert template(source).render(chat, continues=True) == "[user]Hello[end][assistant]I am "
+    trimming = source.replace("m.content", "m.content.strip()")
+    assert template(trimming).render(chat, continues=True) == "[user]Hello[end][assistant]I am"
+    with pytest.raises(CodedError) as raised:
+        template("nothing of it").render(chat, continues=True)
+    assert code_of(raised) == "E1702"
+
+
+def test_the_template_gets_tools_documents_and_its_own_arguments() -> None:
+    source = "{{ tools | tojson }}{{ documents[0].title }}{{ thinking }}{{ add_generation_prompt }}"
+    given: dict[str, Any] = {"tools": [{"a": "é<"}], "documents": [{"title": "T"}]}
+    text = template(source).render(ASKED, arguments={"thinking": False}, **given)
+    assert text == '[{"a": "é<"}]TFalseTrue'
+
+
+def test_content_is_a_text_or_parts_of_text() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert checked_messages([{"role": "user", "content": parts}])[0]["content"] == "one\ntwo"
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(InvalidInput, match=r"messages\[0\]\.content\[1\] must be .*'image_url'"):
+        checked_messages([{"role": "user", "content": [parts[0], image]}])
+
+
+def test_arguments_of_tool_calls_are_read_and_none_is_left_out() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    (message,) = checked_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert "content" not in message
+    assert message["tool_calls"][0]["function"]["arguments"] == {"at": 1}
+    with pytest.raises(InvalidInput, match=r"tool_calls\[0\].function.arguments must be JSON"):
+        checked_messages([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}])
+
+
+def test_the_servers_system_prompt_is_for_chats_that_bring_none() -> None:
+    assert with_system_prompt(ASKED, "") == ASKED
+    assert with_system_prompt(ASKED, "Be brief.")[0] == {"role": "system", "content": "Be brief."}
+    for role in ("system", "developer"):
+        chat = [{"role": role, "content": "Be long."}, *ASKED]
+        assert with_system_prompt(chat, "Be brief.") == chat

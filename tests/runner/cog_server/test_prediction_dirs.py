@@ -1,0 +1,109 @@
+"""What Cog's server leaves of predictions is removed while others are served: what is empty and ours."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from runner.cog_server import prediction_dirs as cog_folders
+from runner.cog_server.prediction_dirs import CogFolders
+from tests.runner.servers import CogUnderTest, wait_until
+
+ROOT = cog_folders._ROOT
+
+
+def make(root: Path, prediction_id: str) -> Path:
+    """As coglet does."""
+    folder = root / prediction_id
+    for part in ("inputs", "outputs"):
+        (folder / part).mkdir(parents=True)
+    return folder
+
+
+def put(cog: CogUnderTest, **inputs: object) -> tuple[str, Path]:
+    """A prediction with an id of its own: how it ended, and its folder, which Cog has made."""
+    name = f"test-{uuid4()}"
+    document = cog.client.put(f"/predictions/{name}", json={"input": inputs}).json()
+    return document["status"], ROOT / name
+
+
+def test_the_real_servers_folders_go_however_a_prediction_ended(cog: CogUnderTest) -> None:
+    done, first = put(cog, prompt="hi", max_tokens=2)
+    refused, second = put(cog, prompt="hi", prompt_template="{nothing}")
+    failed, third = put(cog, prompt="hi " * 100_000, max_tokens=2)
+    assert (done, refused, failed) == ("succeeded", "failed", "failed")
+    name = f"test-{uuid4()}"
+    body = {"input": {"prompt": "hi", "max_tokens": 4000}}
+    cog.client.put(f"/predictions/{name}", json=body, headers={"Prefer": "respond-async"})
+    fourth = wait_until(lambda: ROOT / name if (ROOT / name / "inputs").is_dir() else None)
+    assert cog.client.post(f"/predictions/{name}/cancel").status_code == 200
+    wait_until(lambda: not any(each.exists() for each in (first, second, third, fourth)))
+    assert put(cog, prompt="hi", max_tokens=2)[0] == "succeeded"
+
+
+def test_a_folder_that_holds_a_file_stays_and_so_does_one_of_another_server(cog: CogUnderTest) -> None:
+    another = make(ROOT, f"another-{uuid4()}")
+    name = f"test-{uuid4()}"
+    kept = make(ROOT, name) / "inputs" / "file"
+    kept.write_text("of somebody")
+    try:
+        cog.client.put(f"/predictions/{name}", json={"input": {"prompt": "hi", "max_tokens": 2}})
+        wait_until(lambda: not (ROOT / name / "outputs").exists())
+        assert put(cog, prompt="hi", max_tokens=2)[0] == "succeeded"
+        assert kept.read_text() == "of somebody"
+        assert (another / "inputs").is_dir()
+    finally:
+        kept.unlink()
+        for folder in (ROOT / name, another):
+            for part in ("inputs", "outputs", ""):
+                (folder / part).rmdir() if (folder / part).exists() else None
+
+
+def test_ids_that_lead_elsewhere_are_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "predictions"
+    outside = [make(tmp_path, "outside"), make(root, "a/b")]
+
+    async def end_all() -> None:
+        folders = CogFolders(root)
+        for each in ("../outside", str(tmp_path / "outside"), "a/b", "..", ".", "", "never made"):
+            folders.ended(each)
+        await folders.close()
+
+    asyncio.run(end_all())
+    assert all((folder / "inputs").is_dir() for folder in outside)
+
+
+def test_at_the_end_nothing_is_left_and_a_file_system_that_fails_is_no_error(tmp_path: Path) -> None:
+    folder = make(tmp_path, "one")
+
+    async def end(root: Path) -> None:
+        folders = CogFolders(root, period_s=60)
+        folders.open()
+        folders.ended("one")
+        await folders.close()
+
+    asyncio.run(end(tmp_path / "not there"))
+    (tmp_path / "a file").touch()
+    asyncio.run(end(tmp_path / "a file"))
+    assert folder.is_dir()
+    asyncio.run(end(tmp_path))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_they_go_while_the_loop_runs(tmp_path: Path, count: int) -> None:
+    made = [make(tmp_path, str(number)) for number in range(count)]
+
+    async def run() -> None:
+        folders = CogFolders(tmp_path, period_s=0.01)
+        folders.open()
+        for folder in made:
+            folders.ended(folder.name)
+        while any(folder.exists() for folder in made):  # noqa: ASYNC110 - nothing tells us
+            await asyncio.sleep(0.01)
+        await folders.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

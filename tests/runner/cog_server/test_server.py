@@ -1,0 +1,80 @@
+"""Connections to Cog's server come in bursts, and send what they have at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from runner.cog_server.client_sockets import set_options
+from runner.cog_server.server import find_listeners, warn_of_too_many
+from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
+
+
+def _is_no_delay(server: socket.socket) -> bool:
+    with socket.create_connection(server.getsockname()), server.accept()[0] as accepted:
+        return bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+
+def test_connections_to_the_port_send_at_once() -> None:
+    with socket.create_server((HOST, 0)) as server, socket.create_server((HOST, 0)) as other:
+        assert not _is_no_delay(server)
+        ((_, listener),) = find_listeners(server.getsockname()[1])
+        with listener:
+            set_options(listener)
+        assert _is_no_delay(server)
+        assert not _is_no_delay(other)
+
+
+def test_a_port_that_nobody_listens_on_is_not_found_and_no_socket_is_left_open() -> None:
+    (port,) = free_ports(1)
+    before = _open_sockets()
+    assert not find_listeners(port)
+    # Other threads of this process open some too, for a moment.
+    wait_until(lambda: _open_sockets() <= before)
+
+
+@pytest.mark.skipif(
+    int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1000, reason="Linux lets no more wait here"
+)
+def test_a_burst_of_clients_is_connected_before_the_server_gets_to_it(cog: CogUnderTest) -> None:
+    """One that has to wait for a place in the queue tries again after a second, and then every few."""
+    place = (HOST, cog.port)
+    os.kill(cog.server.pid, signal.SIGSTOP)
+    try:
+        with ExitStack() as connections:
+            for _ in range(600):
+                connections.enter_context(socket.create_connection(place, timeout=0.9))
+    finally:
+        os.kill(cog.server.pid, signal.SIGCONT)
+    assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"
+
+
+def _open_sockets() -> set[str]:
+    """The numbers of this process's files that are sockets."""
+    numbers = set()
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # The folder's own, say.
+            if str(file.readlink()).startswith("socket:"):
+                numbers.add(file.name)
+    return numbers
+
+
+@pytest.mark.parametrize("places", ["", "64", "511", "many"])
+def test_no_warning_of_places_that_can_stream(capsys: pytest.CaptureFixture[str], places: str) -> None:
+    warn_of_too_many({"COG_MAX_CONCURRENCY": places} if places else {})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_more_places_than_cog_can_stream_to_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_too_many({"COG_MAX_CONCURRENCY": "512"})
+    told = capsys.readouterr().err
+    assert told.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")
+    warn_of_too_many({"COG_MAX_CONCURRENCY": "512", "LOG_FORMAT": "json"})
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], f"warning: {line['message']}\n") == ("warning", told)

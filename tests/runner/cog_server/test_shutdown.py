@@ -1,0 +1,255 @@
+"""How the runner's Cog server stops: what runs may end, who comes is turned away, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from runner.cog_server.worker_link import HOPELESS_EXIT_CODE
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.servers import (
+    DEADLINE_S,
+    CogUnderTest,
+    free_ports,
+    is_running,
+    shared_memory,
+    triton_pids,
+    wait_until,
+    worker_pids,
+)
+
+QUESTION = "What is machine learning?"
+TOKENS_PER_SECOND = 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def model(folder: Path) -> PacedModel:
+    return make_paced_model(folder / "model", TOKENS_PER_SECOND)
+
+
+@pytest.fixture
+def start(model: PacedModel, folder: Path) -> Iterator[Callable[..., CogUnderTest]]:
+    """Starts a server whose every process is gone at the end of the test."""
+    servers: list[CogUnderTest] = []
+
+    def start(**environment: str) -> CogUnderTest:
+        servers.append(CogUnderTest(model, folder, **environment))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+        server.close()
+        assert not any(map(is_running, pids))
+        assert shared_memory(server.triton_http_port) == []
+
+
+class Asked:
+    """A prediction in a thread of its own."""
+
+    def __init__(self, server: CogUnderTest, max_tokens: int) -> None:
+        self._server = server
+        self._answer: dict[str, Any] = {}
+        wait_until(lambda: server.counters.is_settled)
+        body = {"input": {"prompt": QUESTION, "max_tokens": max_tokens}}
+        self._thread = threading.Thread(target=self._ask, args=(body,))
+        self._thread.start()
+        wait_until(lambda: server.counters.running)
+
+    def _ask(self, body: dict[str, Any]) -> None:
+        with suppress(httpx.TransportError):  # Its server may be told to end at once.
+            self._answer = httpx.post(f"{self._server.url}/predictions", json=body, timeout=DEADLINE_S).json()
+
+    def answer(self) -> dict[str, Any]:
+        self._thread.join(DEADLINE_S)
+        return self._answer
+
+
+def terminate(server: CogUnderTest) -> None:
+    os.kill(server.server.pid, signal.SIGTERM)
+
+
+def exit_code(server: CogUnderTest) -> int:
+    return int(server.server._process.wait(DEADLINE_S))
+
+
+def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_connection(
+    start: Callable[..., CogUnderTest],
+) -> None:
+    server = start()
+    running = Asked(server, 2 * TOKENS_PER_SECOND)
+    terminate(server)
+    wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
+    for path in ("/health-check", "/predictions"):
+        refused = httpx.request("GET" if path == "/health-check" else "POST", server.url + path, json={})
+        assert refused.status_code == 503
+        assert refused.headers["connection"] == "close"
+        assert "E2110 ServerStopping" in refused.json()["detail"]
+    answer = running.answer()
+    assert answer["status"] == "succeeded"
+    assert "".join(answer["output"]) == server.model.expected_text(QUESTION, 2 * TOKENS_PER_SECOND)
+    assert exit_code(server) == 0
+
+
+def test_an_asynchronous_prediction_ends_whole_too_and_its_webhook_is_sent(
+    start: Callable[..., CogUnderTest],
+) -> None:
+    server = start()
+    with Webhook() as webhook:
+        body = {
+            "input": {"prompt": QUESTION, "max_tokens": TOKENS_PER_SECOND},
+            "webhook": webhook.url,
+            "webhook_events_filter": ["completed"],
+        }
+        headers = {"Prefer": "respond-async"}
+        httpx.post(f"{server.url}/predictions", json=body, headers=headers).raise_for_status()
+        wait_until(lambda: server.counters.running)
+        terminate(server)
+        assert exit_code(server) == 0
+        assert "succeeded" in webhook.heard()
+
+
+def test_openai_streams_end_whole_and_who_comes_gets_503_too(start: Callable[..., CogUnderTest]) -> None:
+    (port,) = free_ports(1)
+    server = start(OPENAI_PORT=str(port), STOP_GRACE_PERIOD="3")
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    answers: dict[int, httpx.Response] = {}
+
+    def ask(max_tokens: int) -> None:
+        body = {"model": "paced", "prompt": QUESTION, "max_tokens": max_tokens}
+        answers[max_tokens] = httpx.post(url, json=body, timeout=DEADLINE_S)
+
+    threads = [threading.Thread(target=ask, args=(count,)) for count in (TOKENS_PER_SECOND, 3000)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: server.counters.running == len(threads))
+    terminate(server)
+
+    def refused() -> httpx.Response | None:
+        try:
+            response = httpx.post(url, json={}, timeout=5)
+        except httpx.TransportError:
+            return None
+        return response if response.status_code == 503 else None
+
+    answer = wait_until(refused)
+    assert answer.headers["connection"] == "close"
+    assert answer.json()["error"]["code"] == "E2110"
+    for thread in threads:
+        thread.join()
+    expected = server.model.expected_text(QUESTION, TOKENS_PER_SECOND)
+    assert answers[TOKENS_PER_SECOND].json()["choices"][0]["text"] == expected
+    assert answers[3000].status_code == 503
+    assert answers[3000].json()["error"]["code"] == "E2110"
+    assert exit_code(server) == 0
+
+
+def test_after_the_grace_period_what_runs_ends_with_a_code(start: Callable[..., CogUnderTest]) -> None:
+    server = start(STOP_GRACE_PERIOD="0.5")
+    running = Asked(server, 3000)
+    terminate(server)
+    answer = running.answer()
+    assert answer["status"] == "failed"
+    assert "E2110 ServerStopping" in answer["error"]
+    assert exit_code(server) == 0
+
+
+def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest], folder: Path) -> None:
+    server = start(STOP_GRACE_PERIOD="600")
+    Asked(server, 3000)
+    pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+    terminate(server)
+    wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
+    terminate(server)
+    assert exit_code(server) == 128 + signal.SIGTERM
+    wait_until(lambda: not any(map(is_running, pids)))
+    assert shared_memory(server.triton_http_port) == []
+
+
+def test_a_client_that_reads_nothing_does_not_hold_the_server(start: Callable[..., CogUnderTest]) -> None:
+    server = start()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(b"POST /predictions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+        terminate(server)
+        assert exit_code(server) == 0
+
+
+def test_while_it_starts_it_stops_at_once(model: PacedModel, folder: Path) -> None:
+    server = CogUnderTest(model, folder, wait=False, COG_TRITON_FAULTS="slow_start=60")
+    wait_until(lambda: worker_pids(folder))
+    terminate(server)
+    exit_code(server)
+    wait_until(lambda: not worker_pids(folder))
+    server.close()
+    assert shared_memory(server.triton_http_port) == []
+
+
+def test_too_many_failures_end_the_server_with_an_error(start: Callable[..., CogUnderTest]) -> None:
+    server = start(FAILURE_LIMIT="1")
+    triton = next(pid for pid in triton_pids(server.triton_http_port) if name(pid) == "tritonserver")
+    os.kill(triton, signal.SIGKILL)
+    assert exit_code(server) == HOPELESS_EXIT_CODE
+    assert "giving up" in server.log()
+    wait_until(lambda: shared_memory(server.triton_http_port) == [])
+
+
+def test_a_killed_cog_worker_ends_the_server_with_an_error(start: Callable[..., CogUnderTest]) -> None:
+    server = start()
+    children = Path(f"/proc/{server.server.pid}/task/{server.server.pid}/children").read_text().split()
+    threads = Path(f"/proc/{server.server.pid}/task").glob("*/children")
+    children = [pid for path in threads for pid in path.read_text().split()]
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert exit_code(server) == HOPELESS_EXIT_CODE
+    wait_until(lambda: not triton_pids(server.triton_http_port))
+
+
+def name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+class Webhook:
+    """Listens for one webhook."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(DEADLINE_S)
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}/"
+        self._heard = ""
+        self._thread = threading.Thread(target=self._listen)
+
+    def __enter__(self) -> Webhook:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        connection, _ = self._server.accept()
+        with connection:
+            connection.settimeout(2)
+            data = b""
+            while b'"status"' not in data:
+                data += connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        self._heard = data.decode(errors="replace")
+
+    def heard(self) -> str:
+        self._thread.join(DEADLINE_S)
+        return self._heard

@@ -1,0 +1,298 @@
+"""Live output: text of an event loop's task, read in another thread, cancelled through Cog's future."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from typing import Any
+
+import pytest
+from coglet import CancelationException
+
+from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog
+from tests.runner.servers import wait_until
+
+
+class Source:
+    """A source of text that waits where it is told and remembers how it ended."""
+
+    def __init__(self, *texts: str, fails_with: Exception | None = None, stays: bool = False) -> None:
+        self._texts = texts
+        self._fails_with = fails_with
+        self._stays = stays
+        self.has_ended = threading.Event()
+        self.was_cancelled = False
+
+    async def text(self) -> AsyncGenerator[str, None]:
+        try:
+            for text in self._texts:
+                yield text
+                await asyncio.sleep(0)
+            if self._fails_with is not None:
+                raise self._fails_with
+            if self._stays:
+                await asyncio.sleep(60)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.was_cancelled = True
+            await asyncio.sleep(0)
+            raise
+        finally:
+            self.has_ended.set()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread, as Cog has one."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.fixture
+def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our ``asyncio.run_coroutine_threadsafe``, taken back afterwards."""
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", asyncio.run_coroutine_threadsafe)
+    join_cog()
+
+
+def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
+    """What Cog holds of a prediction: the future of an async ``run``."""
+
+    async def predict() -> Generator[str, None, None]:
+        return LiveOutput(source.text(), Mailbox(loop)).chunks()
+
+    return asyncio.run_coroutine_threadsafe(predict(), loop)
+
+
+def test_the_text_comes_whole_and_in_order(loop: asyncio.AbstractEventLoop) -> None:
+    texts = [f"{number} " for number in range(1000)]
+    chunks = list(run(loop, Source(*texts)).result(10))
+    assert "".join(chunks) == "".join(texts)
+    assert all(chunks)
+
+
+def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventLoop) -> None:
+    go_on = asyncio.Event()
+
+    async def in_steps() -> AsyncGenerator[str, None]:
+        for text in "abc":
+            yield text
+            await go_on.wait()
+            go_on.clear()
+
+    async def predict() -> Generator[str, None, None]:
+        return LiveOutput(in_steps(), Mailbox(loop)).chunks()
+
+    chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(10)
+    for text in "abc":
+        assert next(chunks) == text
+        loop.call_soon_threadsafe(go_on.set)
+    assert list(chunks) == []
+
+
+def test_an_error_is_raised_after_the_text_before_it(loop: asyncio.AbstractEventLoop) -> None:
+    chunks = run(loop, Source("a", "b", fails_with=KeyError("c"))).result(10)
+    received: list[str] = []
+    with pytest.raises(KeyError, match="c"):
+        received.extend(chunks)
+    with pytest.raises(StopIteration):
+        next(chunks)
+
+
+def test_a_source_without_text_ends_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    assert list(run(loop, Source()).result(10)) == []
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_cancelling_the_finished_future_cancels_the_work_and_ends_the_text(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    source = Source("a", stays=True)
+    future = run(loop, source)
+    chunks = future.result(10)
+    assert next(chunks) == "a"
+    assert future.cancel()
+    with pytest.raises(CancelationException):
+        next(chunks)
+    assert source.has_ended.wait(10)
+    assert source.was_cancelled
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_cancelling_again_and_after_the_end_does_no_harm(loop: asyncio.AbstractEventLoop) -> None:
+    source = Source("a", stays=True)
+    future = run(loop, source)
+    chunks = future.result(10)
+    assert next(chunks) == "a"
+    for _ in range(20):
+        future.cancel()
+    with pytest.raises(CancelationException):
+        list(chunks)
+    assert source.has_ended.wait(10)
+    future.cancel()
+    ended = run(loop, Source("b"))
+    assert list(ended.result(10)) == ["b"]
+    ended.cancel()
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_a_future_that_is_still_running_is_cancelled_as_ever(loop: asyncio.AbstractEventLoop) -> None:
+    has_begun = threading.Event()
+
+    async def wait() -> None:
+        has_begun.set()
+        await asyncio.sleep(60)
+
+    future = asyncio.run_coroutine_threadsafe(wait(), loop)
+    assert has_begun.wait(10)
+    assert future.cancel()
+    assert future.cancelled()
+    assert not future.cancel()
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_futures_of_others_are_left_alone(loop: asyncio.AbstractEventLoop) -> None:
+    async def number() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    finished = asyncio.run_coroutine_threadsafe(number(), loop)
+    assert finished.result(10) == 7
+    assert not finished.cancel()
+    failed = asyncio.run_coroutine_threadsafe(fail(), loop)
+    assert isinstance(failed.exception(10), ValueError)
+    assert not failed.cancel()
+
+
+def test_leaving_the_text_early_cancels_the_work(loop: asyncio.AbstractEventLoop) -> None:
+    source = Source("a", stays=True)
+    chunks = run(loop, source).result(10)
+    assert next(chunks) == "a"
+    chunks.close()
+    assert source.has_ended.wait(10)
+    assert source.was_cancelled
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_installing_twice_changes_nothing() -> None:
+    installed = asyncio.run_coroutine_threadsafe
+    join_cog()
+    assert asyncio.run_coroutine_threadsafe is installed
+
+
+async def _ctx_wrapper(coro: Coroutine[Any, Any, Any]) -> Any:
+    """A stand-in for the coroutine that Cog wraps around ``run``: known by its name."""
+    return await coro
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop(loop: asyncio.AbstractEventLoop) -> None:
+    threads: list[threading.Thread] = []
+
+    async def text() -> AsyncGenerator[str, None]:
+        threads.append(threading.current_thread())
+        yield "a"
+
+    async def predict() -> Generator[str, None, None]:
+        threads.append(threading.current_thread())
+        return LiveOutput(text(), Mailbox(loop)).chunks()
+
+    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    assert future.done()
+    assert list(future.result(0)) == ["a"]
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threading.current_thread()
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_what_a_prediction_refuses_is_raised_where_cog_asks(loop: asyncio.AbstractEventLoop) -> None:
+    async def refuse() -> None:
+        raise ValueError("no")
+
+    async def be_cancelled() -> None:
+        raise CancelationException("cancelled")
+
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    for predict, error in ((refuse, ValueError), (be_cancelled, CancelledError), (wait, RuntimeError)):
+        with pytest.raises(error):
+            asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.AbstractEventLoop) -> None:
+    may_go_on = threading.Event()
+    loop.call_soon_threadsafe(may_go_on.wait, 10)
+
+    async def predict() -> Generator[str, None, None]:
+        return LiveOutput(Source("a", stays=True).text(), Mailbox(loop)).chunks()
+
+    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    assert future.cancel()
+    may_go_on.set()
+    with pytest.raises(CancelationException):
+        list(future.result(0))
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    has_begun = threading.Event()
+
+    async def text() -> AsyncGenerator[str, None]:
+        has_begun.set()
+        yield "a"
+
+    async def predict() -> Generator[str, None, None]:
+        LiveOutput(text(), Mailbox(loop)).chunks()
+        raise CancelationException  # As coglet raises it in the thread, between any two steps.
+
+    with pytest.raises(CancelledError):
+        asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+    assert not has_begun.is_set()
+
+
+def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEventLoop) -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+
+    async def text() -> AsyncGenerator[str, None]:
+        yield name.get()
+
+    def ask() -> str:
+        name.set("who asked")
+        return "".join(LiveOutput(text(), Mailbox(loop)).chunks())
+
+    assert contextvars.copy_context().run(ask) == "who asked"
+
+
+def test_posts_from_many_threads_are_all_done_and_each_threads_in_order(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    mailbox = Mailbox(loop)
+    done: list[tuple[int, int]] = []
+
+    def post(thread: int) -> None:
+        for number in range(500):
+            mailbox.post(partial(done.append, (thread, number)))
+
+    threads = [threading.Thread(target=post, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: len(done) == 8 * 500)
+    for index in range(8):
+        assert [number for thread, number in done if thread == index] == list(range(500))

@@ -1,0 +1,291 @@
+"""The detokenizer against ``Tokenizer.decode`` of the whole, with trained tokenizers of every kind."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from runner.detokenizer.detokenizer import Detokenizer
+from runner.detokenizer.stages import Stage
+
+PER_KIND = settings(max_examples=200, derandomize=True, database=None, deadline=None)
+RANDOM_SEQUENCES = 2000
+
+EMOJI = [
+    "👨\u200d👩\u200d👧\u200d👦",
+    "👩🏽\u200d🚀",
+    "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+    "🇫🇷🇯🇵",
+    "❤\ufe0f\u200d🔥",
+    "1\ufe0f\u20e3",
+]
+CORPUS = [
+    "The quick brown fox doesn't jump over the lazy dog, do not ask why!",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю.",
+    "いろはにほへと ちりぬるを 我が世誰ぞ 常ならむ",
+    "자음과 모음이 만나 글자가 된다. نص حكيم له سر قاطع",
+    *EMOJI,
+]
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def with_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_tokens([AddedToken("Added One"), AddedToken("þ"), AddedToken("<|tool|>", normalized=False)])
+    tokenizer.add_special_tokens(
+        [AddedToken("<|end|>", normalized=False), AddedToken("<Sp>", normalized=True)]
+    )
+    return tokenizer
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return with_added_tokens(tokenizer)
+
+
+def llama() -> Tokenizer:
+    """SentencePiece-like. Its vocabulary lacks nearly all letters outside ASCII: bytes stand in for them."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trained.train_from_iterator(
+        [*(text.encode("ascii", "ignore").decode() for text in CORPUS), "日本ü"],
+        trainers.BpeTrainer(vocab_size=150, show_progress=False),
+    )
+    pieces = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+    vocabulary = {token: index for index, token in enumerate(["<unk>", "<s>", *BYTE_TOKENS, *pieces])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = trained.normalizer
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return with_added_tokens(tokenizer)
+
+
+def unigram_metaspace() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return with_added_tokens(tokenizer)
+
+
+def word_piece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=350, special_tokens=["[UNK]", "[CLS]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return with_added_tokens(tokenizer)
+
+
+def bpe_with_suffix() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.BPEDecoder()
+    trainer = trainers.BpeTrainer(
+        vocab_size=350, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return with_added_tokens(tokenizer)
+
+
+def word_level() -> Tokenizer:
+    """No decoder at all: decoding puts a space between the tokens."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(special_tokens=["<unk>"], show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return with_added_tokens(tokenizer)
+
+
+KINDS = {
+    make.__name__: cache(make)
+    for make in (byte_level, llama, unigram_metaspace, word_piece, bpe_with_suffix, word_level)
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def streamed(tokenizer: Tokenizer, chunks: Iterable[list[int]], *, skip_special_tokens: bool = True) -> str:
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+    return "".join([detokenizer.push(chunk) for chunk in chunks]) + detokenizer.finish()
+
+
+def ids_of(tokenizer: Tokenizer, *tokens: str) -> list[int]:
+    ids = {token: tokenizer.token_to_id(token) for token in tokens}
+    known = {token: token_id for token, token_id in ids.items() if token_id is not None}
+    return [known[token] for token in tokens]
+
+
+@each_kind
+@PER_KIND
+@given(data=st.data(), skip_special_tokens=st.booleans())
+def test_stream_equals_decoding_at_once(kind: str, data: st.DataObject, skip_special_tokens: bool) -> None:
+    tokenizer = KINDS[kind]()
+    beyond = tokenizer.get_vocab_size()
+    token_id = st.integers(0, beyond - 1) | st.sampled_from([beyond, 2**32 - 1, *range(beyond - 5, beyond)])
+    chunks = data.draw(st.lists(st.lists(token_id, max_size=4), max_size=12))
+    whole = tokenizer.decode(list(itertools.chain(*chunks)), skip_special_tokens=skip_special_tokens)
+    assert streamed(tokenizer, chunks, skip_special_tokens=skip_special_tokens) == whole
+
+
+@each_kind
+def test_thousands_of_random_streams_equal_decoding_at_once(kind: str) -> None:
+    """Random ids between pieces of encoded text, so that characters are both whole and broken."""
+    tokenizer = KINDS[kind]()
+    texts = [tokenizer.encode(text).ids for text in CORPUS]
+    choice = random.Random(kind)
+    for _ in range(RANDOM_SEQUENCES):
+        ids: list[int] = []
+        for _ in range(choice.randrange(5)):
+            text = choice.choice(texts)
+            at = choice.randrange(len(text))
+            ids += text[at : at + choice.randrange(10)]
+            ids += [choice.randrange(tokenizer.get_vocab_size() + 2) for _ in range(choice.randrange(4))]
+        cuts = sorted([0, len(ids), *choice.choices(range(len(ids) + 1), k=choice.randrange(8))])
+        chunks = [ids[start:end] for start, end in itertools.pairwise(cuts)]
+        assert streamed(tokenizer, chunks) == tokenizer.decode(ids)
+
+
+@each_kind
+@pytest.mark.parametrize("text", [*EMOJI, "naïve – 漢字かな交じり文, a\u0301 done."])
+def test_every_beginning_of_encoded_text_streams_token_by_token(kind: str, text: str) -> None:
+    tokenizer = KINDS[kind]()
+    ids = tokenizer.encode(text).ids
+    for length in range(len(ids) + 1):
+        beginning = ids[:length]
+        assert streamed(tokenizer, ([token_id] for token_id in beginning)) == tokenizer.decode(beginning)
+
+
+@pytest.mark.parametrize("character", ["é", "€", "漢", "👨"])
+@pytest.mark.parametrize("kind", ["byte_level", "llama"])
+def test_every_part_of_a_character_before_every_kind_of_token(kind: str, character: str) -> None:
+    tokenizer = KINDS[kind]()
+    followers = ["a", "Added One", "þ", "<|tool|>", "<|end|>"]
+    if kind == "llama":
+        tokens = [f"<0x{byte:02X}>" for byte in character.encode()]
+        followers += ["<0x61>", "<0xA9>", "<0xFF>"]
+    else:
+        split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(character)
+        tokens = list(split[0][0])
+        followers += ["©", "ÿ"]
+    added = {token.content: token_id for token_id, token in tokenizer.get_added_tokens_decoder().items()}
+    for start, end in itertools.combinations(range(len(tokens) + 1), 2):
+        for follower in followers:
+            follower_id = added[follower] if follower in added else ids_of(tokenizer, follower)[0]
+            part = ids_of(tokenizer, *tokens[start:end])
+            for ids in ([*part, follower_id], [*part, follower_id, *part], [follower_id, *part]):
+                assert streamed(tokenizer, ([token_id] for token_id in ids)) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("text", CORPUS)
+def test_byte_level_keeps_back_nothing_but_an_incomplete_character(text: str) -> None:
+    tokenizer = KINDS["byte_level"]()
+    detokenizer = Detokenizer(tokenizer)
+    ids = tokenizer.encode(text).ids
+    shown = ""
+    for length, token_id in enumerate(ids, start=1):
+        shown += detokenizer.push([token_id])
+        assert shown == tokenizer.decode(ids[:length]).rstrip("\ufffd")
+    assert shown == text
+    assert detokenizer.finish() == ""
+
+
+@each_kind
+def test_plain_tokens_come_out_with_their_push(kind: str) -> None:
+    """A token without bytes or a suffix to wait for is complete at once."""
+    tokenizer = KINDS[kind]()
+    detokenizer = Detokenizer(tokenizer)
+    is_waited_for = re.compile("<0x..>|.*</w>")
+    ids = [
+        token_id
+        for token, token_id in sorted(tokenizer.get_vocab().items())
+        if not is_waited_for.fullmatch(token) and "\ufffd" not in tokenizer.decode([token_id])
+    ]
+    shown = ""
+    for length, token_id in enumerate(ids, start=1):
+        shown += detokenizer.push([token_id])
+        assert shown == tokenizer.decode(ids[:length])
+    assert len(ids) > 30
+
+
+def test_a_run_of_byte_tokens_waits_for_its_end_unless_it_is_spoilt() -> None:
+    tokenizer = KINDS["llama"]()
+    valid = Detokenizer(tokenizer)
+    assert valid.push(ids_of(tokenizer, "<0xC3>", "<0xA9>", "<0x21>")) == ""
+    assert valid.push(ids_of(tokenizer, "x")) == "é!x"
+
+    spoilt = Detokenizer(tokenizer)
+    assert spoilt.push(ids_of(tokenizer, "<0xC3>", "<0xA9>")) == ""
+    assert spoilt.push(ids_of(tokenizer, "<0xFF>")) == "\ufffd\ufffd\ufffd"
+    assert spoilt.push(ids_of(tokenizer, "<0x21>")) == "\ufffd"
+
+
+def test_special_tokens_are_dropped_or_kept_as_decode_does() -> None:
+    tokenizer = KINDS["llama"]()
+    ids = ids_of(tokenizer, "<|end|>", "<0xC3>", "<Sp>", "<|end|>", "<0xA9>", "<|tool|>", "<s>")
+    for skip_special_tokens in (True, False):
+        whole = tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        text = streamed(tokenizer, [ids[:2], ids[2:]], skip_special_tokens=skip_special_tokens)
+        assert text == whole
+        assert ("<|end|>" in text) != skip_special_tokens
+
+
+@each_kind
+def test_an_empty_stream_is_empty_text(kind: str) -> None:
+    assert streamed(KINDS[kind](), []) == streamed(KINDS[kind](), [[], []]) == ""
+
+
+def test_an_impossible_id_is_refused_and_takes_nothing_with_it() -> None:
+    tokenizer = KINDS["byte_level"]()
+    detokenizer = Detokenizer(tokenizer)
+    for impossible in (-1, 2**32):
+        with pytest.raises(OverflowError):
+            detokenizer.push([*tokenizer.encode("lost").ids, impossible])
+    assert detokenizer.push(tokenizer.encode("fox").ids) == "fox"
+
+
+@each_kind
+def test_no_token_is_decoded_twice(kind: str) -> None:
+    """Each stage is handed about as much text as there is, however long the stream."""
+
+    class Counting:
+        def __init__(self, stage: Stage) -> None:
+            self._stage = stage
+            self.characters = 0
+
+        def push(self, tokens: list[str]) -> list[str]:
+            self.characters += sum(map(len, tokens))
+            return self._stage.push(tokens)
+
+        def finish(self) -> list[str]:
+            return self._stage.finish()
+
+    tokenizer = KINDS[kind]()
+    ids = tokenizer.encode(" ".join(CORPUS * 20)).ids
+    detokenizer = Detokenizer(tokenizer)
+    counting = [Counting(stage) for stage in detokenizer._stages]
+    detokenizer._stages = [*counting]
+    for token_id in ids:
+        detokenizer.push([token_id])
+    longest_form = sum(len(tokenizer.id_to_token(token_id) or "") for token_id in ids)
+    for stage in counting:
+        assert 0 < stage.characters <= longest_form

@@ -1,0 +1,140 @@
+"""The paced engine: the prompt again and again, a token at a time, never faster than told."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from errors.prompt import InvalidSetting
+from errors.triton_system import EngineStartFailed
+from runner.engines.paced.engine import PacedEngine, load
+from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
+from runner.engines.protocol.messages import FinishReason, Sampling, Submit
+from tests.runner.engines.listening import make_paced_directory
+
+
+class Collector:
+    """A sink that keeps what it gets, each step's tokens together."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[tuple[int, list[int]]]] = []
+        self.ends: queue.Queue[tuple[int, FinishReason]] = queue.Queue()
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        self.steps.append(list(new))
+
+    def finished(self, request_id: int, reason: FinishReason) -> None:
+        self.ends.put((request_id, reason))
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        raise AssertionError(error)
+
+    def broken(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+    def of(self, request_id: int) -> list[int]:
+        return [token for step in self.steps for its_id, new in step if its_id == request_id for token in new]
+
+
+@pytest.fixture
+def sink() -> Collector:
+    return Collector()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, sink: Collector) -> Iterator[PacedEngine]:
+    engine = load(make_paced_directory(tmp_path / "engine", 500), sink, {})
+    yield engine
+    engine.close()
+
+
+def test_it_repeats_the_prompt_to_the_asked_length(engine: PacedEngine, sink: Collector) -> None:
+    engine.submit(Submit(1, input_ids=[1, 2, 3], max_tokens=7))
+    assert sink.ends.get(timeout=10) == (1, "length")
+    assert sink.of(1) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_it_is_never_faster_than_its_rate(engine: PacedEngine, sink: Collector) -> None:
+    start_s = time.perf_counter()
+    engine.submit(Submit(1, input_ids=[1], max_tokens=100))
+    sink.ends.get(timeout=10)
+    assert time.perf_counter() - start_s >= 100 / 500
+
+
+def test_the_rate_can_be_overridden_and_zero_is_as_fast_as_it_goes(tmp_path: Path, sink: Collector) -> None:
+    engine = load(make_paced_directory(tmp_path / "engine", 0.001), sink, {"tokens_per_second": "0"})
+    engine.submit(Submit(1, input_ids=[1, 2], max_tokens=1000))
+    engine.submit(Submit(2, input_ids=[3], max_tokens=1000))
+    assert {sink.ends.get(timeout=10)[0], sink.ends.get(timeout=10)[0]} == {1, 2}
+    engine.close()
+    assert sink.of(1) == [1, 2] * 500
+    assert sink.of(2) == [3] * 1000
+
+
+def test_streams_advance_together(engine: PacedEngine, sink: Collector) -> None:
+    for request_id in range(10):
+        engine.submit(Submit(request_id, input_ids=[request_id], max_tokens=20))
+    for _ in range(10):
+        assert sink.ends.get(timeout=10)[1] == "length"
+    assert all(sink.of(request_id) == [request_id] * 20 for request_id in range(10))
+    assert sum(map(len, sink.steps)) == 200
+
+
+def test_nothing_comes_after_a_cancelled_end(engine: PacedEngine, sink: Collector) -> None:
+    engine.submit(Submit(1, input_ids=[1], max_tokens=100_000))
+    engine.submit(Submit(2, input_ids=[2], max_tokens=50))
+    engine.cancel(1)
+    engine.cancel(1)
+    assert sink.ends.get(timeout=10) == (1, "cancelled")
+    seen = len(sink.of(1))
+    assert sink.ends.get(timeout=10) == (2, "length")
+    assert len(sink.of(1)) == seen
+    assert engine.statistics().active == 0
+
+
+def test_closing_ends_its_thread(tmp_path: Path, sink: Collector) -> None:
+    before = set(threading.enumerate())
+    engine = load(make_paced_directory(tmp_path / "engine", 10), sink, {})
+    engine.submit(Submit(1, input_ids=[1], max_tokens=100_000))
+    (thread,) = [each for each in threading.enumerate() if each.name == "paced-engine" and each not in before]
+    engine.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_its_directory_lacks_is_told(tmp_path: Path, sink: Collector) -> None:
+    engine_dir = make_paced_directory(tmp_path / "engine", 10)
+    (engine_dir / "config.json").write_text("{}")
+    with pytest.raises(EngineStartFailed, match="vocab_size"):
+        load(engine_dir, sink, {})
+    (engine_dir / "config.json").write_text("not JSON")
+    with pytest.raises(EngineStartFailed, match="JSONDecodeError"):
+        load(engine_dir, sink, {})
+
+
+@pytest.mark.parametrize("text", ["request", "slow_start=soon", "sneeze_every=3", "crash_every=", "stall=3"])
+def test_a_fault_that_is_not_known_is_e1006(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="COG_TRITON_FAULTS"):
+        parse_faults(text)
+
+
+def test_faults_are_by_seed_only_where_they_are_switched_on() -> None:
+    request = Submit(1, [5], 3, Sampling(seed=next(iter(FAULT_SEEDS))))
+    assert parse_faults("").of(request, 1) is None
+    assert parse_faults("slow_start=1").of(request, 1) is None
+    assert parse_faults("requests").of(request, 1) == "stall"
+    assert parse_faults("requests").of(Submit(1, [5], 3), 1) is None
+
+
+def test_faults_come_every_so_many_requests() -> None:
+    faults = parse_faults("garbage_every=3, slow_start=0.5")
+    assert faults.slow_start_s == 0.5
+    assert [faults.of(Submit(1, [5], 3), number) for number in range(1, 7)] == [
+        *(None, None, "garbage"),
+        *(None, None, "garbage"),
+    ]

@@ -1,0 +1,144 @@
+"""Frames over a socket: whatever way the bytes arrive, the messages are those that were sent, in order."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.engines.protocol.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    FromWorker,
+    Ready,
+    Sampling,
+    StartFailed,
+    Statistics,
+    Submit,
+    Tokens,
+    ToWorker,
+)
+from runner.engines.protocol.wire import FrameReader, FrameSender, frame
+
+IDS = st.integers(0, 2**63 - 1)
+TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
+SUBMITS = st.builds(
+    Submit,
+    request_id=IDS,
+    input_ids=TOKENS,
+    max_tokens=st.integers(1, 2**31 - 1),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.floats(0, 5),
+        top_k=st.integers(0, 100),
+        seed=st.none() | st.integers(0, 2**64 - 1),
+    ),
+    end_id=st.none() | IDS,
+    stop_words=st.lists(TOKENS, max_size=3),
+)
+TO_WORKER: st.SearchStrategy[list[ToWorker]] = st.lists(st.one_of(SUBMITS, st.builds(Cancel, request_id=IDS)))
+FROM_WORKER: st.SearchStrategy[list[FromWorker]] = st.lists(
+    st.one_of(
+        st.builds(Ready, st.text(), IDS, IDS, IDS),
+        st.builds(StartFailed, st.text()),
+        st.builds(Tokens, st.lists(st.tuples(IDS, TOKENS), max_size=5)),
+        st.builds(Finished, IDS, st.sampled_from(["end", "stop", "length", "cancelled"])),
+        st.builds(Failed, IDS, st.text()),
+        st.builds(Statistics, IDS, IDS, st.none() | st.floats(0, 1)),
+    )
+)
+
+
+def encode(messages: list[ToWorker] | list[FromWorker]) -> bytes:
+    encoder = msgspec.msgpack.Encoder()
+    return b"".join(frame(encoder, message) for message in messages)
+
+
+def send_in_pieces(data: bytes, sizes: list[int], sender: socket.socket) -> None:
+    """Each piece alone, as far as the kernel lets us: the reader may find several at once."""
+    for size in sizes:
+        piece, data = data[:size], data[size:]
+        if piece:
+            sender.sendall(piece)
+    sender.sendall(data)
+    sender.close()
+
+
+@settings(max_examples=40)
+@given(TO_WORKER, st.lists(st.integers(1, 40), max_size=20))
+def test_messages_to_the_worker_arrive_as_they_were_sent(messages: list[ToWorker], sizes: list[int]) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        send_in_pieces(encode(messages), sizes, ours)
+        decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+        reader = FrameReader(theirs, decoder)
+        assert [message for batch in reader.batches() for message in batch] == messages
+
+
+@settings(max_examples=60)
+@given(FROM_WORKER, st.data())
+def test_frames_may_be_split_at_any_byte(messages: list[FromWorker], data: st.DataObject) -> None:
+    """The reader sees each piece alone, because the next is sent when it asks for it."""
+    stream = encode(messages)
+    ours, theirs = socket.socketpair()
+    with theirs, ours:
+        decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+        reader = FrameReader(theirs, decoder)
+        theirs.setblocking(False)  # No data yet ends the iteration; the next one goes on.
+        received: list[FromWorker] = []
+        while stream:
+            size = data.draw(st.integers(1, len(stream)))
+            ours.sendall(stream[:size])
+            stream = stream[size:]
+            received += [message for batch in reader.batches() for message in batch]
+        assert received == messages
+
+
+def test_what_has_arrived_together_is_one_batch() -> None:
+    ours, theirs = socket.socketpair()
+    messages: list[ToWorker] = [Cancel(number) for number in range(100)]
+    with theirs:
+        ours.sendall(encode(messages))
+        ours.close()
+        decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+        assert list(FrameReader(theirs, decoder).batches()) == [messages]
+
+
+def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
+    ours, theirs = socket.socketpair()
+    sender = FrameSender(ours, "sender")
+    big = Tokens([(number, list(range(2000))) for number in range(20)])
+    count = 100  # Far more bytes than the socket holds, and nobody reads yet.
+    for number in range(count):
+        sender.send(big)
+        sender.send(Finished(number, "end"))
+    decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+    received: list[FromWorker] = []
+
+    def read() -> None:
+        for batch in FrameReader(theirs, decoder).batches():
+            received.extend(batch)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    sender.close(timeout_s=30)
+    ours.close()
+    reading.join(30)
+    theirs.close()
+    assert [each.request_id for each in received if isinstance(each, Finished)] == list(range(count))
+    assert [each for each in received if isinstance(each, Tokens)] == [big] * count
+
+
+def test_a_sender_whose_peer_is_gone_ends_quietly() -> None:
+    ours, theirs = socket.socketpair()
+    sender = FrameSender(ours, "sender")
+    theirs.close()
+    for _ in range(3):
+        sender.send(Cancel(1))
+    sender.close()
+    ours.close()
+    assert not [each for each in threading.enumerate() if each.name == "sender"]

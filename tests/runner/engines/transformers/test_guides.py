@@ -1,0 +1,349 @@
+"""With a guide even a random model's output is what was asked for, and nobody else's output changes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="runs in the engine environment")
+
+import jsonschema
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from errors.base import CodedError
+from errors.triton_arguments import GuideFailed, InvalidGuide
+from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Sampling
+from runner.engines.transformers import batching as transformers_batching
+from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
+from tests.runner.engines.transformers.transformers_models import (
+    GREEDY,
+    Served,
+    llama,
+    prompt,
+    save_model,
+    serve,
+)
+
+pytestmark = pytest.mark.engine_env
+
+PROMPT = prompt(9, seed=4)
+MAX_TOKENS = 250
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def schema(document: object) -> Guide:
+    return Guide("json_schema", json.dumps(document))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_model(llama(), tmp_path_factory.mktemp("guided"))
+    save_byte_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["in the step", "after it, as on a GPU"])
+def served(request: pytest.FixtureRequest, directory: Path) -> Iterator[Served]:
+    """Tokens are chosen where the library does it, or after its step."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "in the step":
+            patch.setattr(transformers_batching, "needs_chosen_after", lambda model: True)
+        with serve(directory) as served:
+            yield served
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def guided(
+    served: Served, tokenizer: Tokenizer, guide: Guide, sampling: Sampling = GREEDY, **arguments: Any
+) -> tuple[str, str]:
+    """The text of a guided answer, without the end token, and why it ended."""
+    (answer,) = guided_together(served, tokenizer, guide, [sampling], **arguments)
+    return answer
+
+
+def guided_together(
+    served: Served, tokenizer: Tokenizer, guide: Guide, samplings: Sequence[Sampling], **arguments: Any
+) -> list[tuple[str, str]]:
+    """As ``guided``, of several requests at the same time."""
+    fields = {"end_id": END_ID, "max_tokens": MAX_TOKENS, "guide": guide, **arguments}
+    max_tokens = fields.pop("max_tokens")
+    ids = [served.submit(PROMPT, max_tokens, sampling, **fields) for sampling in samplings]
+    answers = [served.sink.wait(request_id) for request_id in ids]
+    return [
+        (tokenizer.decode([token for token in tokens if token != END_ID]), reason)
+        for tokens, reason in answers
+    ]
+
+
+def seeds(count: int) -> list[Sampling]:
+    return [Sampling(seed=seed) for seed in range(count)]
+
+
+def scalars() -> st.SearchStrategy[dict[str, Any]]:
+    return st.one_of(
+        st.just({"type": "boolean"}),
+        st.just({"type": "null"}),
+        st.builds(
+            lambda low, span: {"type": "integer", "minimum": low, "maximum": low + span},
+            st.integers(-500, 500),
+            st.integers(0, 500),
+        ),
+        st.builds(lambda most: {"type": "string", "maxLength": most}, st.integers(0, 6)),
+        st.builds(
+            lambda values: {"enum": values},
+            st.lists(st.text(max_size=5), min_size=1, max_size=4, unique=True),
+        ),
+        st.builds(lambda value: {"const": value}, st.one_of(st.integers(-9, 9), st.text(max_size=4))),
+        st.just({"type": "string", "pattern": "^[a-c]{1,4}-[0-9]{2}$"}),
+        st.just({"type": "string", "format": "date"}),
+    )
+
+
+def composed(parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    names = st.text(alphabet='abcxyz é"\\', min_size=1, max_size=4)
+    return st.one_of(
+        st.builds(
+            lambda items, least, more: {
+                "type": "array",
+                "items": items,
+                "minItems": least,
+                "maxItems": least + more,
+            },
+            parts,
+            st.integers(0, 2),
+            st.integers(0, 2),
+        ),
+        st.builds(
+            lambda properties, count: {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties)[:count],
+                "additionalProperties": False,
+            },
+            st.dictionaries(names, parts, max_size=3),
+            st.integers(0, 3),
+        ),
+        st.builds(lambda branches: {"anyOf": branches}, st.lists(parts, min_size=1, max_size=3)),
+    )
+
+
+SCHEMAS = st.recursive(scalars(), composed, max_leaves=6)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(document=SCHEMAS, seed=st.integers(0, 1 << 64 - 1), temperature=st.sampled_from([0.0, 0.7, 1.5]))
+def test_output_is_json_that_its_schema_allows_unless_it_was_cut(
+    served: Served, tokenizer: Tokenizer, document: dict[str, Any], seed: int, temperature: float
+) -> None:
+    text, reason = guided(served, tokenizer, schema(document), Sampling(temperature=temperature, seed=seed))
+    if reason != "length":
+        assert reason == "end"
+        jsonschema.validate(json.loads(text), document)
+
+
+def test_most_outputs_of_a_closed_schema_are_whole(served: Served, tokenizer: Tokenizer) -> None:
+    """So that the property above is no empty one."""
+    answers = guided_together(served, tokenizer, schema(PERSON), seeds(24))
+    whole = [text for text, reason in answers if reason == "end"]
+    assert len(whole) >= 12
+    assert len(set(whole)) > 10
+    for text in whole:
+        jsonschema.validate(json.loads(text), PERSON)
+
+
+def test_json_without_a_schema_is_an_object_or_an_array(served: Served, tokenizer: Tokenizer) -> None:
+    answers = guided_together(served, tokenizer, Guide("json"), seeds(24))
+    whole = [json.loads(text) for text, reason in answers if reason == "end"]
+    assert whole
+    assert all(isinstance(each, dict | list) for each in whole)
+    assert all(text.lstrip()[:1] in ("{", "[") for text, _ in answers)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        "a/b",
+        "[0-9]{3}-[a-f]{2,5}",
+        "(yes|no|maybe)( please)?",
+        r"\d{1,3}(\.\d{1,3}){3}",
+        "[àéü]{2,4}",
+        "x",
+        "^a{3}$",
+    ],
+)
+def test_output_matches_the_whole_regex(served: Served, tokenizer: Tokenizer, regex: str) -> None:
+    for text, reason in guided_together(served, tokenizer, Guide("regex", regex), seeds(6)):
+        assert reason == "end"
+        assert re.fullmatch(regex, text)
+
+
+def test_output_follows_a_grammar(served: Served, tokenizer: Tokenizer) -> None:
+    grammar = 'root ::= sum " = " number\nsum ::= number (" + " number){0,3}\nnumber ::= [0-9]{1,2}'
+    answers = guided_together(served, tokenizer, Guide("ebnf_grammar", grammar), seeds(8))
+    whole = [text for text, reason in answers if reason == "end"]
+    assert whole
+    assert all(re.fullmatch(r"\d{1,2}( \+ \d{1,2}){0,3} = \d{1,2}", text) for text in whole)
+
+
+def test_whitespace_between_the_parts_of_json_is_bounded(served: Served, tokenizer: Tokenizer) -> None:
+    blank = tokenizer.encode(" ").ids[0]
+    likes_blanks = Sampling(temperature=0.0, logit_bias={blank: 100.0})
+    closed = {**PERSON, "properties": {"age": {"const": 1}}, "required": ["age"]}
+    text, reason = guided(served, tokenizer, schema(closed), likes_blanks)
+    assert (json.loads(text), reason) == ({"age": 1}, "end")
+
+
+def test_an_output_that_is_cut_says_so(served: Served, tokenizer: Tokenizer) -> None:
+    text, reason = guided(served, tokenizer, schema(PERSON), max_tokens=5)
+    assert reason == "length"
+    assert text.startswith("{")
+
+
+def test_it_ends_where_nothing_can_follow_even_without_an_end_id(
+    served: Served, tokenizer: Tokenizer
+) -> None:
+    assert guided(served, tokenizer, Guide("regex", "abc"), end_id=None) == ("abc", "end")
+    assert guided(served, tokenizer, Guide("regex", "abc"), max_tokens=3) == ("abc", "end")
+
+
+def test_a_stop_word_ends_it_before_the_guide_does(served: Served, tokenizer: Tokenizer) -> None:
+    stop = tokenizer.encode("y").ids
+    answer = guided(served, tokenizer, Guide("regex", "xxxyxxx"), stop_words=[stop])
+    assert answer == ("xxxy", "stop")
+
+
+def test_min_tokens_holds_as_far_as_the_guide_lets_it(served: Served, tokenizer: Tokenizer) -> None:
+    text, _ = guided(served, tokenizer, Guide("regex", "[a-z]{1,200}"), min_tokens=50)
+    assert len(tokenizer.encode(text).ids) >= 40
+    assert guided(served, tokenizer, Guide("regex", "abc"), min_tokens=50) == ("abc", "end")
+    stop = tokenizer.encode("c").ids
+    assert guided(served, tokenizer, Guide("regex", "abc"), min_tokens=50, stop_words=[stop])[0] == "abc"
+
+
+def test_bad_words_that_leave_nothing_fail_the_request(served: Served, tokenizer: Tokenizer) -> None:
+    bad = tokenizer.encode("y").ids
+    with pytest.raises(GuideFailed, match=r"follow its regex after 2 tokens: .*bad_words_list"):
+        guided(served, tokenizer, Guide("regex", "xxy"), bad_words=[bad])
+    assert guided(served, tokenizer, Guide("regex", "xx[yz]"), bad_words=[bad]) == ("xxz", "end")
+
+
+def test_a_seed_gives_the_same_guided_output_and_free_ones_stay_as_they_are_alone(
+    served: Served, tokenizer: Tokenizer
+) -> None:
+    free = [Sampling(seed=seed) for seed in range(4)] + [GREEDY, Sampling(top_p=0.9, seed=7)]
+    alone = [served.answer(PROMPT, 60, sampling) for sampling in free]
+    guide, sampling = schema(PERSON), Sampling(seed=11)
+    by_itself = served.answer(PROMPT, 60, sampling, guide=guide, end_id=END_ID)
+    mixed = []
+    for each in free:
+        mixed.append(served.submit(PROMPT, 60, each))
+        served.submit(PROMPT, 60, Sampling(seed=3), guide=Guide("regex", "[a-z ]*"))
+    beside = served.submit(PROMPT, 60, sampling, guide=guide, end_id=END_ID)
+    assert [served.sink.wait(request_id) for request_id in mixed] == alone
+    assert served.sink.wait(beside) == by_itself
+
+
+WRONG: list[tuple[GuideType, str, str]] = [
+    ("json_schema", '{"type": "objekt"}', "at #: Invalid type: objekt"),
+    ("json_schema", '{"properties": {"a": {"not": {}}}}', r'at #/properties/a: keywords .* \["not"\]'),
+    ("json_schema", '{"type":', "not JSON: .*line 1 column 9"),
+    ("json_schema", "[]", "a schema must be a JSON object"),
+    (
+        "json_schema",
+        '{"type": "array", "items": {"pattern": "a("}}',
+        "#/items: at character 2: unclosed group",
+    ),
+    ("json_schema", '{"$ref": "https://example.com/a.json"}', "does not fetch"),
+    (
+        "json_schema",
+        '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}',
+        "nothing can be written by it",
+    ),
+    ("regex", "a(b", "at character 2: unclosed group"),
+    ("regex", "(?=a)b", "look-around"),
+    ("regex", "", "it is empty"),
+    ("ebnf_grammar", "root ::= digits", "Rule 'digits' not found"),
+    ("ebnf_grammar", "root ::= root", "nothing can be written by it"),
+]
+HOSTILE: list[tuple[GuideType, str]] = [
+    ("json_schema", "[" * 60_000),
+    ("json_schema", '{"items":' * 7_000 + "{}" + "}" * 7_000),
+    ("json_schema", json.dumps({"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(1200)]})),
+    ("regex", "(" * 16_000),
+    ("regex", "a?" * 4_000),
+    ("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"),
+    ("regex", ".*a.{60}b.*c.{60}d"),
+    ("regex", "(a|aa|aaa)*" * 1_000 + "b"),
+    ("ebnf_grammar", "root ::= " + "(" * 16_000),
+    ("ebnf_grammar", "root ::= r0\nr700 ::= [x]\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(700))),
+    ("ebnf_grammar", 'root ::= root root root | "a" | ""'),
+    ("regex", "a" * 1_000_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("guide_type", "text", "message"), WRONG)
+def test_a_wrong_guide_is_an_error_that_says_what_and_where(
+    served: Served, tokenizer: Tokenizer, guide_type: GuideType, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidGuide, match=message) as raised:
+        guided(served, tokenizer, Guide(guide_type, text))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize(("guide_type", "text"), HOSTILE, ids=lambda value: str(value)[:12])
+def test_a_hostile_guide_ends_and_the_engine_goes_on(
+    served: Served, tokenizer: Tokenizer, guide_type: GuideType, text: str
+) -> None:
+    """By an answer, however silly, or by a coded error; not by a crash."""
+    free = served.answer(PROMPT, 10)
+    try:
+        guided(served, tokenizer, Guide(guide_type, text), Sampling(seed=1), max_tokens=30)
+    except CodedError as error:
+        assert isinstance(error, InvalidGuide | GuideFailed)
+    assert served.answer(PROMPT, 10) == free
+    assert served.sink.breaks == []
+
+
+def test_a_guide_that_compiles_long_holds_up_no_other_request(served: Served) -> None:
+    """A free request asked for after it has all its tokens before the guide is compiled."""
+    large = schema({"type": "object", "properties": {f"p{i}": {} for i in range(2500)}})
+    slow = served.submit(PROMPT, 5, guide=large, end_id=END_ID)
+    free = served.submit(PROMPT, 5)
+    served.sink.wait(free)
+    assert slow not in served.sink.ends
+    served.engine.cancel(slow)
+    assert served.sink.wait(slow) == ([], "cancelled")
+
+
+def test_a_guided_request_is_cancelled_like_any_other(served: Served) -> None:
+    running = served.submit(PROMPT, MAX_TOKENS, guide=Guide("regex", "[a-z]*"))
+    served.sink.wait_for_tokens(running)
+    served.engine.cancel(running)
+    tokens, reason = served.sink.wait(running)
+    assert reason == "cancelled"
+    assert len(tokens) < MAX_TOKENS
+
+
+def test_an_engine_without_a_tokenizer_offers_no_guides(tmp_path: Path, directory: Path) -> None:
+    with serve(directory) as served:
+        assert served.engine.ready.guide_types == GUIDE_TYPES
+    with serve(save_model(llama(), tmp_path)) as served:
+        assert served.engine.ready.guide_types == ()
+        served.answer(PROMPT, 3)

@@ -1,0 +1,198 @@
+"""Cancelled, refused and crashed: the ``transformers`` engine frees, reports once, and serves the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="runs in the engine environment")
+
+from errors.base import CodedError
+from errors.prompt import PromptTooLong
+from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.triton_system import EngineCrashed
+from runner.engines.protocol.messages import Sampling, Statistics
+from tests.runner.engines.transformers.transformers_models import (
+    MAX_SEQUENCE_LENGTH,
+    VOCAB_SIZE,
+    RecordingSink,
+    Served,
+    llama,
+    prompt,
+    save_model,
+    serve,
+)
+
+pytestmark = pytest.mark.engine_env
+
+LONG = MAX_SEQUENCE_LENGTH - 8
+IDLE = Statistics(active=0, queued=0, cache_used=0.0)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(llama(), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def served(directory: Path) -> Iterator[Served]:
+    with serve(directory) as served:
+        yield served
+
+
+def test_a_cancelled_request_holds_nothing_when_its_end_is_reported(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_end: list[Statistics] = []
+    finished = RecordingSink.finished
+
+    def record(sink: RecordingSink, *arguments: Any) -> None:
+        at_end.append(served.engine.statistics())
+        finished(sink, *arguments)
+
+    request_id = served.submit(prompt(100), LONG - 100)
+    served.sink.wait_for_tokens(request_id, 3)
+    during = served.engine.statistics()
+    monkeypatch.setattr(RecordingSink, "finished", record)
+    served.engine.cancel(request_id)
+    tokens, reason = served.sink.wait(request_id)
+    assert (during.active, during.queued) == (1, 0)
+    assert during.cache_used is not None
+    assert 0 < during.cache_used < 1
+    assert at_end == [IDLE]
+    assert reason == "cancelled"
+    assert 3 <= len(tokens) < LONG - 100
+
+
+def test_a_request_cancelled_while_it_waits_ends_at_once(directory: Path) -> None:
+    with serve(directory, max_batch_size="1") as served:
+        running = served.submit([1, 2], LONG)
+        served.sink.wait_for_tokens(running)
+        waiting = served.submit([3, 4], LONG)
+        served.sink.wait_for(lambda: served.engine.statistics().queued == 1 or running in served.sink.ends)
+        served.engine.cancel(waiting)
+        assert served.sink.wait(waiting) == ([], "cancelled")
+        assert running not in served.sink.ends
+        assert served.engine.statistics().active == 1
+        served.engine.cancel(running)
+        assert served.sink.wait(running)[1] == "cancelled"
+
+
+def test_cancelling_right_after_submitting_is_never_lost(served: Served) -> None:
+    beside = served.submit([5], 200)
+    cancelled = []
+    for _ in range(150):
+        cancelled.append(served.submit([1, 2, 3], LONG))
+        served.engine.cancel(cancelled[-1])
+    assert {served.sink.wait(request_id)[1] for request_id in cancelled} == {"cancelled"}
+    served.sink.wait(beside)
+    assert all(served.sink.ends.count(request_id) == 1 for request_id in cancelled)
+    assert served.engine.statistics() == IDLE
+
+
+def test_cancelling_twice_or_in_vain_does_nothing(served: Served) -> None:
+    done = served.submit([1, 2], 3)
+    served.sink.wait(done)
+    running = served.submit([1, 2], LONG)
+    served.sink.wait_for_tokens(running)
+    for request_id in (done, 987_654_321, running, running, running):
+        served.engine.cancel(request_id)
+    assert served.sink.wait(running)[1] == "cancelled"
+    served.engine.cancel(running)
+    assert served.answer([1, 2], 3)[0] == served.sink.outputs[done]
+    assert served.sink.ends.count(done) == served.sink.ends.count(running) == 1
+
+
+def test_requests_put_back_start_again_when_those_before_them_are_cancelled(directory: Path) -> None:
+    # The cache holds one of them whole: the other is put back, and nothing new starts until one ends.
+    with serve(directory, max_tokens_in_paged_kv_cache="128") as served:
+        together = [served.submit(prompt(40, seed=seed), 80) for seed in range(2)]
+        for request_id in together:
+            served.sink.wait_for_tokens(request_id)
+        served.sink.wait_for(lambda: served.engine.statistics().queued == 1 or len(served.sink.ends) == 2)
+        first, second = together
+        served.engine.cancel(first)
+        assert served.sink.wait(first)[1] == "cancelled"
+        assert served.sink.wait(second) == (served.generate(prompt(40, seed=1), 80), "length")
+
+
+REFUSED = [
+    ({"prompt": []}, InvalidTensor, "input_ids"),
+    ({"prompt": [1, VOCAB_SIZE]}, InvalidTensor, "input_ids"),
+    ({"prompt": [-1]}, InvalidTensor, "input_ids"),
+    ({"max_tokens": 0}, InvalidTensor, "request_output_len"),
+    ({"max_tokens": MAX_SEQUENCE_LENGTH}, InvalidTensor, "request_output_len"),
+    ({"prompt": [1] * MAX_SEQUENCE_LENGTH}, PromptTooLong, None),
+    ({"min_tokens": -1}, InvalidTensor, "min_length"),
+    ({"end_id": VOCAB_SIZE}, InvalidTensor, "end_id"),
+    ({"stop_words": [[1], []]}, InvalidTensor, "stop_words_list"),
+    ({"bad_words": [[1, VOCAB_SIZE]]}, InvalidTensor, "bad_words_list"),
+    ({"sampling": Sampling(length_penalty=1.2)}, UnsupportedArgument, "len_penalty"),
+    ({"sampling": Sampling(temperature=-0.1)}, InvalidTensor, "temperature"),
+    ({"sampling": Sampling(temperature=float("nan"))}, InvalidTensor, "temperature"),
+    ({"sampling": Sampling(top_k=-1)}, InvalidTensor, "runtime_top_k"),
+    ({"sampling": Sampling(top_p=1.1)}, InvalidTensor, "runtime_top_p"),
+    ({"sampling": Sampling(repetition_penalty=0.0)}, InvalidTensor, "repetition_penalty"),
+    ({"sampling": Sampling(presence_penalty=float("inf"))}, InvalidTensor, "presence_penalty"),
+    ({"sampling": Sampling(frequency_penalty=float("nan"))}, InvalidTensor, "frequency_penalty"),
+]
+
+
+@pytest.mark.parametrize(("request_", "error", "name"), REFUSED)
+def test_a_request_that_can_not_run_fails_alone(
+    served: Served, request_: dict[str, Any], error: type[CodedError], name: str | None
+) -> None:
+    arguments = {"prompt": [1, 2], "max_tokens": 4, **request_}
+    with pytest.raises(error) as raised:
+        served.answer(**arguments)
+    assert raised.value.facts.get("name") == name
+    assert served.answer([1, 2], 4)[1] == "length"
+    assert not served.sink.breaks
+
+
+def test_the_longest_prompt_and_the_longest_output_have_room(served: Served) -> None:
+    tokens, reason = served.answer(prompt(MAX_SEQUENCE_LENGTH - 1), 1)
+    assert (len(tokens), reason) == (1, "length")
+    assert tokens == served.generate(prompt(MAX_SEQUENCE_LENGTH - 1), 1)
+
+
+def test_what_the_cache_can_not_hold_is_refused(directory: Path) -> None:
+    with serve(directory, max_tokens_in_paged_kv_cache="64") as served:
+        assert served.engine.ready.max_sequence_length == 64
+        assert len(served.answer(prompt(10), 54)[0]) == 54
+        with pytest.raises(InvalidTensor):
+            served.answer(prompt(10), 55)
+        with pytest.raises(PromptTooLong) as raised:
+            served.answer(prompt(64), 1)
+        assert raised.value.facts == {"prompt_tokens": 64, "max_input_tokens": 63, "excess_tokens": 1}
+
+
+def test_a_loop_that_breaks_fails_what_is_in_flight_and_says_so_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(directory) as served:
+        together = [served.submit([seed], LONG) for seed in range(3)]
+        for request_id in together:
+            served.sink.wait_for_tokens(request_id)
+
+        def fail(_: Any) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(served.sink, "tokens", fail)
+        served.sink.wait_for(lambda: served.sink.breaks)
+        assert [str(error) for error in served.sink.breaks] == ["no space left"]
+        for request_id in [*together, served.submit([1], 3)]:
+            with pytest.raises(EngineCrashed):
+                served.sink.wait(request_id)
+    assert len(served.sink.breaks) == 1
+
+
+def test_closing_drops_what_runs_and_is_no_failure(directory: Path) -> None:
+    with serve(directory) as served:
+        running = served.submit([1], LONG)
+        served.sink.wait_for_tokens(running)
+    assert served.sink.breaks == []
+    assert served.sink.ends == []

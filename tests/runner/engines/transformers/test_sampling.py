@@ -1,0 +1,199 @@
+"""Draws follow the distribution they should, truncation is exact, and a draw depends on its seed alone."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("torch", reason="runs in the engine environment")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.engines.protocol.messages import Sampling, Submit
+from runner.engines.transformers.sampling import draw, gumbel
+from runner.engines.transformers.sequence import Sequence
+
+pytestmark = pytest.mark.engine_env
+
+DRAWS = 6_000
+
+
+def sequences(count: int, **sampling: float | int) -> list[Sequence]:
+    """The same request with the seeds 0, 1, 2, ..."""
+    return [Sequence(Submit(0, [1], 9, Sampling(**{"seed": seed, **sampling}))) for seed in range(count)]
+
+
+def draw_many(scores: torch.Tensor, count: int = DRAWS, **sampling: float | int) -> list[int]:
+    tokens: list[int] = draw(scores.expand(count, -1), sequences(count, **sampling)).tolist()
+    return tokens
+
+
+def assert_distributed(tokens: list[int], probabilities: torch.Tensor) -> None:
+    """Pearson's chi-square; the seeds are fixed, so this can't fail by chance."""
+    counts = torch.bincount(torch.tensor(tokens), minlength=len(probabilities)).double()
+    expected = probabilities.double() * len(tokens)
+    assert counts[expected == 0].sum() == 0
+    rare = expected < 5
+    observed = torch.cat([counts[~rare], counts[rare].sum()[None]])
+    wanted = torch.cat([expected[~rare], expected[rare].sum()[None]])
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    degrees = len(wanted) - 1
+    statistic = float(((observed - wanted) ** 2 / wanted).sum())
+    # 4 standard deviations of the statistic above its mean: one in thousands of sound generators.
+    assert statistic < degrees + 4 * math.sqrt(2 * degrees) + 4
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_draws_of_many_seeds_follow_the_softmax(temperature: float) -> None:
+    scores = torch.linspace(-3, 2, 17)
+    tokens = draw_many(scores, temperature=temperature)
+    assert_distributed(tokens, (scores / temperature).softmax(-1))
+
+
+def test_draws_of_one_seed_follow_the_softmax_and_do_not_follow_each_other() -> None:
+    scores = torch.tensor([0.0, 1.0, 0.5, -1.0])
+    [sequence] = sequences(1)
+    tokens = []
+    for _ in range(2500):
+        tokens.append(int(draw(scores[None], [sequence])))
+        sequence.append(tokens[-1])
+    probabilities = scores.softmax(-1)
+    assert_distributed(tokens, probabilities)
+    pairs = [4 * first + second for first, second in pairwise(tokens)]
+    assert_distributed(pairs, torch.outer(probabilities, probabilities).flatten())
+
+
+def test_neighbouring_seeds_are_independent() -> None:
+    tokens = draw_many(torch.zeros(8))
+    assert_distributed([8 * a + b for a, b in pairwise(tokens)], torch.full((64,), 1 / 64))
+
+
+def test_rare_tokens_of_a_large_vocabulary_come_as_often_as_they_should() -> None:
+    scores = torch.zeros(10_000)
+    scores[7] = 8.0
+    tokens = draw_many(scores, 1500)
+    share = math.exp(8) / (math.exp(8) + 9_999)
+    assert abs(tokens.count(7) / 1500 - share) < 4 * math.sqrt(share / 1500)
+    others = [token for token in tokens if token != 7]
+    assert len(set(others)) > 0.9 * len(others)
+    assert_distributed([token // 1000 for token in others], torch.full((10,), 0.1))
+
+
+@pytest.mark.parametrize("top_k", [2, 5, 16])
+def test_top_k_draws_from_the_k_most_probable_tokens_alone(top_k: int) -> None:
+    scores = torch.linspace(-1, 1, 17)[torch.randperm(17, generator=torch.Generator().manual_seed(0))]
+    kept = scores.topk(top_k).indices
+    expected = torch.zeros(17)
+    expected[kept] = scores[kept].softmax(-1)
+    assert_distributed(draw_many(scores, top_k=top_k), expected)
+
+
+def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The fewest most probable tokens that have at least ``top_p`` together, renormalized; by definition."""
+    kept: list[int] = []
+    for token in probabilities.argsort(descending=True).tolist():
+        kept.append(token)
+        if float(probabilities[kept].double().sum()) >= top_p:
+            break
+    expected = torch.zeros_like(probabilities)
+    expected[kept] = probabilities[kept] / probabilities[kept].sum()
+    return expected
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
+def test_top_p_draws_from_the_nucleus_alone(top_p: float) -> None:
+    scores = torch.linspace(-2, 2, 23)
+    assert_distributed(draw_many(scores, top_p=top_p), nucleus(scores.softmax(-1), top_p))
+
+
+def test_top_p_is_of_what_temperature_and_top_k_leave() -> None:
+    scores = torch.linspace(-2, 2, 23)
+    probabilities = (scores / 0.7).softmax(-1)
+    kept = probabilities.topk(9).indices
+    of_top_k = torch.zeros_like(probabilities)
+    of_top_k[kept] = probabilities[kept] / probabilities[kept].sum()
+    tokens = draw_many(scores, temperature=0.7, top_k=9, top_p=0.8)
+    assert_distributed(tokens, nucleus(of_top_k, 0.8))
+
+
+def test_a_nucleus_wider_than_what_is_looked_at_first_is_found() -> None:
+    scores = torch.linspace(0, 0.001, 3000)
+    tokens = draw_many(scores, 1000, top_p=0.5)
+    assert min(tokens) >= 1499
+    assert_distributed([(token - 1499) * 10 // 1501 for token in tokens], torch.full((10,), 0.1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(-40, 40), min_size=2, max_size=40, unique=True),
+    st.integers(0, 45),
+    st.floats(0, 1),
+    st.floats(0.05, 5),
+)
+def test_nothing_that_is_left_out_is_ever_drawn(
+    levels: list[int], top_k: int, top_p: float, temperature: float
+) -> None:
+    scores = torch.tensor(levels) / 8
+    probabilities = (scores / temperature).double().softmax(-1)
+    if top_k:
+        probabilities[probabilities.argsort(descending=True)[top_k:]] = 0
+        probabilities /= probabilities.sum()
+    # A share that falls on a border to the last digit may round either way.
+    allowed = nucleus(probabilities, min(top_p + 1e-6, 1.0)) > 0 if top_p < 1 else probabilities >= 0
+    tokens = draw_many(scores, 200, top_k=top_k, top_p=top_p, temperature=temperature)
+    assert set(tokens) <= set(allowed.nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 1e-30}, {"top_p": 0.0}, {"top_k": 1}])
+def test_what_leaves_one_token_takes_the_most_probable(sampling: dict[str, float]) -> None:
+    scores = torch.tensor([0.1, 0.3, 0.2999999, -1.0])
+    assert set(draw_many(scores, 500, **sampling)) == {1}
+
+
+def test_a_draw_does_not_depend_on_the_other_rows() -> None:
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(12, 3000, generator=generator)
+    rows = [
+        Sequence(
+            Submit(
+                0, [1], 9, Sampling(seed=row, top_k=(0, 0, 7, 2000)[row % 4], top_p=(1, 0.7, 0.9, 1)[row % 4])
+            )
+        )
+        for row in range(12)
+    ]
+    together = draw(scores, rows)
+    alone = torch.cat([draw(scores[row : row + 1], [rows[row]]) for row in range(12)])
+    assert torch.equal(together, alone)
+
+
+def test_noise_belongs_to_the_token_not_to_its_place_among_the_candidates() -> None:
+    keys = torch.tensor([[12345], [-(2**63)]])
+    whole = gumbel(keys, torch.arange(1000))
+    some = torch.tensor([999, 3, 500])
+    assert torch.equal(gumbel(keys, some), whole[:, some])
+    assert torch.isfinite(whole).all()
+    assert not torch.equal(whole[0], whole[1])
+
+
+def test_the_same_seed_draws_the_same_on_every_machine() -> None:
+    sequence = Sequence(Submit(0, [1], 99, Sampling(seed=42)))
+    tokens = []
+    for _ in range(8):
+        tokens.append(int(draw(torch.zeros(1, 1000), [sequence])))
+        sequence.append(tokens[-1])
+    assert tokens == [526, 487, 442, 731, 819, 306, 75, 652]
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**64 - 1, 2**80])
+def test_any_integer_is_a_seed(seed: int) -> None:
+    sampled = [draw(torch.zeros(1, 1000), sequences(1, seed=seed)) for _ in range(2)]
+    assert torch.equal(*sampled)
+
+
+def test_without_a_seed_each_request_has_its_own() -> None:
+    rows = [Sequence(Submit(0, [1], 9, Sampling())) for _ in range(50)]
+    assert len(set(draw(torch.zeros(50, 100_000), rows).tolist())) > 40

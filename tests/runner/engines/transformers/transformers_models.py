@@ -1,0 +1,164 @@
+"""Small random models, served by the ``transformers`` engine, and what ``model.generate`` answers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel
+
+from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
+from runner.engines.transformers.adapter import TransformersEngine, load
+
+VOCAB_SIZE = 300
+MAX_SEQUENCE_LENGTH = 1024
+WAIT_S = 60.0
+GREEDY = Sampling(temperature=0.0)
+
+_SHAPE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": MAX_SEQUENCE_LENGTH,
+    # Large enough that a random model's greedy output wanders instead of repeating a token.
+    "initializer_range": 0.3,
+}
+
+
+def llama(**changes: Any) -> PretrainedConfig:
+    return LlamaConfig(**{**_SHAPE, **changes})
+
+
+def mistral(**changes: Any) -> PretrainedConfig:
+    return MistralConfig(**{**_SHAPE, **changes})
+
+
+def save_model(config: PretrainedConfig, directory: Path, **generation: Any) -> Path:
+    """A model of random weights, as an engine directory. ``generation``: of its generation_config.json."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    for name, value in generation.items():
+        setattr(model.generation_config, name, value)
+    model.save_pretrained(directory)
+    return directory
+
+
+class RecordingSink:
+    """Keeps what the engine reports; ``wait`` blocks until a request has ended."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[tuple[int, list[int]]]] = []
+        self.outputs: dict[int, list[int]] = {}
+        self.token_log_probs: dict[int, list[TokenLogProb]] = {}
+        self.reasons: dict[int, FinishReason] = {}
+        self.errors: dict[int, Exception] = {}
+        self.ends: list[int] = []
+        self.breaks: list[Exception] = []
+        self.changed = threading.Condition()
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        with self.changed:
+            self.steps.append(list(new))
+            for request_id, tokens in self.steps[-1]:
+                assert request_id not in self.ends, "tokens after the end"
+                self.outputs.setdefault(request_id, []).extend(tokens)
+            self.changed.notify_all()
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        with self.changed:
+            for request_id, log_probs in new:
+                self.token_log_probs.setdefault(request_id, []).extend(log_probs)
+
+    def finished(self, request_id: int, reason: FinishReason) -> None:
+        with self.changed:
+            self.reasons[request_id] = reason
+            self.ends.append(request_id)
+            self.changed.notify_all()
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        with self.changed:
+            self.errors[request_id] = error
+            self.ends.append(request_id)
+            self.changed.notify_all()
+
+    def broken(self, error: Exception) -> None:
+        with self.changed:
+            self.breaks.append(error)
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Any) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S), "nothing came of it"
+
+    def wait(self, request_id: int) -> tuple[list[int], FinishReason]:
+        self.wait_for(lambda: request_id in self.ends)
+        if request_id in self.errors:
+            raise self.errors[request_id]
+        return self.outputs.get(request_id, []), self.reasons[request_id]
+
+    def wait_for_tokens(self, request_id: int, count: int = 1) -> None:
+        self.wait_for(lambda: len(self.outputs.get(request_id, [])) >= count or request_id in self.ends)
+
+
+class Served:
+    """A running engine and the same model by itself."""
+
+    def __init__(self, engine: TransformersEngine, sink: RecordingSink, model: PreTrainedModel) -> None:
+        self.engine = engine
+        self.sink = sink
+        self.model = model
+        self._ids = itertools.count()
+
+    def submit(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY, **arguments: Any
+    ) -> int:
+        request_id = next(self._ids)
+        self.engine.submit(Submit(request_id, prompt, max_tokens, sampling, **arguments))
+        return request_id
+
+    def answer(
+        self, prompt: list[int], max_tokens: int, sampling: Sampling = GREEDY, **arguments: Any
+    ) -> tuple[list[int], FinishReason]:
+        return self.sink.wait(self.submit(prompt, max_tokens, sampling, **arguments))
+
+    def generate(self, prompt: list[int], max_tokens: int, **arguments: Any) -> list[int]:
+        """What ``model.generate`` answers, greedily."""
+        settings = {"do_sample": False, "max_new_tokens": max_tokens, "eos_token_id": None, "pad_token_id": 0}
+        inputs = torch.tensor([prompt])
+        output = self.model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), **{**settings, **arguments}
+        )
+        tokens: list[int] = output[0, len(prompt) :].tolist()
+        return tokens
+
+    @torch.no_grad()
+    def scores(self, tokens: list[int]) -> torch.Tensor:
+        """The model's raw scores for the token after ``tokens``: [vocabulary]."""
+        logits: torch.Tensor = self.model(torch.tensor([tokens])).logits
+        return logits[0, -1]
+
+
+@contextmanager
+def serve(directory: Path, **options: str) -> Iterator[Served]:
+    sink = RecordingSink()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    engine = load(directory, sink, options)
+    try:
+        yield Served(engine, sink, model)
+    finally:
+        engine.close()
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    ids: list[int] = torch.randint(VOCAB_SIZE, (length,), generator=generator).tolist()
+    return ids

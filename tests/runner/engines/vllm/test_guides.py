@@ -1,0 +1,98 @@
+"""Guides on the vllm engine, over a stand-in for vLLM: checked here, handed over as vLLM wants them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llguidance", reason="is in the engine environment")
+
+from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, Cancel, Guide, Ready, Sampling, Submit
+from runner.engines.vllm.arguments import guide_end_id, read_arguments
+from runner.engines.worker.process import EngineProcess
+from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
+from tests.runner.engines.listening import Listening
+from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running
+
+pytestmark = pytest.mark.engine_env
+GREEDY = Sampling(top_k=1)
+READY = Ready("vllm", 1000, 4096, 8, GUIDE_TYPES)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    folder = make_vllm_directory(tmp_path / "engine")
+    save_byte_tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
+    return folder
+
+
+@pytest.fixture
+def engine(directory: Path, tmp_path: Path) -> Iterator[tuple[EngineProcess, Listening]]:
+    listening = Listening()
+    with running(directory, make_python(tmp_path / "python", sys.executable), listening) as engine:
+        yield engine, listening
+
+
+def test_vllm_gets_the_tokenizer_where_there_is_one(directory: Path, tmp_path: Path) -> None:
+    assert read_arguments(directory, {})["skip_tokenizer_init"] is False
+    assert guide_end_id(directory) == END_ID
+    bare = make_vllm_directory(tmp_path / "bare")
+    assert read_arguments(bare, {})["skip_tokenizer_init"] is True
+
+
+@pytest.mark.parametrize(
+    ("guide", "field", "value"),
+    [
+        (Guide("json"), "json", ANY_JSON),
+        (Guide("json_schema", "{}"), "json", "{}"),
+        (Guide("regex", "a+"), "regex", "a+"),
+        (Guide("ebnf_grammar", "root ::= [0-9]"), "grammar", "root ::= [0-9]"),
+    ],
+)
+def test_a_guide_is_handed_over_with_an_end(
+    monkeypatch: pytest.MonkeyPatch, guide: Guide, field: str, value: str
+) -> None:
+    monkeypatch.syspath_prepend(str(LIBRARY))
+    from runner.engines.vllm.request import core_request
+
+    request = core_request(Submit(1, [5], 3, GREEDY, end_id=7, guide=guide), None, END_ID)
+    parameters = request.sampling_params
+    given = {name: getattr(parameters.structured_outputs, name) for name in ("json", "regex", "grammar")}
+    assert given == {**dict.fromkeys(given), field: value}
+    assert parameters.structured_outputs._backend == "guidance"
+    assert parameters.stop_token_ids == [7, END_ID]
+    free = core_request(Submit(1, [5], 3, GREEDY, end_id=7), None, END_ID).sampling_params
+    assert (free.structured_outputs, free.stop_token_ids) == (None, [7])
+
+
+def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: tuple[EngineProcess, Listening]) -> None:
+    process, heard = engine
+    process.send(Submit(1, [5], 3, GREEDY, guide=Guide("regex", "a(")))
+    process.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
+    process.send(Submit(3, [5], 3, GREEDY))
+    for request_id in (1, 2, 3):
+        heard.wait_for_end(request_id)
+    assert (
+        "E1105 InvalidGuide: The regex can't guide the output: at character 2: unclosed group."
+        in heard.ends(1)[0]
+    )
+    assert heard.ends(2) == heard.ends(3) == ["length"]
+    assert heard.losses == []
+
+
+def test_a_request_cancelled_while_its_guide_compiles_ends_once(
+    engine: tuple[EngineProcess, Listening],
+) -> None:
+    process, heard = engine
+    properties = ",".join(f'"p{index}":{{}}' for index in range(3000))
+    process.send(Submit(1, [5], 3, GREEDY, guide=Guide("json_schema", f'{{"properties":{{{properties}}}}}')))
+    process.send(Cancel(1))
+    heard.wait_for_end(1)
+    process.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
+    heard.wait_for_end(2)
+    assert heard.ends(1) == ["cancelled"]
+    assert heard.tokens(1) == []

@@ -1,0 +1,104 @@
+"""A vLLM engine (the stand-in) through real Triton: what only this kind gives, in the slot's tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from engine.machine.gpu import Gpu
+from errors.triton_arguments import InvalidTensor
+from runner import served_engine
+from runner.generation.request import GenerationRequest, SamplingInputs
+from tests.runner.engines.vllm.vllm_engines import make_python
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.servers import SLOT, TritonUnderTest
+
+PROMPT = {"input_ids": [7, 8], "request_output_len": 4, "runtime_top_k": 1}
+
+
+@pytest.fixture(scope="module")
+def vllm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
+    folder = tmp_path_factory.mktemp("vllm")
+    model = make_paced_model(folder / "model", 0)
+    python = make_python(folder / "python", sys.executable)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served_engine, "visible_gpus", lambda: (Gpu(90),))
+        server = TritonUnderTest(_as_vllm(model), folder, COG_TRITON_ENGINE_PYTHON=python)
+    yield server
+    server.close()
+
+
+def _as_vllm(model: PacedModel) -> PacedModel:
+    """The paced model's folder without its manifest: a configuration, a tokenizer and vLLM's arguments."""
+    from engine.tar.manifest import EngineFacts
+    from engine.tar.pack import pack
+    from engine.tar.unpack import unpack
+
+    source = model.directory.parent / "vllm-source"
+    shutil.copytree(
+        model.directory, source, ignore=shutil.ignore_patterns("engine_manifest.json", "paced.json")
+    )
+    (source / "engine_args.json").write_text('{"max_num_seqs": 8}')
+    (source / "lora" / "french").mkdir(parents=True)
+    (source / "lora" / "french" / "adapter_config.json").write_text("{}")
+    tar, directory = source.with_suffix(".tar"), source.with_name("vllm-engine")
+    pack(source, EngineFacts(engine_kind="vllm", max_batch_size=8, max_seq_len=4096), tar)
+    with tar.open("rb", buffering=0) as stream:
+        unpack(stream, directory)
+    return dataclasses.replace(model, directory=directory)
+
+
+def test_log_probs_of_each_token_and_their_sum(vllm_triton: TritonUnderTest) -> None:
+    answer = vllm_triton.post(f"{SLOT}/generate", {**PROMPT, "return_log_probs": True}).json()
+    assert answer["output_ids"] == [9, 10, 11, 12]
+    assert answer["output_log_probs"] == pytest.approx([-0.009, -0.01, -0.011, -0.012])
+    assert answer["cum_log_probs"] == pytest.approx(-0.042)
+
+
+def test_log_probs_stream_with_their_tokens(vllm_triton: TritonUnderTest) -> None:
+    body = {**PROMPT, "return_log_probs": True, "streaming": True}
+    events = vllm_triton.stream(f"{SLOT}/generate_stream", body)
+    tokens, log_probs = (
+        [_listed(each.get(name, [])) for each in events] for name in ("output_ids", "output_log_probs")
+    )
+    assert [len(each) for each in tokens] == [len(each) for each in log_probs]
+    assert functools.reduce(operator.iadd, log_probs, []) == pytest.approx([-0.009, -0.01, -0.011, -0.012])
+    assert events[-1]["cum_log_probs"] == pytest.approx(-0.042)
+
+
+def test_who_does_not_ask_gets_none(vllm_triton: TritonUnderTest) -> None:
+    assert "output_log_probs" not in vllm_triton.post(f"{SLOT}/generate", PROMPT).json()
+
+
+def test_an_adapter_is_named_in_the_request(vllm_triton: TritonUnderTest) -> None:
+    answer = vllm_triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"})
+    assert answer.json()["output_ids"] == [9, 10, 11, 12]
+    refused = vllm_triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "german"}).text
+    assert "E1103" in refused
+    assert "an adapter of this engine (french)" in refused
+
+
+def test_a_prediction_names_its_adapter(vllm_triton: TritonUnderTest) -> None:
+    async def text(lora_name: str | None) -> str:
+        request = GenerationRequest("hi", 4, 0, (), SamplingInputs(temperature=0), lora_name=lora_name)
+        return "".join([text async for text in vllm_triton.service.generate(request).text()])
+
+    assert vllm_triton.run(text("french")) == vllm_triton.run(text(None)) != ""
+    with pytest.raises(InvalidTensor, match=re.escape("an adapter of this engine (french) or empty")):
+        vllm_triton.run(text("german"))
+
+
+def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
+    assert "E1104" in triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"}).text
+
+
+def _listed(value: object) -> list[object]:
+    """Triton writes a tensor of one element as a bare number."""
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,174 @@
+"""The generation core on a real Triton: where a text ends, and what is known of it then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from errors.prompt import PromptTooLong
+from runner.generation.generation import Generation
+from runner.generation.model import ModelFacts
+from runner.generation.request import GenerationRequest, SamplingInputs
+from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH
+from tests.runner.servers import TritonUnderTest
+
+QUESTION = "What is machine learning?"
+GREEDY = SamplingInputs(temperature=0)
+
+
+def generate(
+    triton: TritonUnderTest,
+    prompt: str = QUESTION,
+    *,
+    max_tokens: int = 30,
+    min_tokens: int = 0,
+    stops: tuple[str, ...] = (),
+    sampling: SamplingInputs = GREEDY,
+    model: ModelFacts | None = None,
+) -> tuple[list[str], Generation]:
+    """The pieces of text as they came, and the generation after its end."""
+    request = GenerationRequest(prompt, max_tokens, min_tokens, stops, sampling)
+    service = triton.service
+
+    async def read() -> tuple[list[str], Generation]:
+        generation = Generation(request, model or service.model, service.client)
+        return [text async for text in generation.text()], generation
+
+    return triton.run(read())
+
+
+def test_a_text_comes_in_pieces_and_ends_by_its_length(triton: TritonUnderTest) -> None:
+    pieces, generation = generate(triton, max_tokens=40)
+    assert "".join(pieces) == triton.model.expected_text(QUESTION, 40)
+    assert len(pieces) > 1
+    assert all(pieces)
+    assert generation.finish_reason == "length"
+    assert generation.input_token_count == len(triton.model.ids(QUESTION))
+    assert generation.output_token_count == 40
+    assert generation.time_to_first_token_s is not None
+    assert 0 < generation.time_to_first_token_s < generation.duration_s
+    assert generation.tokens_per_second == 40 / generation.duration_s
+
+
+@pytest.mark.parametrize(
+    ("stops", "text"),
+    [
+        (("?",), "What is machine learning"),
+        (("machine",), "What is "),
+        (("rning?Wh",), "What is machine lea"),
+        (("learning?What is mach", "never"), "What is machine "),
+        (("is", "What is"), ""),
+        (("W",), ""),
+        (("?What is machine learning!",), None),
+        (("", "?"), "What is machine learning"),
+    ],
+)
+def test_a_stop_sequence_cuts_exactly_wherever_tokens_begin(
+    triton: TritonUnderTest, stops: tuple[str, ...], text: str | None
+) -> None:
+    pieces, generation = generate(triton, stops=stops)
+    if text is None:
+        assert "".join(pieces) == triton.model.expected_text(QUESTION, 30)
+        assert generation.finish_reason == "length"
+    else:
+        assert "".join(pieces) == text
+        assert generation.finish_reason == "stop"
+
+
+def test_a_stop_sequence_of_several_tokens_per_character_is_found(triton: TritonUnderTest) -> None:
+    pieces, generation = generate(triton, "日本語👍です", max_tokens=60, stops=("👍で",))
+    assert "".join(pieces) == "日本語"
+    assert generation.finish_reason == "stop"
+
+
+def test_what_was_held_back_for_a_stop_sequence_is_shown_at_the_end(triton: TritonUnderTest) -> None:
+    pieces, generation = generate(triton, "abc", max_tokens=5, stops=("bcX",))
+    assert "".join(pieces) == triton.model.expected_text("abc", 5)
+    assert generation.finish_reason == "length"
+
+
+def test_a_character_cut_by_the_length_is_shown_as_decoding_shows_it(triton: TritonUnderTest) -> None:
+    pieces, _ = generate(triton, "👍", max_tokens=6)
+    assert "".join(pieces) == triton.model.expected_text("👍", 6) == "👍\ufffd"
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_the_first_of_several_end_ids_ends_the_text(triton: TritonUnderTest, which: int) -> None:
+    prompt = "What is"
+    ids = triton.model.ids(prompt)
+    assert len(set(ids)) == len(ids)
+    end_ids = (*(317, 318, 319)[:which], ids[2])
+    pieces, generation = generate(triton, prompt, model=replace(triton.service.model, end_ids=end_ids))
+    assert "".join(pieces) == triton.model.expected_text(prompt, 2)
+    assert generation.finish_reason == "end"
+    assert generation.output_token_count == 3
+
+
+def test_the_end_token_itself_ends_the_text_and_has_none(triton: TritonUnderTest) -> None:
+    pieces, generation = generate(triton, f"Once{END_TOKEN}more")
+    assert "".join(pieces) == "Once"
+    assert generation.finish_reason == "end"
+
+
+@pytest.mark.parametrize("min_tokens", [2, 3, 4, 8, 9])
+def test_an_end_before_the_least_length_is_none(triton: TritonUnderTest, min_tokens: int) -> None:
+    prompt = "What is"
+    ids = triton.model.ids(prompt)
+    model = replace(triton.service.model, end_ids=(ids[2],))
+    _, generation = generate(triton, prompt, min_tokens=min_tokens, model=model)
+    ends = range(2, 30, len(ids))
+    assert generation.output_token_count == next(end + 1 for end in ends if end >= min_tokens)
+    assert generation.finish_reason == "end"
+
+
+@pytest.mark.parametrize("length", [MAX_SEQUENCE_LENGTH, 2 * MAX_SEQUENCE_LENGTH])
+def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(
+    triton: TritonUnderTest, length: int
+) -> None:
+    with pytest.raises(PromptTooLong) as raised:
+        generate(triton, "x" * length)
+    assert raised.value.facts["prompt_tokens"] == length
+    assert raised.value.facts["max_input_tokens"] == MAX_SEQUENCE_LENGTH - 1
+
+
+@pytest.mark.parametrize("room", [1, 2, 7])
+def test_lengths_are_clipped_to_the_room_that_the_prompt_leaves(triton: TritonUnderTest, room: int) -> None:
+    prompt = "x" * (MAX_SEQUENCE_LENGTH - room)
+    pieces, generation = generate(triton, prompt, max_tokens=10**12, min_tokens=10**11)
+    assert "".join(pieces) == "x" * room
+    assert generation.finish_reason == "length"
+
+
+def test_a_shorter_input_limit_of_the_engine_holds(triton: TritonUnderTest) -> None:
+    model = replace(triton.service.model, max_input_length=5)
+    with pytest.raises(PromptTooLong, match=r"\(5\)"):
+        generate(triton, "x" * 6, model=model)
+    pieces, _ = generate(triton, "x" * 5, max_tokens=3, model=model)
+    assert "".join(pieces) == "xxx"
+
+
+def test_a_long_prompt_is_tokenized_like_a_short_one(triton: TritonUnderTest) -> None:
+    prompt = QUESTION * 200
+    pieces, generation = generate(triton, prompt, max_tokens=5)
+    assert "".join(pieces) == triton.model.expected_text(prompt, 5)
+    assert generation.input_token_count == len(triton.model.ids(prompt))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_greedy"),
+    [
+        (SamplingInputs(temperature=0, top_p=0.9, top_k=50), True),
+        (SamplingInputs(temperature=1, top_k=1), True),
+        (SamplingInputs(temperature=1, top_k=0, top_p=0), True),
+        (SamplingInputs(temperature=1, top_k=-1, top_p=0.5), False),
+        (SamplingInputs(temperature=1, top_k=10**30, top_p=0), False),
+        (SamplingInputs(temperature=5, top_p=1, seed=2**64 - 1), False),
+    ],
+)
+def test_every_sampling_that_the_inputs_allow_is_taken_by_the_slot(
+    triton: TritonUnderTest, sampling: SamplingInputs, is_greedy: bool
+) -> None:
+    assert sampling.is_greedy == is_greedy
+    pieces, _ = generate(triton, max_tokens=3, sampling=sampling)
+    assert "".join(pieces) == triton.model.expected_text(QUESTION, 3)

@@ -1,0 +1,109 @@
+"""Prompt, system prompt and template become a text, or one of the four published errors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from errors.base import CodedError
+from errors.prompt import BadPromptTemplate, PromptRequired, PromptTemplateError
+from runner.generation.prompt import format_prompt
+
+TEMPLATE_PIECES = st.lists(
+    st.one_of(
+        st.sampled_from(["{prompt}", "{system_prompt}", "{{", "}}", "{", "}", "{}", "!r", ":>5", "[0]", "."]),
+        st.text(max_size=5),
+    ),
+    max_size=8,
+).map("".join)
+
+
+def test_the_template_is_filled() -> None:
+    text = format_prompt("<<{system_prompt}>> {prompt}", prompt="Hi", system_prompt="Be brief.")
+    assert text == "<<Be brief.>> Hi"
+
+
+def test_doubled_braces_mean_themselves() -> None:
+    assert format_prompt('{{"a": "{prompt}"}}', prompt="x", system_prompt="") == '{"a": "x"}'
+
+
+def test_a_field_may_be_there_more_than_once() -> None:
+    assert format_prompt("{prompt} {prompt}", prompt="x", system_prompt="") == "x x"
+
+
+@pytest.mark.parametrize(
+    "prompt", ["{system_prompt}", "{}", "{0}", "}{", "{{x}}", '{"json": {"a": [1]}}', "%s"]
+)
+def test_braces_in_a_prompt_stay_as_they_are(prompt: str) -> None:
+    assert format_prompt("{prompt}", prompt=prompt, system_prompt="secret") == prompt
+
+
+@pytest.mark.parametrize("template", ["Answer:", "{system_prompt}", "{{prompt}}"])
+def test_a_prompt_without_its_field_in_the_template_is_e1003(template: str) -> None:
+    with pytest.raises(BadPromptTemplate, match="E1003"):
+        format_prompt(template, prompt="Hi", system_prompt="Be brief.")
+
+
+def test_a_template_without_the_field_does_where_there_is_no_prompt() -> None:
+    assert format_prompt("Once upon a time", prompt="", system_prompt="") == "Once upon a time"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{prompt",
+        "prompt}",
+        "{prompt} {",
+        "{prompt} }",
+        "{prompt} {}",
+        "{prompt} {0}",
+        "{prompt} {name}",
+        "{prompt} { prompt }",
+        '{prompt} {"json": 1}',
+        "{prompt.__class__}",
+        "{prompt.__class__.__mro__}",
+        "{prompt[0]}",
+        "{prompt!r}",
+        "{prompt!x}",
+        "{prompt!}",
+        "{prompt:>1000000000}",
+        "{prompt:{system_prompt}}",
+        "{prompt:{prompt.__class__}}",
+        "{{prompt}",
+        "{prompt[}",
+        "{!r}",
+    ],
+)
+def test_a_template_that_is_more_or_less_than_the_two_fields_is_e1004(template: str) -> None:
+    with pytest.raises(PromptTemplateError, match="E1004") as raised:
+        format_prompt(template, prompt="Hi", system_prompt="Be brief.")
+    assert "did you submit your prompt as `prompt_template`" in str(raised.value)
+
+
+@pytest.mark.parametrize("prompt", ["", " ", "\n\t", "\u3000"])
+def test_a_blank_prompt_is_e1001(prompt: str) -> None:
+    with pytest.raises(PromptRequired, match="E1001"):
+        format_prompt("{prompt}", prompt=prompt, system_prompt="")
+
+
+@given(st.text(), st.text())
+@example("{", "}")
+def test_any_prompt_arrives_as_it_is(prompt: str, system_prompt: str) -> None:
+    text = format_prompt(
+        "system: {system_prompt}\nuser: {prompt}", prompt=prompt, system_prompt=system_prompt
+    )
+    assert text == f"system: {system_prompt}\nuser: {prompt}"
+
+
+@given(TEMPLATE_PIECES, st.text(min_size=1))
+@example("{prompt:{prompt}}", "x")
+def test_any_template_gives_a_text_with_the_prompt_or_a_coded_error(template: str, prompt: str) -> None:
+    code = ""
+    try:
+        text = format_prompt(template, prompt=prompt, system_prompt="s")
+    except CodedError as error:
+        code = error.code
+        text = prompt
+    assert code in ("", "E1001", "E1003", "E1004")
+    assert prompt in text

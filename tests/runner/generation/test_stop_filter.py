@@ -1,0 +1,193 @@
+"""StopFilter against its definition: cut the whole text where the first stop sequence begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from os.path import commonprefix
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from runner.detokenizer.detokenizer import Detokenizer
+from runner.generation.stop_filter import StopFilter
+
+THOROUGH = settings(max_examples=400, derandomize=True, database=None, deadline=None)
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
+NOWHERE = "\u2603"
+"""A character that stands in none of the texts and stop sequences."""
+
+ALPHABETS = ["a", "ab", "aab", "abc", "\n:U", "é\u0301e", "👨\u200d👩👧", "[]^-\\&&~|.*$( "]
+
+
+def naive_cut(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """The text before the first stop sequence, and which one that is: the shortest that begins there."""
+    found = [(text.find(stop), len(stop), stop) for stop in stops if stop and stop in text]
+    if not found:
+        return text, None
+    start, _, stop = min(found)
+    return text[:start], stop
+
+
+def certain_prefix(text: str, stops: list[str]) -> str:
+    """What every continuation of ``text`` leaves standing, by trying all that can matter."""
+    endings = {stop[index:] for stop in stops for index in range(len(stop))}
+    return commonprefix([naive_cut(text + ending, stops)[0] for ending in ["", NOWHERE, *endings]])
+
+
+def chunks_of(text: str, sizes: list[int]) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        size = sizes.pop(0) if sizes else 1
+        yield text[at : at + size]
+        at += size
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[str], list[str]]:
+    """Stop sequences, and a text over the same few characters in chunks."""
+    alphabet = st.sampled_from(draw(st.sampled_from(ALPHABETS)))
+    stops = draw(st.lists(st.text(alphabet, max_size=6), max_size=5))
+    text = draw(st.text(alphabet, max_size=30))
+    if draw(st.booleans()) and stops:
+        text += draw(st.sampled_from(stops)) + draw(st.text(alphabet, max_size=5))
+    return stops, list(chunks_of(text, draw(st.lists(st.integers(0, 7), max_size=20))))
+
+
+@THOROUGH
+@given(cases())
+@example((["abcd", "bc"], ["ab", "c", "d"]))
+@example((["abcd", "bc"], ["ab", "c", "x"]))
+@example((["abcd", "bc"], ["ab", "c"]))
+@example((["abcde", "bcdx", "cd"], ["a", "b", "c", "d", "x"]))
+@example((["aaab", "aa"], ["a", "a", "a", "c"]))
+def test_equals_the_naive_cut_however_the_text_is_chunked(case: tuple[list[str], list[str]]) -> None:
+    stops, chunks = case
+    stop_filter = StopFilter(stops)
+    text = "".join([*(stop_filter.push(chunk) for chunk in chunks), stop_filter.finish()])
+    assert (text, stop_filter.matched) == naive_cut("".join(chunks), stops)
+
+
+@THOROUGH
+@given(cases())
+def test_shows_after_each_push_exactly_what_is_certain(case: tuple[list[str], list[str]]) -> None:
+    stops, chunks = case
+    stop_filter = StopFilter(stops)
+    seen = shown = ""
+    for chunk in chunks:
+        seen += chunk
+        shown += stop_filter.push(chunk)
+        assert shown == certain_prefix(seen, stops)
+        if stop_filter.matched is None:
+            assert len(seen) - len(shown) < max([1, *map(len, stops)])
+
+
+@THOROUGH
+@given(cases())
+def test_knows_the_match_in_the_push_that_settles_it(case: tuple[list[str], list[str]]) -> None:
+    """A match is settled once the cut is the same whatever follows."""
+    stops, chunks = case
+    stop_filter = StopFilter(stops)
+    seen = ""
+    for chunk in chunks:
+        seen += chunk
+        stop_filter.push(chunk)
+        certain = certain_prefix(seen, stops)
+        is_settled = naive_cut(seen, stops)[1] is not None and naive_cut(seen, stops)[0] == certain
+        assert (stop_filter.matched is not None) == is_settled
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_equals_the_naive_cut_for_thousands_of_random_texts(alphabet: str) -> None:
+    choice = random.Random(alphabet)
+    for _ in range(2000):
+        stops = ["".join(choice.choices(alphabet, k=choice.randrange(7))) for _ in range(choice.randrange(5))]
+        text = "".join(choice.choices(alphabet, k=choice.randrange(40)))
+        stop_filter = StopFilter(stops)
+        chunks = chunks_of(text, choice.choices(range(5), k=40))
+        shown = "".join([*map(stop_filter.push, chunks), stop_filter.finish()])
+        assert (shown, stop_filter.matched) == naive_cut(text, stops)
+
+
+@pytest.mark.parametrize("split", range(1, 15))
+def test_a_stop_sequence_split_anywhere_never_shows(split: int) -> None:
+    text = "Hi!\n\nUser: more"
+    stop_filter = StopFilter(["\n\nUser:"])
+    assert stop_filter.push(text[:split]) + stop_filter.push(text[split:]) == "Hi!"
+    assert stop_filter.matched == "\n\nUser:"
+
+
+def test_a_complete_stop_waits_for_one_that_began_earlier() -> None:
+    waits = StopFilter(["abcd", "bc"])
+    assert (waits.push("xabc"), waits.matched) == ("x", None)
+    assert (waits.push("d!"), waits.matched) == ("", "abcd")
+
+    gives_way = StopFilter(["abcd", "bc"])
+    gives_way.push("xabc")
+    assert (gives_way.push("!"), gives_way.matched) == ("a", "bc")
+
+    ends = StopFilter(["abcd", "bc"])
+    ends.push("xabc")
+    assert (ends.finish(), ends.matched) == ("a", "bc")
+
+
+@THOROUGH
+@given(cases())
+def test_behind_a_detokenizer_equals_cutting_the_decoded_whole(case: tuple[list[str], list[str]]) -> None:
+    """Tokens of one byte each, so that stop sequences and characters come in parts; the first is lost."""
+    stops, chunks = case
+    tokenizer = Tokenizer(
+        models.BPE({token: at for at, token in enumerate(sorted(BYTE_LEVEL.alphabet()))}, [])
+    )
+    tokenizer.pre_tokenizer, tokenizer.decoder = BYTE_LEVEL, decoders.ByteLevel()
+    ids = tokenizer.encode("".join(chunks)).ids[1:]
+    detokenizer, stop_filter = Detokenizer(tokenizer), StopFilter(stops)
+    shown = "".join(stop_filter.push(detokenizer.push([token_id])) for token_id in ids)
+    shown += stop_filter.push(detokenizer.finish()) + stop_filter.finish()
+    assert (shown, stop_filter.matched) == naive_cut(tokenizer.decode(ids), stops)
+
+
+def test_after_a_match_nothing_comes_any_more() -> None:
+    stop_filter = StopFilter(["END"])
+    assert stop_filter.push("one END two") == "one "
+    assert [stop_filter.push(" three END"), stop_filter.push(""), stop_filter.finish()] == ["", "", ""]
+    assert stop_filter.matched == "END"
+
+
+def test_what_looked_like_a_stop_comes_out_at_the_end() -> None:
+    stop_filter = StopFilter(["</s>"])
+    assert stop_filter.push("a </s") == "a "
+    assert stop_filter.finish() == "</s"
+    assert stop_filter.matched is None
+
+
+@pytest.mark.parametrize("stops", [[], [""], ["", ""]])
+def test_without_stop_sequences_all_text_passes_at_once(stops: list[str]) -> None:
+    stop_filter = StopFilter(stops)
+    assert stop_filter.push("any text") == "any text"
+    assert stop_filter.finish() == ""
+    assert stop_filter.matched is None
+
+
+def test_the_work_per_character_does_not_grow_with_the_stop_sequences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worst text for a search that starts over: every position begins a long stop sequence."""
+    stops = ["a" * 500 + "b", "a" * 499 + "c", "aab"]
+    stop_filter = StopFilter(stops)
+    lookups = 0
+
+    class Counting(dict[str, int]):
+        def __contains__(self, key: object) -> bool:
+            nonlocal lookups
+            lookups += 1
+            return super().__contains__(key)
+
+    automaton = stop_filter._automaton
+    monkeypatch.setattr(automaton, "_next", [Counting(successors) for successors in automaton._next])
+    text = "a" * 5000
+    shown = "".join(stop_filter.push(character) for character in text) + stop_filter.finish()
+    assert shown == text
+    assert lookups <= 2 * len(text)

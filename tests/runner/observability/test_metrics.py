@@ -1,0 +1,187 @@
+"""What is counted is right, other processes read it at any time, and it is told as Prometheus wants it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from runner.observability import metrics
+from runner.observability.meter import Histogram, Meter, RequestMeter
+from runner.observability.metrics import METRICS
+from runner.observability.metrics_text import clear_folder, exposition
+from tests.runner.servers import CogUnderTest, triton_environment, wait_until
+
+SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
+
+COUNTS_AND_ENDS = """
+import sys
+from pathlib import Path
+from runner.observability import metrics
+from runner.observability.meter import Meter
+meter = Meter("openai", Path(sys.argv[1]))
+meter.add(metrics.ACTIVE, 3)
+meter.add(metrics.OUTPUT_TOKENS, 5)
+print("counted", flush=True)
+sys.stdin.read()
+"""
+
+
+def samples(text: str) -> dict[str, float]:
+    """``name{labels}`` -> value."""
+    return {f"{name}{{{labels}}}": float(value) for name, labels, value in SAMPLE.findall(text)}
+
+
+def cog_counts(text: str, name: str) -> float:
+    """The sum of a family's samples that Cog's worker counted."""
+    found = samples(text)
+    return sum(value for key, value in found.items() if key.startswith(f"{name}{{") and 'api="cog"' in key)
+
+
+def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path) -> None:
+    meter = Meter("cog", tmp_path)
+    for is_finished, code in ((True, None), (False, None), (False, "E2101"), (False, "E9999")):
+        request = RequestMeter(meter)
+        request.began()
+        if code is not None:
+            request.failed(code)
+        request.ended(is_finished=is_finished, input_tokens=2, output_tokens=3, detokenize_s=0.0)
+    found = samples(exposition(tmp_path))
+    for outcome, code in (
+        ("succeeded", ""),
+        ("cancelled", ""),
+        ("failed", "E2101"),
+        ("failed", "unexpected"),
+    ):
+        assert found[f'cog_triton_requests_total{{api="cog",outcome="{outcome}",code="{code}"}}'] == 1
+    assert found['cog_triton_active_requests{api="cog"}'] == 0
+    assert found['cog_triton_input_tokens_total{api="cog"}'] == 8
+    assert found['cog_triton_output_tokens_total{api="cog"}'] == 12
+
+
+def test_tokens_that_come_together_share_the_time_since_those_before(tmp_path: Path) -> None:
+    meter = Meter("cog", tmp_path)
+    request = RequestMeter(meter, arrived_s=100.0)
+    request.began()
+    for num_tokens, now_s in ((2, 100.25), (4, 100.33), (1, 100.93)):
+        request.received(num_tokens, now_s)
+    request.ended(is_finished=True, input_tokens=1, output_tokens=7, detokenize_s=0.001)
+    found = samples(exposition(tmp_path))
+    name = metrics.INTER_TOKEN_LATENCY.name
+    assert found[f'{name}_count{{api="cog"}}'] == 5
+    assert found[f'{name}_sum{{api="cog"}}'] == pytest.approx(0.68)
+    assert found[f'{name}_bucket{{api="cog",le="0.02"}}'] == 4
+    assert found[f'{name}_bucket{{api="cog",le="0.5"}}'] == 4
+    assert found[f'{name}_bucket{{api="cog",le="1.0"}}'] == 5
+    assert found[f'{metrics.TIME_TO_FIRST_TOKEN.name}_sum{{api="cog"}}'] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("seconds", "bound"), [(0.001, "0.001"), (0.0011, "0.0025"), (61.0, "+Inf")])
+def test_a_bucket_holds_what_equals_its_bound(tmp_path: Path, seconds: float, bound: str) -> None:
+    Histogram(Meter("cog", tmp_path).cells, metrics.QUEUE).observe(seconds)
+    found = samples(exposition(tmp_path))
+    buckets = {
+        labels: value for labels, value in found.items() if labels.startswith(f"{metrics.QUEUE.name}_bucket")
+    }
+    assert next(labels for labels, value in buckets.items() if value == 1).endswith(f'le="{bound}"}}')
+
+
+def test_what_an_ended_process_counted_stays_but_it_holds_nothing_any_more(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COUNTS_AND_ENDS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"counted\n"
+        ours = Meter("openai", tmp_path)
+        ours.add(metrics.ACTIVE)
+        alive = samples(exposition(tmp_path))
+        process.kill()
+    ended = samples(exposition(tmp_path))
+    assert alive['cog_triton_active_requests{api="openai"}'] == 4
+    assert ended['cog_triton_active_requests{api="openai"}'] == 1
+    assert ended['cog_triton_output_tokens_total{api="openai"}'] == 5
+    ours.close()
+
+
+def test_a_runner_starts_from_zero(tmp_path: Path) -> None:
+    Meter("cog", tmp_path).add(metrics.OUTPUT_TOKENS, 7)
+    (tmp_path / "cog-1").write_bytes(b"half a file")
+    assert cog_counts(exposition(tmp_path), "cog_triton_output_tokens_total") == 7
+    clear_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="no promtool (Debian: apt-get install prometheus)"
+)
+def test_prometheus_own_checker_finds_nothing_to_say(tmp_path: Path) -> None:
+    meter = Meter("cog", tmp_path)
+    meter.refused("E1001")
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=exposition(tmp_path), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = reader(cog)
+    before = read()
+    assert cog.predict(prompt="What is machine learning?", max_tokens=10)["status"] == "succeeded"
+    assert cog.predict(prompt=" ")["status"] == "failed"
+    name = "cog_triton_requests_total"
+    failed = f'{name}{{api="cog",outcome="failed",code="E1001"}}'
+    after = wait_until(lambda: (text := read()) and samples(text)[failed] > samples(before)[failed] and text)
+    new = {key: value - samples(before).get(key, 0) for key, value in samples(after).items()}
+    assert new[failed] == 1
+    assert new[f'{name}{{api="cog",outcome="succeeded",code=""}}'] == 1
+    assert new['cog_triton_output_tokens_total{api="cog"}'] == 10
+    assert new['cog_triton_inter_token_latency_seconds_count{api="cog"}'] <= 9
+    for metric in (metrics.QUEUE, metrics.TIME_TO_FIRST_TOKEN, metrics.DURATION):
+        assert new[f'{metric.name}_count{{api="cog"}}'] == 1
+    assert new['cog_triton_request_phase_seconds_count{api="cog",phase="tokenize"}'] == 1
+    assert samples(after)["cog_triton_triton_up{}"] == 1
+    assert "nv_inference_request_success" in after
+    assert after.count("# TYPE cog_triton_request_phase_seconds") == 1
+    assert 'cog_triton_request_phase_seconds_bucket{le="+Inf",phase="engine"}' in after
+    families = re.findall(r"^# TYPE (\w+)", after, re.MULTILINE)
+    assert len(families) == len(set(families))
+    assert {metric.name for metric in METRICS} <= set(families)
+
+
+def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> None:
+    read = reader(cog)
+    key = 'cog_triton_requests_total{api="cog",outcome="cancelled",code=""}'
+    before = samples(read())[key]
+    body = {"input": {"prompt": "hi", "max_tokens": 10000}}
+    headers = {"Accept": "text/event-stream"}
+    with cog.client.stream("POST", "/predictions", json=body, headers=headers) as response:
+        wait_until(lambda: samples(read())['cog_triton_active_requests{api="cog"}'] == 1)
+        response.close()
+    wait_until(lambda: samples(read())[key] == before + 1)
+    assert samples(read())['cog_triton_active_requests{api="cog"}'] == 0
+
+
+def test_the_command_prints_them_or_says_why_not(
+    cog: CogUnderTest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in environment(cog).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", str(cog.folder))
+    assert main(["metrics"]) == 0
+    assert "cog_triton_triton_up 1" in capsys.readouterr().out
+    monkeypatch.setenv("TRITON_HTTP_PORT", "1")
+    assert main(["metrics"]) == 2
+    assert capsys.readouterr().err.startswith("E1008 MissingRequirement: a runner of this user")
+
+
+def environment(cog: CogUnderTest) -> dict[str, str]:
+    return triton_environment(cog.triton_http_port, 1, cog.triton_metrics_port)
+
+
+def reader(cog: CogUnderTest) -> Callable[[], str]:
+    """Reads all metrics of a Cog server under test."""
+    return lambda: exposition(cog.metrics_dir, f"http://127.0.0.1:{cog.triton_metrics_port}/metrics")

@@ -1,0 +1,147 @@
+"""One trace holds a client's span, Cog's, ours and Triton's, as a receiver decodes what a collector gets."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from errors.prompt import InvalidSetting
+from runner.observability.tracing import open_tracing, prepare_cog, triton_arguments
+from runner.settings.settings import load_settings
+from tests.runner.otlp_receiver import OtlpReceiver, Span
+from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
+from tests.runner.servers import CogUnderTest, wait_until
+
+PROMPT = "A prompt that nobody else may read."
+PHASES = ("tokenize", "queue", "engine", "relay")
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def traced(receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
+    folder = tmp_path_factory.mktemp("traced")
+    model = make_paced_model(folder / "model", TOKENS_PER_SECOND)
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    server = CogUnderTest(model, folder, **variables)
+    yield server
+    server.close()
+
+
+def trace_of(cog: CogUnderTest, receiver: OtlpReceiver, flags: str = "01", **inputs: object) -> list[Span]:
+    """The spans of one prediction that a client asks for within a trace of its own."""
+    trace_id = os.urandom(16).hex()
+    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-{flags}"}
+    cog.client.post("/predictions", json={"input": inputs}, headers=headers)
+    if flags == "01":
+        wait_until(lambda: is_whole(receiver.trace(trace_id)))
+    return receiver.trace(trace_id)
+
+
+def is_whole(spans: list[Span]) -> bool:
+    """Nothing is on its way any more: every span's parent is there, or is the client's."""
+    known = {span.span_id for span in spans} | {"c" * 16}
+    names = {span.name for span in spans}
+    has_ends = {"POST /predictions", "text_completion paced", "compute"} <= names
+    return has_ends and all(span.parent_id in known for span in spans)
+
+
+def test_one_trace_goes_from_the_client_through_cog_and_us_to_triton(
+    traced: CogUnderTest, receiver: OtlpReceiver
+) -> None:
+    spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
+    by_id = {span.span_id: span for span in spans}
+    ours = next(span for span in spans if span.name == "text_completion paced")
+    compute = next(span for span in spans if span.name == "compute")
+    path = [compute]
+    while path[-1].parent_id in by_id:
+        path.append(by_id[path[-1].parent_id])
+    assert path[-1].parent_id == "c" * 16
+    assert path[-1].name == "POST /predictions"
+    assert ours in path
+    assert compute.service == "cog-triton-triton"
+    assert {span.service for span in path[path.index(ours) :]} == {"cog-triton"}
+
+
+def test_a_generations_span_tells_its_phases_and_counts_by_the_conventions(
+    traced: CogUnderTest, receiver: OtlpReceiver
+) -> None:
+    spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
+    ours = next(span for span in spans if span.name == "text_completion paced")
+    assert ours.attributes["gen_ai.operation.name"] == "text_completion"
+    assert ours.attributes["gen_ai.request.max_tokens"] == 20
+    assert ours.attributes["gen_ai.request.temperature"] == 0.5
+    assert ours.attributes["gen_ai.usage.output_tokens"] == 20
+    assert 1 < ours.attributes["gen_ai.usage.input_tokens"] <= len(PROMPT)
+    assert ours.attributes["gen_ai.response.finish_reasons"].values[0].string_value == "length"
+    phases = {span.name: span for span in spans if span.parent_id == ours.span_id and span.name in PHASES}
+    assert set(phases) == set(PHASES)
+    for before, after in itertools.pairwise(PHASES):
+        assert phases[before].end_ns == pytest.approx(phases[after].start_ns, abs=1e5)
+    assert phases["engine"].end_ns - phases["engine"].start_ns >= 19 / TOKENS_PER_SECOND * 1e9
+    assert ours.start_ns <= phases["tokenize"].start_ns <= phases["relay"].end_ns <= ours.end_ns
+
+
+def test_a_failure_is_told_by_its_code(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
+    trace_id = os.urandom(16).hex()
+    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
+    body = {"input": {"prompt": PROMPT * 1000}}
+    assert traced.client.post("/predictions", json=body, headers=headers).json()["status"] == "failed"
+    wait_until(lambda: [span for span in receiver.trace(trace_id) if span.name.startswith("text_")])
+    ours = next(span for span in receiver.trace(trace_id) if span.name.startswith("text_"))
+    assert ours.is_error
+    assert ours.attributes["error.type"] == "E1002"
+
+
+def test_no_span_holds_a_text(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
+    trace_of(traced, receiver, prompt=PROMPT, max_tokens=2, stop_sequences="private")
+    everything = "".join(span.text for span in receiver.spans)
+    assert PROMPT not in everything
+    assert "private" not in everything
+
+
+def test_a_client_that_keeps_no_trace_gets_none_anywhere(
+    traced: CogUnderTest, receiver: OtlpReceiver
+) -> None:
+    assert trace_of(traced, receiver, "00", prompt=PROMPT, max_tokens=2) == []
+    trace_of(traced, receiver, prompt=PROMPT, max_tokens=2)  # What came before it has been sent by then.
+    assert {span.trace_id for span in receiver.spans if span.service == "cog-triton-triton"} <= {
+        span.trace_id for span in receiver.spans if span.service == "cog-triton"
+    }
+
+
+def test_without_an_endpoint_nothing_is_traced(tmp_path: Path) -> None:
+    for variables in ({}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}):
+        settings = load_settings({"HOME": str(tmp_path), **variables})
+        assert open_tracing(settings, "model") is None
+        assert triton_arguments(settings) == []
+    environment: dict[str, str] = {}
+    prepare_cog(environment)
+    assert environment == {}
+
+
+def test_the_path_is_put_to_an_endpoint_for_everything_alone(tmp_path: Path) -> None:
+    base = load_settings({"HOME": str(tmp_path), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/"})
+    assert base.otlp_traces_url == "http://c:4318/v1/traces"
+    whole = load_settings({"HOME": str(tmp_path), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/t"})
+    assert whole.otlp_traces_url == "http://c:4318/t"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ],
+)
+def test_what_traces_can_t_be_sent_by_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        load_settings({"HOME": str(tmp_path), name: value})

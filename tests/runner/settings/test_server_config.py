@@ -1,0 +1,127 @@
+"""The server configuration YAML of cog-triton, in its newer and its older layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from errors.prompt import InvalidSetting
+from runner.settings.settings import Settings, load_settings
+
+NEWER = """
+build: {version: 1, config: https://example.com/build.yaml}
+instantiate:
+  base_model: cog-triton
+  staging_dest: somewhere/else
+  weights: https://example.com/engine.tar
+  system_prompt: Be brief.
+  prompt_template: "[INST] {prompt} [/INST]"
+  server:
+    preprocessing:
+      template: preprocessing/config_template.pbtxt
+      output: preprocessing/config.pbtxt
+      args: {tokenizer_dir: /engine, tokenizer_type: auto, triton_max_batch_size: 64}
+    tensorrt_llm:
+      args: {max_queue_delay_microseconds: 100, batching_strategy: inflight_fused_batching}
+    ensemble:
+"""
+
+OLDER = """
+preprocessing:
+  args: {triton_max_batch_size: 64}
+tensorrt_llm:
+  args: {decoupled_mode: True}
+tensorrt_llm_bls:
+  args: {accumulate_tokens: true}
+"""
+
+
+def load(tmp_path: Path, text: str) -> Settings:
+    config = tmp_path / "server.yaml"
+    config.write_text(text)
+    return load_settings({"COG_TRITON_CONFIG": str(config)})
+
+
+def test_the_newer_layout_is_read(tmp_path: Path) -> None:
+    settings = load(tmp_path, NEWER)
+    assert settings.weights == "https://example.com/engine.tar"
+    assert settings.system_prompt == "Be brief."
+    assert settings.prompt_template == "[INST] {prompt} [/INST]"
+    assert settings.server["preprocessing"]["triton_max_batch_size"] == 64
+    assert settings.server["tensorrt_llm"]["batching_strategy"] == "inflight_fused_batching"
+    assert settings.server["ensemble"] == {}
+
+
+def test_the_older_layout_is_read(tmp_path: Path) -> None:
+    settings = load(tmp_path, OLDER)
+    assert settings.server["preprocessing"] == {"triton_max_batch_size": 64}
+    assert settings.server["tensorrt_llm"] == {"decoupled_mode": True}
+    assert settings.server["tensorrt_llm_bls"] == {"accumulate_tokens": True}
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == load(tmp_path, "instantiate:\n") == load_settings({})
+
+
+def test_config_yaml_of_the_working_folder_is_read_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("system_prompt: here")
+    (tmp_path / "other.yaml").write_text("system_prompt: there")
+    assert load_settings({}).system_prompt == "here"
+    assert load_settings({"COG_TRITON_CONFIG": "other.yaml"}).system_prompt == "there"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "hint"),
+    [
+        ("instantiat: {}", "server.yaml", "did you mean 'instantiate'?"),
+        ("instantiate: {weigths: x}", "instantiate", "did you mean 'weights'?"),
+        ("instantiate: {server: {tensorrt_lm: {}}}", "instantiate.server", "did you mean 'tensorrt_llm'?"),
+        ("instantiate: {server: {ensemble: {arg: {}}}}", "instantiate.server.ensemble", "'args'?"),
+        ("qwertyuiop: 1", "server.yaml", "made of"),
+        ("instantiate: {3: x}", "instantiate", "is 3"),
+    ],
+)
+def test_an_unknown_key_names_where_it_is_and_the_nearest(
+    tmp_path: Path, text: str, name: str, hint: str
+) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        load(tmp_path, text)
+    assert raised.value.facts["name"] == name
+    assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("- a list", "server.yaml"),
+        ("just a text", "server.yaml"),
+        ("instantiate: text", "instantiate"),
+        ("instantiate: {server: [ensemble]}", "instantiate.server"),
+        ("instantiate: {server: {ensemble: 5}}", "instantiate.server.ensemble"),
+        ("instantiate: {server: {ensemble: {args: [a]}}}", "instantiate.server.ensemble.args"),
+        ("instantiate: {weights: 5}", "instantiate.weights"),
+        ("instantiate: {weights: [a, b]}", "instantiate.weights"),
+        ("instantiate: {system_prompt: {a: b}}", "instantiate.system_prompt"),
+        ("instantiate: {prompt_template: 7}", "instantiate.prompt_template"),
+        ("instantiate: {prompt_template: no field}", "PROMPT_TEMPLATE"),
+        ("a: [unclosed", "COG_TRITON_CONFIG"),
+        ("a: &x [*x]\n\tb: c", "COG_TRITON_CONFIG"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_told_by_its_name(tmp_path: Path, text: str, name: str) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        load(tmp_path, text)
+    assert raised.value.facts["name"] == name
+    assert "\n" not in str(raised.value)
+
+
+def test_a_named_file_that_is_missing_or_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
+    for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "bytes.yaml"):
+        with pytest.raises(InvalidSetting, match="COG_TRITON_CONFIG") as raised:
+            load_settings({"COG_TRITON_CONFIG": str(path)})
+        assert str(path) in str(raised.value)

@@ -1,0 +1,169 @@
+"""Every environment variable is read in one place, and a wrong value is told by its name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errors.prompt import InvalidSetting
+from runner.settings.settings import load_settings
+from runner.settings.variables import VARIABLES
+
+GOOD: list[tuple[str, str, str, Any]] = [
+    ("COG_WEIGHTS", "https://example.com/engine.tar", "weights", "https://example.com/engine.tar"),
+    ("ENGINE_DIR", "/engine", "engine_dir", Path("/engine")),
+    ("SYSTEM_PROMPT", "Be brief.", "system_prompt", "Be brief."),
+    ("PROMPT_TEMPLATE", "[{system_prompt}] {prompt}", "prompt_template", "[{system_prompt}] {prompt}"),
+    ("STOP_SEQUENCES", "\n,User:", "stop_sequences", "\n,User:"),
+    ("STOP_SEQUENCES", "", "stop_sequences", ""),
+    ("END_ID", "0", "end_id", 0),
+    ("PAD_ID", "7", "pad_id", 7),
+    ("MAX_SEQUENCE_LENGTH", "2048", "max_sequence_length", 2048),
+    ("WORLD_SIZE", "8", "world_size", 8),
+    ("LOG_PERFORMANCE_METRICS", "True", "log_performance_metrics", True),
+    ("LOG_PERFORMANCE_METRICS", "0", "log_performance_metrics", False),
+    ("COG_TRITON_CACHE", "/cache", "cache_dir", Path("/cache")),
+    ("COG_TRITON_CACHE_LIMIT_GIB", "1.5", "cache_limit_gib", 1.5),
+    ("COG_TRITON_ENGINE_PYTHON", sys.executable, "engine_python", sys.executable),
+    ("TRITONSERVER_BACKEND_DIR", "/", "triton_backend_dir", Path("/")),
+    ("TRITON_TIMEOUT", "0.5", "triton_timeout_s", 0.5),
+    ("TRITON_START_TIMEOUT", "600", "triton_start_timeout_s", 600.0),
+    ("TRITON_HANG_TIMEOUT", "10", "triton_hang_timeout_s", 10.0),
+    ("STOP_GRACE_PERIOD", "0", "stop_grace_s", 0.0),
+    ("FAILURE_LIMIT", "3", "failure_limit", 3),
+    ("FAILURE_WINDOW", "60", "failure_window_s", 60.0),
+    ("FLIGHT_RECORDER_DIR", "/flights", "flight_recorder_dir", Path("/flights")),
+    ("TRITON_HOST", "127.0.0.1", "triton_host", "127.0.0.1"),
+    ("TRITON_HTTP_PORT", "18000", "triton_http_port", 18000),
+    ("TRITON_GRPC_PORT", "18001", "triton_grpc_port", 18001),
+    ("TRITON_METRICS_PORT", "65535", "triton_metrics_port", 65535),
+    ("LOG_FORMAT", "json", "log_format", "json"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318", "otlp_endpoint", "http://collector:4318"),
+    (
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "https://c/v1/traces",
+        "otlp_traces_endpoint",
+        "https://c/v1/traces",
+    ),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "otlp_protocol", "http/protobuf"),
+    ("OTEL_SDK_DISABLED", "true", "is_telemetry_disabled", True),
+    ("OTEL_SERVICE_NAME", "mine", "service_name", "mine"),
+    ("CHAT_TEMPLATE", __file__, "chat_template", Path(__file__)),
+    ("OPENAI_HOST", "127.0.0.1", "openai_host", "127.0.0.1"),
+    ("OPENAI_PORT", "9001", "openai_port", 9001),
+    ("OPENAI_PORT", "0", "openai_port", 0),
+    ("OPENAI_MODELS", "a, b/c,", "openai_models", ("a", "b/c")),
+    ("OPENAI_API_KEYS", "one,two", "openai_api_keys", ("one", "two")),
+    ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
+    ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
+    ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
+    ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
+]
+
+BAD = [
+    ("PROMPT_TEMPLATE", "no field"),
+    ("PROMPT_TEMPLATE", "{prompt} {"),
+    ("PROMPT_TEMPLATE", "{prompt} {name}"),
+    ("END_ID", "-1"),
+    ("END_ID", "</s>"),
+    ("PAD_ID", "2.5"),
+    ("MAX_SEQUENCE_LENGTH", "1"),
+    ("MAX_SEQUENCE_LENGTH", "4k"),
+    ("WORLD_SIZE", "0"),
+    ("LOG_PERFORMANCE_METRICS", "sometimes"),
+    ("COG_TRITON_ENGINE_PYTHON", "/nowhere/python"),
+    ("COG_TRITON_ENGINE_PYTHON", "/"),
+    ("TRITONSERVER_BACKEND_DIR", "/nowhere"),
+    ("TRITON_TIMEOUT", "0"),
+    ("TRITON_TIMEOUT", "nan"),
+    ("TRITON_TIMEOUT", "inf"),
+    ("TRITON_START_TIMEOUT", "soon"),
+    ("TRITON_HANG_TIMEOUT", "1"),
+    ("STOP_GRACE_PERIOD", "-1"),
+    ("FAILURE_LIMIT", "0"),
+    ("FAILURE_WINDOW", "0"),
+    ("TRITON_HTTP_PORT", "http"),
+    ("TRITON_GRPC_PORT", "0"),
+    ("TRITON_METRICS_PORT", "65536"),
+    ("LOG_FORMAT", "xml"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ("OTEL_SDK_DISABLED", "perhaps"),
+    ("CHAT_TEMPLATE", "/nowhere/template.jinja"),
+    ("OPENAI_PORT", "-1"),
+    ("OPENAI_PORT", "65536"),
+    ("OPENAI_MAX_REQUESTS", "0"),
+    ("OPENAI_MAX_BODY_BYTES", "8M"),
+    ("OPENAI_TIMEOUT", "0"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_config_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "text", "field", "value"), GOOD)
+def test_a_variable_sets_its_setting(name: str, text: str, field: str, value: object) -> None:
+    assert getattr(load_settings({name: text}), field) == value
+
+
+def test_every_variable_is_among_those_tried() -> None:
+    assert {name for name, *_ in GOOD} == {variable.name for variable in VARIABLES}
+
+
+@pytest.mark.parametrize(("name", "text"), BAD)
+def test_a_wrong_value_is_told_with_its_variable(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=name) as raised:
+        load_settings({name: text})
+    assert repr(text) in str(raised.value)
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda each: each.name)
+def test_a_variable_set_to_nothing_is_as_if_unset(variable: Any) -> None:
+    blank = load_settings({variable.name: ""})
+    unset = load_settings({})
+    if variable.name == "STOP_SEQUENCES":
+        assert (blank.stop_sequences, unset.stop_sequences) == ("", None)
+    else:
+        assert blank == unset
+
+
+def test_without_variables_the_defaults_of_cog_triton_hold() -> None:
+    settings = load_settings({})
+    assert settings.engine_dir == Path("/src/triton_model_repo/tensorrt_llm/1")
+    assert settings.prompt_template == "{prompt}"
+    assert settings.system_prompt == ""
+    assert settings.triton_timeout_s == 120
+    assert settings.triton_start_timeout_s == 300
+    ports = (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port)
+    assert ports == (8000, 8001, 8002)
+
+
+def test_variables_of_others_are_not_minded() -> None:
+    assert load_settings({"PATH": "/bin", "TRITON_UNHEARD_OF": "1"}) == load_settings({})
+
+
+def test_the_environment_wins_over_the_yaml(tmp_path: Path) -> None:
+    config = tmp_path / "server.yaml"
+    config.write_text("instantiate: {weights: from-yaml, system_prompt: yaml, prompt_template: 'Y {prompt}'}")
+    environment = {"COG_TRITON_CONFIG": str(config), "HOME": "/home/me"}
+    from_yaml = load_settings(environment)
+    assert from_yaml.weights == "from-yaml"
+    assert from_yaml.system_prompt == "yaml"
+    assert from_yaml.prompt_template == "Y {prompt}"
+    both = {"COG_WEIGHTS": "w", "SYSTEM_PROMPT": "", "PROMPT_TEMPLATE": "E {prompt}"}
+    won = load_settings(environment | both)
+    assert (won.weights, won.system_prompt, won.prompt_template) == ("w", "", "E {prompt}")
+
+
+def test_settings_do_not_change_and_take_no_unknown_field() -> None:
+    settings = load_settings({})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.end_id = 3
+    with pytest.raises(ValueError, match="extra"):
+        type(settings)(**settings.model_dump(), unheard_of=1)  # type: ignore[call-arg]

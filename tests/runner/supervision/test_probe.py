@@ -1,0 +1,76 @@
+"""The probes of an orchestrator are red when the runner is, though Cog answers 200 all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from runner.supervision.probe import QUESTIONS
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import CogUnderTest, free_ports, triton_pids, wait_until
+
+
+def answers(port: int) -> dict[str, bool]:
+    """What an orchestrator hears now, each question asked as it asks."""
+    return {question: _ask(port, question).returncode == 0 for question in QUESTIONS}
+
+
+def _ask(port: int, *question: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "runner.supervision.probe", *question]
+    environment = {**os.environ, "PORT": str(port)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 50)
+    server = CogUnderTest(model, tmp_path, wait=False, COG_MAX_CONCURRENCY="1")
+    try:
+        wait_until(lambda: server.status() == "STARTING")
+        assert answers(server.port) == {"started": False, "ready": False, "alive": True}
+        server.server.wait_ready(60)
+        assert answers(server.port) == {"started": True, "ready": True, "alive": True}
+
+        busy = threading.Thread(target=server.predict, kwargs={"prompt": "hi", "max_tokens": 100})
+        busy.start()
+        wait_until(lambda: server.status() == "BUSY")
+        assert answers(server.port) == {"started": True, "ready": True, "alive": True}
+        busy.join()
+
+        tritons = triton_pids(server.triton_http_port)
+        for pid in tritons:
+            os.kill(pid, signal.SIGSTOP)
+        assert answers(server.port) == {"started": True, "ready": False, "alive": True}
+        assert httpx.get(f"{server.url}/health-check").status_code == 200
+        for pid in tritons:
+            with contextlib.suppress(ProcessLookupError):  # It counts as dead, and is replaced.
+                os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: server.status() == "READY")
+        assert answers(server.port)["ready"]
+    finally:
+        server.close()
+    assert answers(server.port) == {"started": False, "ready": False, "alive": False}
+
+
+def test_a_setup_that_failed_has_started_and_is_not_alive(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 50)
+    server = CogUnderTest(model, tmp_path, wait=False, COG_WEIGHTS=str(tmp_path / "none.tar"))
+    try:
+        wait_until(lambda: server.status() == "SETUP_FAILED")
+        assert answers(server.port) == {"started": True, "ready": False, "alive": False}
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("arguments", [(), ("dead",), ("ready", "alive")])
+def test_a_wrong_question_says_what_there_is(arguments: tuple[str, ...]) -> None:
+    run = _ask(free_ports(1)[0], *arguments)
+    assert run.returncode == 2
+    assert run.stderr == "usage: python -m runner.supervision.probe started|ready|alive\n"

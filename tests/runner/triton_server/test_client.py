@@ -1,0 +1,381 @@
+"""The runner's Triton client against a server that misbehaves in every way a server can.
+
+The server is a stand-in (``misbehaving_server``): the real Triton does none of this when asked to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+
+import pytest
+from aiohttp import web
+
+from errors.base import CodedError
+from errors.prompt import ClientStalled, PromptTooLong
+from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.triton_system import (
+    EngineCrashed,
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonTokenizerError,
+    TritonUnavailable,
+    TritonUnknownError,
+)
+from runner.triton_server import connection as triton_connection
+from runner.triton_server.client import Event, TritonClient
+from tests.runner.misbehaving_server import (
+    TIMEOUT_S,
+    Handler,
+    answer,
+    be_silent,
+    reset,
+    served,
+    stream,
+)
+
+GOOD = b'data: {"model_name":"tensorrt_llm","output_ids":5,"sequence_length":1}\n\n'
+LAST = b'data: {"output_ids":[6,7],"finish_reason":"length"}\n\n'
+
+
+async def collect(client: TritonClient) -> list[Event]:
+    return [event async for events in client.generate({"input_ids": [1]}) for event in events]
+
+
+def read(handler: Handler) -> list[Event]:
+    async def run() -> list[Event]:
+        async with served(handler) as client:
+            return await collect(client)
+
+    return asyncio.run(run())
+
+
+def error_of(handler: Handler) -> tuple[CodedError, list[Event]]:
+    """The error that a generation ends with, and what came before it."""
+    received: list[Event] = []
+
+    async def run() -> CodedError:
+        async with served(handler) as client:
+            try:
+                async for events in client.generate({"input_ids": [1]}):
+                    received.extend(events)
+            except CodedError as error:
+                return error
+        raise AssertionError("it ended well")
+
+    return asyncio.run(run()), received
+
+
+def test_events_arrive_in_order_whatever_way_they_are_cut() -> None:
+    data = GOOD * 3 + LAST
+    expected = [[5], [5], [5], [6, 7]]
+    for size in (1, 2, 7, 64, len(data)):
+        pieces = [data[start : start + size] for start in range(0, len(data), size)]
+        events = read(stream(*pieces))
+        assert [event.tokens for event in events] == expected
+        assert [event.finish_reason for event in events] == [None, None, None, "length"]
+
+
+def test_what_has_arrived_together_is_given_together() -> None:
+    async def run() -> list[list[Event]]:
+        async with served(stream(GOOD * 50 + LAST)) as client:
+            return [events async for events in client.generate({})]
+
+    assert [len(events) for events in asyncio.run(run())] == [51]
+
+
+def test_an_event_without_tokens_is_one_of_none() -> None:
+    events = read(stream(b'data: {"output_ids":[],"finish_reason":"end"}\n\n'))
+    assert [(event.tokens, event.finish_reason) for event in events] == [([], "end")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"data: {oops\n\n",
+        b"data: \n\n",
+        b"hello\n\n",
+        b'data: {"output_ids": [\xff]}\n\n',
+        b'data: {"a": 1\n\n',
+    ],
+)
+def test_an_event_that_is_no_json_is_e2103_and_shown(data: bytes) -> None:
+    error, before = error_of(stream(GOOD, data))
+    assert isinstance(error, TritonMalformedJSON)
+    assert [event.tokens for event in before] in ([], [[5]])
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"model_name": "x"},
+        {"output_ids": None},
+        {"output_ids": "abc"},
+        {"output_ids": [1.5]},
+        [1],
+        7,
+        None,
+    ],
+)
+def test_an_event_without_tokens_or_error_is_e2104_and_shown(document: object) -> None:
+    error, _ = error_of(stream(f"data: {json.dumps(document)}\n\n".encode()))
+    assert isinstance(error, TritonMalformedEvent)
+    assert json.dumps(document) in error.sentence
+
+
+def test_an_event_cut_in_half_by_the_streams_end_is_e2103() -> None:
+    error, before = error_of(stream(GOOD, GOOD[:20]))
+    assert isinstance(error, TritonMalformedJSON)
+    assert [event.tokens for event in before] == [[5]]
+
+
+def test_a_huge_wrong_event_is_not_shown_whole() -> None:
+    error, _ = error_of(stream(b"data: " + b"x" * 100_000 + b"\n\n"))
+    assert isinstance(error, TritonMalformedJSON)
+    assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
+def test_silence_is_e2101_with_the_time_it_took(pieces: tuple[bytes, ...]) -> None:
+    error, _ = error_of(stream(*pieces, then=be_silent))
+    assert isinstance(error, TritonTimeout)
+    assert f"after {TIMEOUT_S}s: httpx.ReadTimeout." in error.sentence
+
+
+def test_a_long_answer_that_goes_on_is_no_timeout() -> None:
+    async def trickle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(8):
+            await response.write(GOOD)
+            await asyncio.sleep(TIMEOUT_S / 5)
+        await response.write(LAST)
+        return response
+
+    assert len(read(trickle)) == 9
+
+
+@pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
+def test_a_connection_that_breaks_is_e2105(pieces: tuple[bytes, ...]) -> None:
+    error, _ = error_of(stream(*pieces, then=reset))
+    assert isinstance(error, TritonUnavailable)
+    assert "restarted automatically" in error.sentence
+
+
+def test_a_port_that_nobody_listens_on_is_e2105() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        async with TritonClient(f"http://127.0.0.1:{port}", TIMEOUT_S) as client:
+            with pytest.raises(TritonUnavailable):
+                await collect(client)
+            assert not await client.is_slot_answering()
+
+    asyncio.run(run())
+
+
+def test_a_triton_known_to_be_down_is_e2105_with_the_reason_and_not_asked() -> None:
+    async def run() -> None:
+        async with TritonClient("http://127.0.0.1:1", TIMEOUT_S, lambda: "it ended (exit code 1)") as client:
+            with pytest.raises(TritonUnavailable, match=r"\(it ended \(exit code 1\)\)"):
+                await collect(client)
+
+    asyncio.run(run())
+
+
+def as_json(text: str) -> bytes:
+    return json.dumps({"error": text}).encode()
+
+
+TEXTS: list[tuple[str, type[CodedError]]] = [
+    ("E1103 InvalidTensor: top_k must be at least 0, but is -1.", InvalidTensor),
+    ("in ensemble 'ensemble', E2107 EngineCrashed: The paced engine process ended (x).", EngineCrashed),
+    ("Prompt length (600) exceeds maximum input length (512)", PromptTooLong),
+    ("the first token of the stop sequence IDs was not '!', which suggests ...", TritonTokenizerError),
+    ("unexpected shape for input 'input_ids'", TritonUnknownError),
+    ("unexpected inference input 'guided_decoding_guide' for model 'tensorrt_llm'", UnsupportedArgument),
+    ("", TritonUnknownError),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), TEXTS)
+@pytest.mark.parametrize("place", ["answer", "first event", "later event"])
+def test_an_error_that_triton_tells_keeps_its_code_and_its_text_wherever_it_stands(
+    place: str, text: str, kind: type[CodedError]
+) -> None:
+    event = b"data: " + as_json(text) + b"\n\n\n"
+    handlers = {
+        "answer": answer(400, as_json(text)),
+        "first event": answer(400, event, "text/event-stream"),
+        "later event": stream(GOOD, event),
+    }
+    error, before = error_of(handlers[place])
+    assert type(error) is kind
+    assert not str(error).endswith(('"}', "\n"))
+    if kind is not PromptTooLong:
+        assert text.partition(": ")[2] in error.sentence
+    assert len(before) in (0, 1)
+
+
+def test_the_two_lengths_of_nvidias_backend_become_facts() -> None:
+    error, _ = error_of(
+        answer(400, as_json("... Prompt length (600) exceeds maximum input length (512). ..."))
+    )
+    assert error.facts == {"prompt_tokens": 600, "max_input_tokens": 512, "excess_tokens": 88}
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"<html>Internal Server Error</html>", "text/html"),
+        (b"\xff\xfe\x00", "text/plain; charset=utf-8"),
+        (b"", "text/plain"),
+        (b'["error"]', "application/json"),
+        (b'{"detail": 1}', "application/json"),
+    ],
+)
+def test_a_failure_that_is_not_tritons_json_is_e2100_with_its_text(body: bytes, content_type: str) -> None:
+    error, _ = error_of(answer(500, body, content_type))
+    assert isinstance(error, TritonUnknownError)
+    assert body.decode(errors="replace").replace("\0", r"\x00") in error.sentence
+
+
+def test_leaving_a_stream_closes_its_connection() -> None:
+    async def run() -> None:
+        is_closed = asyncio.Event()
+
+        async def wait_for_close(request: web.Request) -> None:
+            while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            is_closed.set()
+
+        async with served(stream(GOOD, then=wait_for_close)) as client:
+            batches = client.generate({})
+            await anext(batches)
+            assert not is_closed.is_set()
+            await batches.aclose()
+            await asyncio.wait_for(is_closed.wait(), 10)
+
+    asyncio.run(run())
+
+
+def test_the_health_is_what_the_slot_answers() -> None:
+    async def run(handler: Handler) -> bool:
+        async with served(handler) as client:
+            return await client.is_slot_answering()
+
+    assert asyncio.run(run(answer(200, b"{}")))
+    assert not asyncio.run(run(answer(400, as_json("E2107 EngineCrashed: it ended."))))
+    assert not asyncio.run(run(stream(then=reset)))
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
+    ],
+)
+def test_an_answer_that_is_not_http_as_triton_speaks_it_is_e2105(answered: bytes) -> None:
+    async def run() -> None:
+        async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answered)
+            writer.close()
+
+        server = await asyncio.start_server(answer_and_close, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, TritonClient(f"http://127.0.0.1:{port}", TIMEOUT_S) as client:
+            with pytest.raises(TritonUnavailable):
+                await collect(client)
+
+    asyncio.run(run())
+
+
+def test_a_connection_is_used_again_unless_its_answer_was_left() -> None:
+    peers: list[object] = []
+
+    async def remember(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return await stream(GOOD, LAST)(request)
+
+    async def run() -> None:
+        async with served(remember) as client:
+            await collect(client)
+            await collect(client)
+            batches = client.generate({})
+            await anext(batches)
+            await batches.aclose()
+            await collect(client)
+
+    asyncio.run(run())
+    assert peers[0] == peers[1] == peers[2]
+    assert len(peers) == 4
+
+
+async def _read_on(events: AsyncGenerator[list[Event], None]) -> None:
+    async for _ in events:
+        pass
+
+
+def test_what_nobody_reads_is_bounded_and_cut_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_connection, "_STALL_TIMEOUT_S", 0.3)
+    sent_bytes = 0
+    is_cut = asyncio.Event()
+
+    async def pour(request: web.Request) -> web.StreamResponse:
+        nonlocal sent_bytes
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(GOOD * 1000)
+                sent_bytes += len(GOOD) * 1000
+        except ConnectionError:
+            is_cut.set()
+        return response
+
+    async def run() -> None:
+        async with served(pour) as client:
+            events = client.generate({"input_ids": [1]})
+            await anext(events)
+            await asyncio.wait_for(is_cut.wait(), 30)
+            # What arrived before is still had.
+            rest = asyncio.ensure_future(_read_on(events))
+            with pytest.raises(ClientStalled, match="E1009"):
+                await rest
+
+    asyncio.run(run())
+    # What Linux keeps for two sockets of loopback, and what we do: without a bound it would be gigabytes.
+    assert sent_bytes < 64 << 20
+
+
+def test_a_reader_that_is_slow_but_reads_gets_all() -> None:
+    pieces = (GOOD * 5000,) * 3
+
+    async def run() -> int:
+        count = 0
+        async with served(stream(*pieces)) as client:
+            async for events in client.generate({"input_ids": [1]}):
+                await asyncio.sleep(0.02)
+                count += len(events)
+        return count
+
+    assert asyncio.run(run()) == 15_000
+
+
+def test_any_answer_is_a_sign_of_life() -> None:
+    async def run(handler: Handler) -> tuple[bool, bool]:
+        async with served(handler) as client:
+            return await client.is_answering(), await client.is_slot_answering()
+
+    assert asyncio.run(run(answer(200, b"{}"))) == (True, True)
+    assert asyncio.run(run(answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'))) == (True, False)
+    assert asyncio.run(run(stream(then=reset))) == (False, False)

@@ -1,0 +1,170 @@
+"""NVIDIA's C++ backend in the slot: what it is given, and that Triton comes to loading it.
+
+The backend itself is a file that is no backend: Triton's complaint about it is the proof that it got there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes.util
+import os
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from engine.directory import load
+from errors.prompt import MissingRequirement
+from errors.triton_system import TritonStartFailed, TritonUnavailable
+from runner.generation.generation import Generation
+from runner.generation.model import load_model_facts
+from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.settings.settings import load_settings
+from runner.triton_server.install import CPP_LIBRARY
+from runner.triton_server.model_repository import render
+from tests.runner.engines.tensorrt_llm.test_slot import pytestmark, server_config
+from tests.runner.misbehaving_server import served, stream
+from tests.runner.paced_engine import PacedModel
+from tests.runner.servers import TritonUnderTest, free_ports, triton_pids, wait_until
+from tests.runner.tensorrt_llm_engine import make_compiled_model
+from tests.standins.gpus import make_gpus
+
+__all__ = ["pytestmark"]
+
+INPUTS = {
+    *("input_ids", "encoder_input_features", "encoder_output_lengths", "input_lengths", "request_output_len"),
+    *("num_return_sequences", "draft_input_ids", "decoder_input_ids", "decoder_input_lengths"),
+    *("draft_logits", "draft_acceptance_threshold", "end_id", "pad_id", "stop_words_list"),
+    *("bad_words_list", "embedding_bias", "beam_width", "temperature", "runtime_top_k", "runtime_top_p"),
+    *("runtime_top_p_min", "runtime_top_p_decay", "runtime_top_p_reset_ids", "len_penalty"),
+    *("early_stopping", "repetition_penalty", "min_length", "beam_search_diversity_rate"),
+    *("presence_penalty", "frequency_penalty", "random_seed", "return_log_probs"),
+    *("return_context_logits", "return_generation_logits", "return_kv_cache_reuse_stats"),
+    *("exclude_input_in_output", "stop", "streaming", "prompt_embedding_table"),
+    *("prompt_table_extra_ids", "prompt_vocab_size", "cross_attention_mask", "lora_task_id"),
+    *("lora_weights", "lora_config", "context_phase_params", "skip_cross_attn_blocks"),
+}
+OUTPUTS = {
+    *("output_ids", "sequence_length", "cum_log_probs", "output_log_probs", "context_logits"),
+    *("generation_logits", "batch_index", "sequence_index", "context_phase_params"),
+    *("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks"),
+}
+"""The contract of NVIDIA's template, tag v0.16.0 of tensorrtllm_backend."""
+
+
+@pytest.fixture
+def backends(tmp_path: Path) -> Path:
+    """A folder of backends whose tensorrtllm is another library."""
+    folder = tmp_path / "backends"
+    (folder / "tensorrtllm").mkdir(parents=True)
+    library = next(Path("/").glob(f"usr/lib/*/{ctypes.util.find_library('m')}"))
+    (folder / "tensorrtllm" / CPP_LIBRARY).write_bytes(library.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
+    return make_compiled_model(tmp_path_factory.mktemp("compiled"))
+
+
+def test_the_rendered_model_is_nvidias(compiled: PacedModel, backends: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    is_cpp = render(
+        load(compiled.directory),
+        repository,
+        engine_python="python",
+        end_id=0,
+        pad_id=0,
+        overrides={"tensorrt_llm": {"kv_cache_free_gpu_mem_fraction": 0.5}},
+        cpp_backend=backends / "tensorrtllm",
+    )
+    assert is_cpp
+    text = (repository / "tensorrt_llm" / "config.pbtxt").read_text()
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert (config.backend, config.max_batch_size) == ("tensorrtllm", 4)
+    assert config.model_transaction_policy.decoupled
+    assert {each.name for each in config.input} == INPUTS
+    assert {each.name for each in config.output} == OUTPUTS
+    parameters = {key: value.string_value for key, value in config.parameters.items() if value.string_value}
+    assert parameters == {
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        "exclude_input_in_output": "true",
+        "executor_worker_path": str(backends / "tensorrtllm" / "trtllmExecutorWorker"),
+        "gpt_model_path": str(compiled.directory),
+        "gpt_model_type": "inflight_fused_batching",
+        "kv_cache_free_gpu_mem_fraction": "0.5",
+        "max_beam_width": "1",
+    }
+    assert not (repository / "tensorrt_llm" / "1" / "model.py").exists()
+    assert "slot" not in text
+
+
+@pytest.mark.parametrize("guides", [{}, {"guided_decoding_backend": "xgrammar"}])
+def test_guides_are_passed_on_once_there_is_a_backend_for_them(
+    compiled: PacedModel, backends: Path, tmp_path: Path, guides: dict[str, object]
+) -> None:
+    """Else Triton refuses them, where NVIDIA's backend would drop them."""
+    overrides = {"tensorrt_llm": guides}
+    engine, library = load(compiled.directory), backends / "tensorrtllm"
+    render(engine, tmp_path, engine_python="", end_id=0, pad_id=0, overrides=overrides, cpp_backend=library)
+    for model in ("tensorrt_llm", "ensemble"):
+        config = text_format.Parse(
+            (tmp_path / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+        )
+        taken = {each.name for each in config.input if each.name.startswith("guided_decoding")}
+        assert taken == ({"guided_decoding_guide_type", "guided_decoding_guide"} if guides else set())
+
+
+def test_an_engine_of_another_kind_keeps_the_slot(paced: PacedModel, backends: Path, tmp_path: Path) -> None:
+    server = TritonUnderTest(paced, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends))
+    try:
+        assert server.generate_ids([1, 2], 2).json()["output_ids"] == [1, 2]
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(2, "length"), (9, "end")])
+def test_a_stream_that_tells_no_reason_ends_with_the_stream(
+    compiled: PacedModel, max_tokens: int, reason: str
+) -> None:
+    """As NVIDIA's backend answers: the last response says nothing of its end."""
+    event = b'data: {"model_name":"tensorrt_llm","output_ids":%d,"sequence_length":1}\n\n'
+    facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
+    request = GenerationRequest("hi", max_tokens, 0, (), SamplingInputs(temperature=0))
+
+    async def read(*, is_slot_ours: bool) -> Generation:
+        async with served(stream(event % 70, event % 71)) as client:
+            generation = Generation(request, facts, client, is_slot_ours=is_slot_ours)
+            assert "".join([text async for text in generation.text()]) == facts.tokenizer.decode([70, 71])
+            return generation
+
+    generation = asyncio.run(read(is_slot_ours=False))
+    assert (generation.finish_reason, generation.output_token_count) == (reason, 2)
+    with pytest.raises(TritonUnavailable):
+        asyncio.run(read(is_slot_ours=True))
+
+
+@pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
+def test_triton_comes_to_loading_the_backend_in_each_rank(
+    backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    make_gpus(tmp_path / "bin", sm=90, count=2, memory_mib=81559)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    model = make_compiled_model(tmp_path / "model", world_size=world_size)
+    (port,) = free_ports(1)
+    with pytest.raises(TritonStartFailed) as raised:
+        TritonUnderTest(model, tmp_path, TRITONSERVER_BACKEND_DIR=str(backends), TRITON_HTTP_PORT=str(port))
+    wait_until(lambda: triton_pids(port) == [])
+    assert re.search(r"unable to find required entrypoint .*TRITONBACKEND_", str(raised.value))
+
+
+def test_asked_for_by_hand_where_it_is_not_is_e1008(
+    compiled: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_gpus(tmp_path / "bin", sm=90, count=2, memory_mib=81559)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    config = server_config(tmp_path, triton_backend="tensorrtllm")
+    with pytest.raises(MissingRequirement, match=r"E1008 .*libtriton_tensorrtllm\.so"):
+        TritonUnderTest(compiled, tmp_path, COG_TRITON_CONFIG=config)

@@ -1,0 +1,157 @@
+"""Tritons that each end in their own way: they hang, are given up, stop, are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from errors.base import CodedError
+from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
+from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.triton_server import heartbeat as triton_heart
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.running import QUESTION, Running, answer, is_healthy
+from tests.runner.servers import (
+    TritonUnderTest,
+    shared_memory,
+    triton_pids,
+    wait_until,
+    worker_pids,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
+    """An engine of this module's own, so that its worker is found by its folder."""
+    return make_paced_model(tmp_path_factory.mktemp("ends") / "model", 200)
+
+
+def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_request_alone_is_not(
+    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "requests")
+    config = tmp_path / "config.yaml"
+    config.write_text("instantiate: {server: {tensorrt_llm: {args: {engine_hang_timeout_s: 1}}}}")
+    server = TritonUnderTest(model, tmp_path, COG_TRITON_CONFIG=str(config))
+    seeds = {fault: seed for seed, fault in FAULT_SEEDS.items()}
+
+    async def read(fault: str) -> None:
+        request = GenerationRequest(QUESTION, 40, 0, (), SamplingInputs(seed=seeds[fault]))
+        async for _ in server.service.generate(request).text():
+            pass
+
+    async def others_go_on() -> None:
+        stalled = asyncio.ensure_future(read("stall"))
+        for _ in range(20):
+            await read("garbage")
+        assert not stalled.done()
+        stalled.cancel()
+
+    try:
+        server.run(others_go_on())
+        assert server.counters["engine_restarts_total"] == 0
+        with pytest.raises(EngineCrashed, match="it hangs: requests waited"):
+            server.run(read("hang"))
+        wait_until(lambda: is_healthy(server))
+    finally:
+        server.close()
+
+
+def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
+    model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
+    monkeypatch.setattr(triton_heart, "_HEARTBEAT_S", 0.05)
+    server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
+
+    async def is_silent() -> bool:
+        return False
+
+    try:
+        time.sleep(0.5)
+        assert server.service.triton.restarts == 0
+        running = Running(server)
+        monkeypatch.setattr(server.service.client, "is_answering", is_silent)
+        assert isinstance(running.error(), TritonUnavailable)
+        wait_until(lambda: any("did not answer for 3 s" in line for line in server.log))
+        monkeypatch.undo()
+        wait_until(lambda: is_healthy(server))
+        assert answer(server) == model.expected_text(QUESTION, 12)
+    finally:
+        server.close()
+
+
+def test_too_many_failures_are_given_up(model: PacedModel, tmp_path: Path) -> None:
+    server = TritonUnderTest(model, tmp_path, FAILURE_LIMIT="2")
+    try:
+        for _ in range(2):
+            wait_until(lambda: is_healthy(server))
+            assert not server.service.hopeless.is_set()
+            triton_pid = server.service.triton.pid
+            assert triton_pid is not None
+            os.kill(triton_pid, signal.SIGKILL)
+            wait_until(lambda: server.service.triton.down_reason)
+        wait_until(server.service.hopeless.is_set)
+        wait_until(lambda: "failed too often" in (server.service.triton.down_reason or ""))
+        with pytest.raises(TritonUnavailable, match="failed too often"):
+            answer(server)
+    finally:
+        server.close()
+
+
+def test_stopping_lets_requests_end_refuses_others_and_ends_those_that_take_too_long(
+    model: PacedModel, tmp_path: Path
+) -> None:
+    server = TritonUnderTest(model, tmp_path, STOP_GRACE_PERIOD="1")
+    long, short = Running(server), Running(server, 20)
+
+    async def drain() -> None:
+        draining = asyncio.ensure_future(server.service.drain())
+        await asyncio.sleep(0)
+        assert not await server.service.is_healthy()
+        with pytest.raises(ServerStopping):
+            async for _ in Running.request(server, 3).text():
+                pass
+        assert await short.read_all() == model.expected_text(QUESTION, 20)
+        with pytest.raises(ServerStopping, match="grace period of 1 s is over"):
+            await long.read_all()
+        await draining
+
+    try:
+        server.run(drain())
+    finally:
+        server.close()
+    assert worker_pids(tmp_path) == []
+
+
+def test_a_hanging_worker_does_not_outlive_a_stopped_triton(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    server = TritonUnderTest(model, tmp_path)
+    os.kill(server.worker_pid(), signal.SIGSTOP)
+    server.close()
+    assert worker_pids(model.directory) == []
+    assert triton_pids(server.http_port) == []
+    assert shared_memory(server.http_port) == []
+
+
+def test_closing_while_requests_run_ends_them_and_leaves_nothing(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    server = TritonUnderTest(model, tmp_path)
+    running = Running(server)
+
+    async def close_meanwhile() -> CodedError:
+        reading = asyncio.ensure_future(asyncio.to_thread(running.error))
+        await server.service.close()
+        return await reading
+
+    assert server.run(close_meanwhile()).code in ("E2105", "E2107")
+    server.close()
+    assert worker_pids(model.directory) == []
+    assert triton_pids(server.http_port) == []
+    assert shared_memory(server.http_port) == []

@@ -1,0 +1,218 @@
+"""Why Triton can't be started is told by a code, and whatever happens nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes.util
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from engine.machine.root import SOURCE_ROOT
+from errors.base import CodedError
+from errors.engine_artifact import EngineNotFound
+from errors.prompt import InvalidSetting, MissingRequirement, PortInUse
+from errors.triton_system import TritonStartFailed
+from runner.service import Service
+from runner.settings.settings import load_settings
+from runner.triton_server.install import install_triton
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.servers import (
+    ENSEMBLE,
+    HOST,
+    TritonUnderTest,
+    free_ports,
+    is_running,
+    shared_memory,
+    triton_environment,
+    triton_pids,
+    wait_until,
+    worker_pids,
+)
+
+SERVE = """
+import asyncio
+from runner.service import Service
+from runner.settings.settings import load_settings
+
+async def main():
+    await Service(load_settings()).open()
+    print("open", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def config(folder: Path, **arguments: object) -> dict[str, str]:
+    """The environment that names a server YAML with these arguments of the slot."""
+    path = folder / "server.yaml"
+    path.write_text(yaml.safe_dump({"instantiate": {"server": {"tensorrt_llm": {"args": arguments}}}}))
+    return {"COG_TRITON_CONFIG": str(path)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"engine_kind": "onnx"}, InvalidSetting, "E1006 InvalidSetting: engine kind must be one of"),
+        ({"triton_max_batch_size": 8}, TritonStartFailed, "maximum batch size"),
+        ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
+    ],
+)
+def test_the_cause_of_a_failed_start_keeps_its_code(
+    paced: PacedModel, tmp_path: Path, arguments: dict[str, object], error: type[CodedError], says: str
+) -> None:
+    with pytest.raises(error, match=says) as raised:
+        TritonUnderTest(paced, tmp_path, **config(tmp_path, **arguments))
+    assert "\n" not in str(raised.value)
+    assert not str(raised.value).endswith("|")
+
+
+def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    ports = free_ports(3)
+    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
+    service = Service(load_settings(environment | {"TRITON_START_TIMEOUT": "0.2"}), lambda line: None)
+    with pytest.raises(TritonStartFailed, match=r"not within 0\.2 s"):
+        asyncio.run(service.open())
+    assert triton_pids(ports[0]) == []
+    assert shared_memory(ports[0]) == []
+    wait_until(lambda: worker_pids(model.directory) == [])
+
+
+@pytest.mark.parametrize("variable", ["TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"])
+def test_a_taken_port_is_e1007_naming_port_and_variable(
+    paced: PacedModel, tmp_path: Path, variable: str
+) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(PortInUse, match=f"Port {port} for Triton's .* set {variable} to a free port"):
+            TritonUnderTest(paced, tmp_path, **{variable: port})
+
+
+def test_two_purposes_with_one_port_are_e1007_naming_the_second(paced: PacedModel, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    same = dict.fromkeys(["TRITON_HTTP_PORT", "TRITON_METRICS_PORT"], str(port))
+    with pytest.raises(PortInUse, match=f"Port {port} .* TRITON_METRICS_PORT"):
+        TritonUnderTest(paced, tmp_path, **same)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_ours_is_e1006_and_not_a_taken_port(
+    paced: PacedModel, tmp_path: Path, host: str
+) -> None:
+    with pytest.raises(InvalidSetting, match=host):
+        TritonUnderTest(paced, tmp_path, TRITON_HOST=host)
+
+
+def test_an_engine_that_is_not_there_is_told_before_triton_starts(paced: PacedModel, tmp_path: Path) -> None:
+    with pytest.raises(EngineNotFound, match="E1301"):
+        TritonUnderTest(paced, tmp_path, ENGINE_DIR=str(tmp_path / "none"))
+
+
+def test_a_world_size_that_the_engine_was_not_built_for_is_told(paced: PacedModel, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 1"):
+        TritonUnderTest(paced, tmp_path, WORLD_SIZE="2")
+
+
+def test_without_pytriton_is_e1008(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingRequirement, match="E1008 MissingRequirement: nvidia-pytriton"):
+        install_triton(tmp_path, None)
+
+
+def test_without_a_shared_libpython_is_e1008_naming_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: None)
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with pytest.raises(MissingRequirement, match=f"apt-get install libpython{version}"):
+        install_triton(tmp_path, None)
+
+
+def test_without_a_stub_for_this_python_is_e1008_naming_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    newer = SimpleNamespace(version_info=SimpleNamespace(major=3, minor=99))
+    monkeypatch.setattr("runner.triton_server.install.sys", newer)
+    with pytest.raises(MissingRequirement, match=r"Python 3\.99 .* use Python 3\.10, 3\.11 or 3\.12"):
+        install_triton(tmp_path, None)
+
+
+def test_more_backends_are_laid_beside_ours(tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    for name in ("tensorrtllm", "python"):
+        (more / name).mkdir(parents=True)
+    for _ in range(2):
+        install = install_triton(tmp_path / "runtime", more)
+    assert (install.backend_dir / "tensorrtllm").resolve() == more / "tensorrtllm"
+    assert (install.backend_dir / "python" / "triton_python_backend_stub").is_file()
+
+
+def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    ports = free_ports(3)
+    environment = {**os.environ, **triton_environment(*ports), "ENGINE_DIR": str(model.directory)}
+    environment |= {"PYTHONPATH": str(SOURCE_ROOT), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, "-c", SERVE], env=environment, stdout=subprocess.PIPE)
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"open\n"
+        pids = [*triton_pids(ports[0]), *worker_pids(model.directory)]
+        assert len(pids) == 5
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, pids)))
+    assert shared_memory(ports[0]) == []
+
+
+def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
+    paced: PacedModel, tmp_path: Path
+) -> None:
+    server = TritonUnderTest(paced, tmp_path)
+    try:
+        assert shared_memory(server.http_port) == []
+        before = _shared_bytes(server)
+        body = {"text_input": "word " * 500_000, "max_tokens": 5}
+        assert "E1002 PromptTooLong" in server.post(f"{ENSEMBLE}/generate", body).text
+        assert _shared_bytes(server) > before >= 3 << 20
+    finally:
+        server.close()
+
+
+def _shared_bytes(server: TritonUnderTest) -> int:
+    """What Triton shares with its stubs, by the largest mapping of each region."""
+    assert server.service.triton.pid is not None
+    sizes: dict[str, int] = {}
+    for line in Path(f"/proc/{server.service.triton.pid}/maps").read_text().splitlines():
+        if f"_{server.http_port}_" in line:
+            span, _, _, _, inode, *_ = line.split()
+            first, last = (int(end, 16) for end in span.split("-"))
+            sizes[inode] = max(sizes.get(inode, 0), last - first)
+    return sum(sizes.values())
+
+
+def test_the_ensemble_takes_a_signed_max_tokens_where_the_server_config_says_so(
+    paced: PacedModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "server.yaml"
+    arguments = {"max_tokens_data_type": "TYPE_INT32"}
+    path.write_text(yaml.safe_dump({"instantiate": {"server": {"preprocessing": {"args": arguments}}}}))
+    server = TritonUnderTest(paced, tmp_path, COG_TRITON_CONFIG=str(path))
+    try:
+        answer = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": 5})
+        assert answer.json()["text_output"] == paced.expected_text("What is", 5)
+        negative = server.post(f"{ENSEMBLE}/generate", {"text_input": "What is", "max_tokens": -5})
+        assert "E1103" in negative.text
+    finally:
+        server.close()

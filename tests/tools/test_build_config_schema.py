@@ -1,0 +1,54 @@
+"""The published schema is today's, and takes what the builder takes where editors need it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config.config import BuildConfig
+from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, flags_of
+from tools import build_config_schema
+from tools.build_config_schema import PATH, main, schema_text
+
+
+def arguments(key: str) -> dict[str, Any]:
+    section = json.loads(PATH.read_text())["properties"][key]
+    found: dict[str, Any] = section["properties"]["args"]
+    return found
+
+
+def test_the_published_schema_is_not_stale() -> None:
+    assert PATH.read_text() == schema_text(), "run: python -m tools.build_config_schema"
+
+
+def test_every_key_of_a_config_is_there_and_no_other_is_taken() -> None:
+    schema = json.loads(PATH.read_text())
+    assert set(schema["properties"]) == {*BuildConfig.model_fields, "hf_token"}
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("key", "program"), [("build", BUILD), ("quantize", QUANTIZE), ("convert_to_ft", CONVERT)]
+)
+def test_every_flag_is_completed_where_it_belongs(key: str, program: str) -> None:
+    assert set(arguments(key)["properties"]) == set(flags_of(program) or {})
+
+
+def test_a_flag_tells_its_values() -> None:
+    properties = arguments("build")["properties"]
+    assert properties["max_batch_size"] == {"type": "integer", "minimum": 1, "default": 2048}
+    assert properties["context_fmha"] == {"enum": ["enable", "disable"], "default": "enable"}
+    assert properties["strip_plan"] == {"type": ["null", "boolean"]}
+    assert arguments("convert_to_ft")["properties"]["weight_only_precision"]["enum"][-1] is None
+    assert arguments("build")["additionalProperties"] is False
+
+
+def test_a_stale_file_is_found_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_config_schema, "PATH", tmp_path / "schema.json")
+    assert main(["--check"]) == 1
+    assert not (tmp_path / "schema.json").exists()
+    assert main([]) == 0
+    assert main(["--check"]) == 0

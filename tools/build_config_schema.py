@@ -1,0 +1,79 @@
+"""Writes ``builder/build_config.schema.json``, by which editors check and complete build configs.
+
+``python -m tools.build_config_schema`` writes it; ``--check`` only compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.config.config import BuildConfig
+from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, VERSION, Flag, flags_of
+
+PATH = Path(__file__).resolve().parents[1] / "builder" / "build_config.schema.json"
+_PROGRAMS = {"convert_to_ft": CONVERT, "quantize": QUANTIZE, "build": BUILD}
+_TYPES = {"int": "integer", "float": "number"}
+
+
+def build_config_schema() -> dict[str, Any]:
+    """The JSON schema of a build config in today's form, flags included."""
+    schema = BuildConfig.model_json_schema()
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    schema["title"] = "cog-triton build config"
+    schema["properties"]["hf_token"] = {"type": "string", "description": "Hugging Face token"}
+    for key, program in _PROGRAMS.items():
+        step = "BuildStep" if program == BUILD else "ProgramStep"
+        # NOTE: no null beside it, though it would be taken: editors then tell only that neither fits.
+        schema["properties"][key] = {
+            "$ref": f"#/$defs/{step}",
+            "properties": {"args": _arguments(program)},
+        }
+    return schema
+
+
+def _arguments(program: str) -> dict[str, Any]:
+    """The flags of ``program``; other scripts than these two may have more, trtllm-build has no more."""
+    flags = flags_of(program) or {}
+    arguments: dict[str, Any] = {
+        "description": f"The flags of {program}, TensorRT-LLM {VERSION}; one without a value is a switch.",
+        "type": ["object", "null"],
+        "properties": {name: _property(flag) for name, flag in flags.items()},
+    }
+    return arguments | ({"additionalProperties": False} if program == BUILD else {})
+
+
+def _property(flag: Flag) -> dict[str, Any]:
+    default = {} if flag.default is None else {"default": flag.default}
+    if flag.is_switch:
+        return {"type": ["null", "boolean"]}
+    if flag.choices:
+        return {"enum": [*flag.choices, *([None] if flag.bare is not None else [])], **default}
+    limits = {"minimum": flag.min, "maximum": flag.max}
+    limits = {name: limit for name, limit in limits.items() if math.isfinite(limit)}
+    return {"type": _TYPES.get(flag.type, "string"), **limits, **default}
+
+
+def schema_text() -> str:
+    return json.dumps(build_config_schema(), indent=2) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.build_config_schema", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is stale")
+    options = parser.parse_args(arguments)
+    if PATH.is_file() and PATH.read_text() == schema_text():
+        return 0
+    if not options.check:
+        PATH.write_text(schema_text())
+    print(f"{'stale' if options.check else 'written'}: {PATH.name}")
+    return int(options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

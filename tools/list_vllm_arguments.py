@@ -1,0 +1,129 @@
+"""Writes builder/config/vllm_arguments.json: the arguments of the pinned vLLM, with types and bounds.
+
+    PYTHON_WITH_VLLM tools/list_vllm_arguments.py [--check]
+
+The builder checks `vllm:` of a build config against that file, so that it needs no vLLM. `--check` writes
+nothing and ends with status 1 if the file is not what vLLM says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import json
+import sys
+import types
+import typing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import annotated_types
+import vllm.config
+from vllm import AsyncEngineArgs
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_arguments.json"
+
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+_CHOICES = {"quantization": sorted(QUANTIZATION_METHODS)}
+_BOUNDS = {
+    annotated_types.Ge: "ge",
+    annotated_types.Gt: "gt",
+    annotated_types.Le: "le",
+    annotated_types.Lt: "lt",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    options = parser.parse_args()
+    text = document()
+    if options.check:
+        is_same = TARGET.read_text() == text
+        print(f"{TARGET.name} is {'what' if is_same else 'not what'} vLLM {version('vllm')} says")
+        return 0 if is_same else 1
+    TARGET.write_text(text)
+    print(f"{TARGET}: vLLM {version('vllm')}, {text.count(chr(10)) - 4} arguments")
+    return 0
+
+
+def document() -> str:
+    """One argument a line, so that a change of version is read as a diff."""
+    bounds = _all_bounds()
+    lines = []
+    for field in sorted(dataclasses.fields(AsyncEngineArgs), key=lambda each: each.name):
+        if field.name.startswith("_"):
+            continue
+        described = {**_describe(field.type), **bounds.get(field.name, {})}
+        if field.name in _CHOICES:
+            described["choices"] = _CHOICES[field.name]
+        lines.append(f"  {json.dumps(field.name)}: {json.dumps(described)}")
+    body = ",\n".join(lines)
+    return f'{{"vllm": {json.dumps(version("vllm"))}, "arguments": {{\n{body}\n}}}}\n'
+
+
+def _describe(annotation: Any) -> dict[str, Any]:
+    """JSON types that the annotation takes and, if texts are limited, which."""
+    kinds: set[str] = set()
+    choices: list[Any] = []
+    is_open = False
+    for part in _parts(annotation):
+        if typing.get_origin(part) is typing.Literal:
+            choices += typing.get_args(part)
+            kinds |= {_JSON_TYPES[type(value)] for value in typing.get_args(part)}
+        elif isinstance(part, type) and issubclass(part, enum.IntEnum):
+            choices += [int(member) for member in part]
+            kinds.add("integer")
+        elif isinstance(part, type) and issubclass(part, enum.Enum):
+            choices += list(part.__members__)
+            kinds.add("string")
+        else:
+            kind = _json_type(part)
+            is_open = is_open or kind == "string"
+            kinds |= {kind} if kind else set()
+    described: dict[str, Any] = {"types": sorted(kinds)}
+    if choices and not is_open:
+        described["choices"] = choices
+    return described
+
+
+def _parts(annotation: Any) -> list[Any]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [part for each in typing.get_args(annotation) for part in _parts(each)]
+    return [annotation]
+
+
+def _json_type(annotation: Any) -> str | None:
+    """None for what no JSON value can be: classes, callables, data types of torch."""
+    origin = typing.get_origin(annotation) or annotation
+    if origin in _JSON_TYPES:
+        return _JSON_TYPES[origin]
+    if origin in (list, set, tuple):
+        return "array"
+    if origin is dict or dataclasses.is_dataclass(origin):
+        return "object"
+    return None
+
+
+def _all_bounds() -> dict[str, dict[str, float]]:
+    """Bounds by argument, from the configuration classes whose fields the arguments become."""
+    found: dict[str, dict[str, float]] = {}
+    for name in vllm.config.__all__:
+        for field_name, info in getattr(getattr(vllm.config, name), "__pydantic_fields__", {}).items():
+            bounds = {
+                _BOUNDS[type(each)]: getattr(each, _BOUNDS[type(each)])
+                for each in info.metadata
+                if type(each) in _BOUNDS
+            }
+            if bounds:
+                found.setdefault(field_name, bounds)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

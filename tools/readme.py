@@ -1,0 +1,124 @@
+"""Keeps the generated parts of README and docs true: ``python -m tools.readme`` writes, ``--check`` compares.
+
+A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cli.main import make_parser
+from engine.machine.root import SOURCE_ROOT
+from errors import markdown_table
+from runner.observability.metrics import METRICS
+from runner.run import Runner
+from runner.settings.settings import Settings
+from runner.settings.variables import VARIABLES
+from runner.slot.iteration_metrics import FAMILIES
+from runner.slot.iteration_metrics import GAUGES as ITERATION_GAUGES
+from runner.slot.metrics import COUNTERS, GAUGES, labels_of
+
+README = SOURCE_ROOT / "README.md"
+_HELP_WIDTH = "100"
+
+
+def help_text() -> str:
+    """``cog-triton --help`` and the help of each command, as a terminal of 100 columns shows them."""
+    os.environ["COLUMNS"] = _HELP_WIDTH
+    parser, commands = make_parser()
+    return "\n\n".join(
+        f"## {each.prog}\n\n```text\n{each.format_help().strip()}\n```" for each in (parser, *commands)
+    )
+
+
+def input_table() -> str:
+    """The prediction inputs, from the signature of ``Runner.run``."""
+    rows = ["| input | type | default | limits | meaning |", "| --- | --- | --- | --- | --- |"]
+    hints = typing.get_type_hints(Runner.run)
+    for name, parameter in inspect.signature(Runner.run).parameters.items():
+        if name == "self":
+            continue
+        field = parameter.default
+        bounds = ((">=", field.ge), ("<=", field.le))
+        limits = ", ".join(f"{sign} {value}" for sign, value in bounds if value is not None)
+        default = "" if field.default is None else f"`{field.default}`"
+        kind = _type_name(hints[name])
+        rows.append(f"| `{name}` | {kind} | {default} | {limits} | {field.description} |")
+    return "\n".join(rows)
+
+
+def _type_name(hint: object) -> str:
+    inner = [each for each in typing.get_args(hint) if each is not type(None)]
+    return str(getattr(inner[0] if inner else hint, "__name__", hint))
+
+
+def settings_table() -> str:
+    """The runner's environment variables."""
+    rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
+    for variable in VARIABLES:
+        default = Settings.model_fields[variable.field].default
+        shown = "" if default is None or not str(default) or "Undefined" in repr(default) else f"`{default}`"
+        rows.append(f"| `{variable.name}` | {shown} | {variable.meaning} |")
+    return "\n".join(rows)
+
+
+def metrics_table() -> str:
+    """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
+    rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in ("api", *metric.labels))
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    for kind, metrics in (("counter", COUNTERS), ("gauge", {**GAUGES, **FAMILIES})):
+        rows += [f"| `{name}` | {kind} | {_labels(name)} | {text} |" for name, text in metrics.items()]
+    return "\n".join(rows)
+
+
+def _labels(name: str) -> str:
+    if name in FAMILIES:
+        return ", ".join(
+            sorted({f"`{label}`" for family, label, _ in ITERATION_GAUGES.values() if family == name})
+        )
+    return ", ".join(f"`{label}`" for label in labels_of(name)[0])
+
+
+PARTS: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {"errors": markdown_table, "inputs": input_table},
+    SOURCE_ROOT / "docs" / "cli.md": {"help": help_text},
+    SOURCE_ROOT / "docs" / "settings.md": {"settings": settings_table},
+    SOURCE_ROOT / "docs" / "observability.md": {"metrics": metrics_table},
+}
+"""By file."""
+
+
+def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """``text`` with every generated part renewed; a part without its markers is a KeyError."""
+    for name, make in parts.items():
+        pattern = re.compile(rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise KeyError(f"no markers for {name}")
+        part = make() + "\n"
+        text = pattern.sub(lambda match, part=part: match[1] + part + match[2], text)  # type: ignore[misc]
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.readme", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
+    options = parser.parse_args(arguments)
+    stale = [path for path, parts in PARTS.items() if with_parts(text := path.read_text(), parts) != text]
+    for path in stale:
+        print(f"{path.relative_to(SOURCE_ROOT)} {'is stale' if options.check else 'renewed'}")
+        if not options.check:
+            path.write_text(with_parts(path.read_text(), PARTS[path]))
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
