@@ -21,10 +21,10 @@ from engine.inspect import read_manifest
 from errors.base import CodedError
 from errors.prompt import InvalidSetting, MissingRequirement
 from runner.api.supervisor import check_openai_port_free
-from runner.served_engine import check_servable
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.install import TritonInstall, install_triton
+from runner.triton_server.served_engine import check_servable
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = ("torch", "transformers", "vllm", "tensorrt_llm")

@@ -159,7 +159,7 @@ image {
     Cmd = [
       "python"
       "-m"
-      (if kind == "runner" then "runner.cog_server.server" else "cog.server.http")
+      (if kind == "runner" then "runner.cog_server" else "cog.server.http")
       "--host"
       "0.0.0.0"
     ];

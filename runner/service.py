@@ -19,11 +19,11 @@ from runner.observability.logs import JSON, RequestLog, log_in
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
-from runner.served_engine import open_served_engine
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.triton_server.client import TritonClient
+from runner.triton_server.served_engine import open_served_engine
 from runner.triton_server.server import TritonServer
 from runner.triton_server.stack import TritonStack
 

@@ -42,7 +42,7 @@ def role_of(command: str) -> str:
     if "triton_python_backend_stub" in command:
         return next((role for role in ROLES if f"/{role.removeprefix('stub: ')}/" in command), OTHER)
     signs = (
-        ("runner.cog_server.server", "coglet server"),
+        ("runner.cog_server", "coglet server"),
         ("cog.server.http", "coglet server"),
         ("coglet.server._run_worker", "coglet worker"),
         ("tritonserver", "triton"),

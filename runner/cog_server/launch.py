@@ -46,7 +46,7 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
 
 
 def command(kind: str, host: str) -> list[str]:
-    server = "runner.cog_server.server" if kind == "runner" else "cog.server.http"
+    server = "runner.cog_server" if kind == "runner" else "cog.server.http"
     return [sys.executable, "-m", server, "--host", host]
 
 

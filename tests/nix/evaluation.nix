@@ -84,7 +84,7 @@ in
           "--"
           "python"
           "-m"
-          (if isRunner name then "runner.cog_server.server" else "cog.server.http")
+          (if isRunner name then "runner.cog_server" else "cog.server.http")
           "--host"
           "0.0.0.0"
         ];

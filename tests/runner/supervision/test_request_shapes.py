@@ -81,7 +81,8 @@ def test_what_is_half_written_or_too_long_is_left_out(tmp_path: Path) -> None:
 
 def test_a_process_that_was_killed_leaves_what_it_had(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from runner.supervision.request_shapes import RequestShapes;"
+        "import sys, time; from pathlib import Path;"
+        "from runner.supervision.request_shapes import RequestShapes;"
         "RequestShapes('openai', Path(sys.argv[1])).begin({'input_ids': [1]}).received(3);"
         "print('begun', flush=True); time.sleep(60)"
     )

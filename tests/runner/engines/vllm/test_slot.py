@@ -14,8 +14,8 @@ import pytest
 
 from engine.machine.gpu import Gpu
 from errors.triton_arguments import InvalidTensor
-from runner import served_engine
 from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.triton_server import served_engine
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner.supervision.probe import QUESTIONS
+from runner.probe import QUESTIONS
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import CogUnderTest, free_ports, triton_pids, wait_until
 
@@ -24,7 +24,7 @@ def answers(port: int) -> dict[str, bool]:
 
 
 def _ask(port: int, *question: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "runner.supervision.probe", *question]
+    command = [sys.executable, "-m", "runner.probe", *question]
     environment = {**os.environ, "PORT": str(port)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -73,4 +73,4 @@ def test_a_setup_that_failed_has_started_and_is_not_alive(tmp_path: Path) -> Non
 def test_a_wrong_question_says_what_there_is(arguments: tuple[str, ...]) -> None:
     run = _ask(free_ports(1)[0], *arguments)
     assert run.returncode == 2
-    assert run.stderr == "usage: python -m runner.supervision.probe started|ready|alive\n"
+    assert run.stderr == "usage: python -m runner.probe started|ready|alive\n"

@@ -1,4 +1,4 @@
-"""What an orchestrator's probes ask: ``python -m runner.supervision.probe started|ready|alive``.
+"""What an orchestrator's probes ask: ``python -m runner.probe started|ready|alive``.
 
 Cog answers ``/health-check`` with HTTP 200 whatever its status, and Triton's ``/v2/health/ready`` stays 200
 while the engine behind it is dead, so neither is a probe by itself. Exit status 0 is yes, 1 is no; the status
@@ -41,7 +41,7 @@ def status(port: int) -> str:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in QUESTIONS:
-        print(f"usage: python -m runner.supervision.probe {'|'.join(QUESTIONS)}", file=sys.stderr)
+        print(f"usage: python -m runner.probe {'|'.join(QUESTIONS)}", file=sys.stderr)
         return 2
     found = status(int(os.environ.get("PORT", "5000")))
     print(found)

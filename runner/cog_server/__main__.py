@@ -1,4 +1,4 @@
-"""Cog's HTTP server as we want it: ``python -m runner.cog_server.server --host HOST``.
+"""Cog's HTTP server as we want it: ``python -m runner.cog_server --host HOST``.
 
 Takes the options of ``cog.server.http``, which it runs. What coglet (seen with Cog 0.23.1) leaves to wish
 for is done to the socket on which it listens, and which it does not hand out, so that it is looked for among
