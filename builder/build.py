@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from builder.config.file import checked_token, read_config
 from builder.kinds import all_steps, engine_plan
-from builder.plan import Work
+from builder.steps import Work
 from builder.weights.files import cache_folder
 from engine.lock import lock, try_lock, unlock
 from engine.progress import Progress

@@ -1,128 +1,71 @@
-"""A build as an ordered list of named steps, which can be shown before any of them runs."""
+"""A build told before it is done: its commands, its downloads, its sizes. Fetches no weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from itertools import starmap
 from pathlib import Path
-from typing import Any, Protocol
 
-from pydantic import SecretStr
+from builder.build import OWN_FOLDER, first_token
+from builder.config.file import ConfigFile, read_config
+from builder.kinds import all_steps, engine_plan, step_lines
+from builder.sizes.words import in_words
+from builder.steps import EnginePlan
+from builder.survey import Survey, read_model_config, survey
+from builder.weights.files import cache_folder
+from errors.build import DownloadFailed
 
-from builder.config.config import BuildConfig
-from builder.tokenizer import place_tokenizer
-from builder.weights.model_files import Model
-from builder.weights.pickled_weights import check_pickled_weights
-from builder.weights.weights import obtain_model
-from engine.progress import Progress
-from engine.redact import redact_url
-from engine.tar.manifest import EngineFacts, Manifest
-from engine.tar.pack import pack
+_GIVE_CONFIG = "give the model's config.json with --model-config"
 
 
-@dataclass
-class Work:
-    """What the steps of one build hand to each other.
+def plan_lines(
+    config_source: str | Path, *, model_config: Path | None = None, hf_token: str | None = None
+) -> list[str]:
+    """The plan of the config at ``config_source`` (path or URL), a line each.
 
-    ``directory`` becomes the engine's content, packed into ``destination`` with ``packed_config`` in its
-    manifest; ``scratch`` is for everything else and goes with the build.
+    ``model_config`` is a model's config.json that is here. Raises 12xx for everything that can't be built;
+    where the Hub can't be reached, a line tells what is missing for it.
     """
-
-    config: BuildConfig
-    hf_token: SecretStr | None
-    folders: Sequence[Path]
-    cache: Path
-    directory: Path
-    scratch: Path
-    destination: Path
-    packed_config: Mapping[str, Any]
-    report: Callable[[str], None]
-    progress: Progress | None
-    only_public: bool
-    """The config is a stranger's: its URLs must not lead to private addresses."""
-    resources: ExitStack
-    """Closed when the build ends, however it does: locks that steps take."""
-    model: Model = field(init=False)
-    facts: EngineFacts = field(init=False)
-    vocab_size: int = field(init=False)
-    manifest: Manifest = field(init=False)
+    file = read_config(config_source)
+    planned = engine_plan(file.config)
+    sizes = list(_sizes(file, planned, model_config, hf_token))
+    return [*file.notes, *planned.notes, *step_lines(all_steps(planned)), *sizes]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of a build: what it is called, and what it does to the ``Work``."""
-
-    title: str
-    run: Callable[[Work], None]
-
-
-class EnginePlan(Protocol):
-    """How one kind builds one config. ``takes_weights``: whether the model's weights are needed."""
-
-    takes_weights: bool
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the config's author should know, whatever the model."""
-
-    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        """Check the plan against the model's config.json and take up what it tells; lines about sizes."""
-
-    def steps(self) -> Sequence[Step]: ...
-
-
-def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
-    """Obtain the model; ``with_weights`` False takes no more of it than its tokenizer needs."""
-    weights = config.weight_format or "safetensors, else bin, else pt"
-    taken = weights if with_weights else "tokenizer only"
-    if config.model_path is not None:
-        title = f"read {config.model_path} ({taken})"
-    elif config.model_tar_url is not None:
-        title = f"fetch {redact_url(config.model_tar_url)} ({taken})"
-    else:
-        title = f"download {config.model_id}@{config.revision} ({taken})"
-
-    return Step(title, lambda work: obtain(work, work.config, with_weights=with_weights))
-
-
-def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
-    """Make ``work.model`` the files that ``config`` names; a line tells what they are."""
-    work.model = obtain_model(
-        config,
-        folders=work.folders,
-        token=work.hf_token,
-        cache=work.cache,
-        scratch=work.scratch,
-        with_weights=with_weights,
-        progress=work.progress,
-        only_public=work.only_public,
-    )
-    check_pickled_weights(work.model)
-    revision = f" at {work.model.revision}" if work.model.revision else ""
-    size_bytes = sum(path.stat().st_size for path in work.model.files.values())
-    work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {size_bytes / 1e6:,.1f} MB")
-
-
-def place_fast_tokenizer(work: Work) -> None:
-    """The tokenizer that every engine carries."""
-    work.vocab_size = place_tokenizer(
-        work.model,
-        work.directory,
-        scratch=work.scratch,
-        trust_remote_code=work.config.trust_remote_code,
-    )
-
-
-def pack_step() -> Step:
-    """Make engine.tar of what the steps before have put together."""
-
-    def run(work: Work) -> None:
-        facts = {**work.facts.model_dump(), "build_config": dict(work.packed_config)}
-        work.manifest = pack(
-            work.directory, EngineFacts.model_validate(facts), work.destination, progress=work.progress
+def _sizes(
+    file: ConfigFile, planned: EnginePlan, model_config: Path | None, hf_token: str | None
+) -> Iterator[str]:
+    if model_config is not None:
+        yield from planned.fit_model(read_model_config(model_config))
+        return
+    folders = [*filter(None, [file.folder]), OWN_FOLDER]
+    try:
+        found = survey(
+            file.config,
+            folders=folders,
+            token=first_token(hf_token, file.hf_token),
+            cache=cache_folder(),
+            with_weights=planned.takes_weights,
         )
-        size_bytes = work.destination.stat().st_size
-        work.report(f"{work.destination.name}: {len(work.manifest.files)} files, {size_bytes / 1e6:,.1f} MB")
+    except DownloadFailed as exc:
+        facts = exc.facts
+        reason = f"{facts['endpoint']} can't be reached ({facts['reason']})"
+        yield f"not known     downloads and sizes: {reason}; {_GIVE_CONFIG}"
+        return
+    if found is None:
+        yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"
+        return
+    yield from _downloads(found)
+    yield from planned.fit_model(found.values)
 
-    return Step("pack engine.tar", run)
+
+def _downloads(found: Survey) -> Iterator[str]:
+    known = [size_bytes for size_bytes in found.sizes_bytes.values() if size_bytes is not None]
+    at = f" at {found.revision}" if found.revision else ""
+    verb = "download" if found.revision else "model files"
+    yield f"{verb:<14}{len(found.sizes_bytes)} files, {in_words(sum(known))}{at}"
+    yield f"              {', '.join(starmap(_file_words, sorted(found.sizes_bytes.items())))}"
+
+
+def _file_words(name: str, size_bytes: int | None) -> str:
+    return name if size_bytes is None else f"{name} ({in_words(size_bytes)})"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import build
-from builder.planning import plan_lines
+from builder.plan import plan_lines
 from cli.inspect import describe
 from cli.progress import ProgressPrinter, size
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from builder.planning import plan_lines
+from builder.plan import plan_lines
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

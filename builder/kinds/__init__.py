@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from builder.config.config import BuildConfig, EngineKind
 from builder.kinds import paced, tensorrt_llm, transformers, vllm
-from builder.plan import EnginePlan, Step, pack_step
+from builder.steps import EnginePlan, Step, pack_step
 from errors.build_config import ConflictingBuildKeys
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.plan import Step, Work, download_step, place_fast_tokenizer
+from builder.steps import Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import read_config
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys

@@ -10,17 +10,17 @@ from typing import Any
 from builder.build_cache import BuildCache, Facts
 from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
-from builder.plan import Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.program import Needs, Program, clock, run_program
 from builder.sizes.building import ram_here_bytes
 from builder.sizes.model_shape import UnknownShape
 from builder.sizes.words import in_words
+from builder.steps import Step, Work, download_step, obtain, place_fast_tokenizer
+from builder.trtllm.build_host import BuildHost, find_build_host, gpus_for
 from builder.trtllm.cache_facts import normalised
 from builder.trtllm.commands import Command, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
 from builder.trtllm.flags import VERSION
 from builder.trtllm.inputs import find_inputs, place_inputs
-from builder.trtllm.machine import Machine, find_machine, gpus_for
 from builder.trtllm.rules import check
 from builder.trtllm.sizing import Sizing, check_fits, fit, size
 from builder.trtllm.sizing_words import sizing_lines
@@ -80,7 +80,7 @@ class TensorrtLlmPlan:
 class _Run:
     """One build. Steps leave here what later ones need."""
 
-    machine: Machine
+    machine: BuildHost
     values: Mapping[str, Any]
     folder: Path
     """Where the programs run."""
@@ -104,7 +104,7 @@ class _Run:
         return self.plan.build
 
     def check_machine(self, work: Work) -> None:
-        self.machine = find_machine(work.config, self.build)
+        self.machine = find_build_host(work.config, self.build)
         work.report(f"{self.machine.gpu_words}; TensorRT-LLM {self.machine.library_version}")
 
     def read_model(self, work: Work) -> None:

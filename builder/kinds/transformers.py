@@ -7,8 +7,8 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.converter import run_conversion
-from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
+from builder.steps import Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names

@@ -9,8 +9,8 @@ from typing import Any
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.config.vllm_arguments import engine_arguments, library_version
 from builder.kinds.transformers import place_configuration, place_weights
-from builder.plan import Step, Work, download_step, place_fast_tokenizer
 from builder.sizes.weight_lines import weight_lines
+from builder.steps import Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model

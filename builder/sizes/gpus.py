@@ -21,16 +21,18 @@ _KNOWN: Mapping[int, Mapping[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     name: str
     memory_bytes: int
 
 
-def gpus_of(sm: int) -> list[Gpu]:
+def gpus_of(sm: int) -> list[GpuModel]:
     """The usual GPUs of architecture ``sm``, smallest memory first; empty if none is known."""
-    return [Gpu(name, size_gib * GIB) for name, size_gib in _KNOWN.get(sm, {}).items()]
+    return [GpuModel(name, size_gib * GIB) for name, size_gib in _KNOWN.get(sm, {}).items()]
 
 
-def gpus_here() -> list[Gpu]:
+def gpus_here() -> list[GpuModel]:
     """The visible GPUs whose memory is known; empty without one."""
-    return [Gpu(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None]
+    return [
+        GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None
+    ]

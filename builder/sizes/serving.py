@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from builder.sizes.gpus import Gpu
+from builder.sizes.gpus import GpuModel
 from builder.sizes.memory import (
     CUDA_BYTES,
     KV_FRACTION,
@@ -29,11 +29,11 @@ class ServingMemory:
     kv_sequence_bytes: int
     """Of the longest sequence."""
 
-    def is_possible_on(self, gpu: Gpu) -> bool:
+    def is_possible_on(self, gpu: GpuModel) -> bool:
         """Whether the weights alone fit; anything less is certain to fail."""
         return self.weight_bytes < gpu.memory_bytes
 
-    def kv_tokens(self, gpu: Gpu) -> int:
+    def kv_tokens(self, gpu: GpuModel) -> int:
         """How many tokens of KV cache fit beside everything else."""
         free_bytes = gpu.memory_bytes - self.weight_bytes - self.activation_bytes - CUDA_BYTES
         return max(int(free_bytes * KV_FRACTION) // self.kv_token_bytes, 0)
@@ -44,7 +44,7 @@ class ServingMemory:
         beside = self.weight_bytes + self.activation_bytes + CUDA_BYTES
         return beside + int(self.kv_sequence_bytes / KV_FRACTION)
 
-    def sequences(self, gpu: Gpu) -> int:
+    def sequences(self, gpu: GpuModel) -> int:
         """How many sequences of the longest length fit at once."""
         return self.kv_tokens(gpu) * self.kv_token_bytes // self.kv_sequence_bytes
 

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from builder.config.config import BuildConfig
 from builder.trtllm.commands import Command
-from builder.trtllm.directories import model_directory
 from builder.trtllm.flags import find_flag
+from builder.trtllm.paths import model_directory
 from builder.trtllm.workspace import relative, relative_args
 from errors.build_config import InvalidBuildValue
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.sizes.building import StepNeeds, build_needs, convert_needs, disk_bytes, quantize_needs
-from builder.sizes.gpus import Gpu
+from builder.sizes.gpus import GpuModel
 from builder.sizes.memory import (
     CUDA_BYTES,
     DTYPE_BYTES,
@@ -111,7 +111,7 @@ def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
     )
 
 
-def check_fits(sizing: Sizing, build: TrtllmBuild, model: str, gpus: list[Gpu]) -> None:
+def check_fits(sizing: Sizing, build: TrtllmBuild, model: str, gpus: list[GpuModel]) -> None:
     """Raise ModelTooLarge if the weights fit none of ``gpus``; weights that are streamed need not."""
     if not gpus or build.build.value("weight_streaming"):
         return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from builder.sizes.building import ram_here_bytes
-from builder.sizes.gpus import Gpu
+from builder.sizes.gpus import GpuModel
 from builder.sizes.memory import KV_FRACTION, Limits
 from builder.sizes.serving import ServingMemory
 from builder.sizes.words import count_in_words, in_words
 from builder.trtllm.sizing import Sizing
 
 
-def sizing_lines(sizing: Sizing, gpus: Sequence[Gpu]) -> list[str]:
+def sizing_lines(sizing: Sizing, gpus: Sequence[GpuModel]) -> list[str]:
     """``gpus`` are those that the engine may run on."""
     return [*_model(sizing), *_engine(sizing), *_serving(sizing, gpus), *_building(sizing)]
 
@@ -46,7 +46,7 @@ def _engine(sizing: Sizing) -> Iterator[str]:
     yield f"KV cache      {in_words(kv.kv_token_bytes)} per token, {longest} ({dtype})"
 
 
-def _serving(sizing: Sizing, gpus: Sequence[Gpu]) -> Iterator[str]:
+def _serving(sizing: Sizing, gpus: Sequence[GpuModel]) -> Iterator[str]:
     serving, limits = sizing.serving, sizing.limits
     if not gpus:
         least = in_words(serving.least_gpu_bytes)
@@ -55,7 +55,7 @@ def _serving(sizing: Sizing, gpus: Sequence[Gpu]) -> Iterator[str]:
         yield f"fits          {gpu.name} ({in_words(gpu.memory_bytes)}): {_fit_words(serving, gpu, limits)}"
 
 
-def _fit_words(serving: ServingMemory, gpu: Gpu, limits: Limits) -> str:
+def _fit_words(serving: ServingMemory, gpu: GpuModel, limits: Limits) -> str:
     if not serving.is_possible_on(gpu):
         return "no, the weights are too large"
     tokens = serving.kv_tokens(gpu)

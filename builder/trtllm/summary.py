@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builder.config.config import BuildConfig, ProgramStep
-from builder.trtllm.directories import is_same, model_directory
 from builder.trtllm.flags import (
     BUILD,
     QUANTIZE,
@@ -18,6 +17,7 @@ from builder.trtllm.flags import (
     flags_of,
     program_of,
 )
+from builder.trtllm.paths import is_same, model_directory
 from errors.build_config import ConflictingBuildKeys
 
 _WEIGHT_ONLY = {

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from builder.config.config import BuildConfig
-from builder.trtllm.directories import MODELS_DIRECTORY, WORKING_DIRECTORY, model_directory, resolve
 from builder.trtllm.flags import Argument, find_flag, flags_of
+from builder.trtllm.paths import MODELS_DIRECTORY, WORKING_DIRECTORY, model_directory, resolve
 from builder.trtllm.summary import ProgramCall
 from builder.weights.files import place
 from builder.weights.model_files import Model

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from builder.trtllm.directories import MODELS_DIRECTORY, is_model_directory, resolve
 from builder.trtllm.flags import BUILD, CONVERT
+from builder.trtllm.old.flag_changes import BUILD_FATES
 from builder.trtllm.old.flags import migrate_flags
 from builder.trtllm.old.migration import Migration
 from builder.trtllm.old.scripts import write_where_args_tell
-from builder.trtllm.old.spellings import BUILD_FATES
+from builder.trtllm.paths import MODELS_DIRECTORY, is_model_directory, resolve
 
 _OLD_SCRIPT = "build.py"
 _ADDED_CHECKPOINT = "./checkpoint"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from builder.trtllm.flags import BUILD, QUANTIZE, TOGGLE, Flag, find_flag
+from builder.trtllm.old.flag_changes import DTYPES, Fate
 from builder.trtllm.old.migration import Migration
-from builder.trtllm.old.spellings import DTYPES, Fate
 
 _QUANTIZE_FORMS = {"int8_kv_cache": ("kv_cache_dtype", "int8"), "fp8_kv_cache": ("kv_cache_dtype", "fp8")}
 _DEFAULT_SMOOTHQUANT = 0.5

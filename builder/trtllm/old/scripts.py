@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from builder.trtllm.directories import is_same, resolve
 from builder.trtllm.flags import CONVERT, QUANTIZE
+from builder.trtllm.old.flag_changes import CONVERT_FATES, HF_CONVERTERS, QUANTIZE_FATES, Fate
 from builder.trtllm.old.flags import migrate_flags
 from builder.trtllm.old.migration import Migration
-from builder.trtllm.old.spellings import CONVERT_FATES, HF_CONVERTERS, QUANTIZE_FATES, Fate
+from builder.trtllm.paths import is_same, resolve
 
 _FATES = {CONVERT: CONVERT_FATES, QUANTIZE: QUANTIZE_FATES}
 _OF_NEMO = {"in-file": Fate("nemo_ckpt_path"), "model": Fate(None, "the checkpoint tells")}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.sizes.gpus import GIB, Gpu, gpus_of
+from builder.sizes.gpus import GIB, GpuModel, gpus_of
 from builder.sizes.memory import (
     Limits,
     Parallelism,
@@ -87,8 +87,8 @@ def test_llama_2_7b_serves_from_a_24_gib_gpu_and_70b_from_no_single_one() -> Non
     large = serving_memory(shape_of(LLAMA_3_70B), Precision(), Parallelism(), limits)
     assert not any(large.is_possible_on(gpu) for gpu in gpus_of(86))
     assert large.is_possible_on(h200)
-    assert large.sequences(Gpu("tight", large.weight_bytes + 1)) == 0
-    exact = Gpu("least", small.least_gpu_bytes + GIB // 100)
+    assert large.sequences(GpuModel("tight", large.weight_bytes + 1)) == 0
+    exact = GpuModel("least", small.least_gpu_bytes + GIB // 100)
     assert small.sequences(exact) == 1
 
 

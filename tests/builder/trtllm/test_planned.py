@@ -9,7 +9,7 @@ import pytest
 
 import builder
 from builder.config.file import read_config
-from builder.planning import plan_lines
+from builder.plan import plan_lines
 from tests.builder.trtllm.model_configs import MODEL_CONFIGS
 from tests.builder.trtllm.old.old_configs import ALL
 

@@ -13,7 +13,7 @@ from builder.config.file import ConfigFile, parse_config
 from builder.config.text import config_text
 from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.old.config import migrate
-from builder.trtllm.old.spellings import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
+from builder.trtllm.old.flag_changes import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild
 from errors.base import CodedError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from builder.planning import plan_lines
+from builder.plan import plan_lines
 from errors.base import CodedError
 from errors.build_config import InvalidBuildValue, ModelNotFound, ModelTooLarge, SequenceTooLong
 from errors.prompt import InvalidInput
@@ -23,7 +23,7 @@ from tests.builder.test_tensorrt_llm import config
 @pytest.fixture(autouse=True)
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without one, for the plan tells less then."""
-    monkeypatch.setattr("builder.trtllm.machine.detected_sm", lambda: None)
+    monkeypatch.setattr("builder.trtllm.build_host.detected_sm", lambda: None)
     monkeypatch.delenv("TRTLLM_DIR", raising=False)
     monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", "/engine/bin/python")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from builder.config.config import BuildConfig
 from builder.engine_environment import installed_version
-from builder.sizes.gpus import Gpu, gpus_here, gpus_of
+from builder.sizes.gpus import GpuModel, gpus_here, gpus_of
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.gpu_rules import check_gpu
@@ -18,9 +18,9 @@ from errors.build_config import BuildGpuMissing
 
 
 @dataclass(frozen=True)
-class Machine:
+class BuildHost:
     sm: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuModel, ...]
     library_version: str
 
     @property
@@ -32,7 +32,7 @@ class Machine:
         return f"{len(self.gpus)} x {first.name} ({in_words(first.memory_bytes)}), SM {self.sm}"
 
 
-def find_machine(config: BuildConfig, build: TrtllmBuild) -> Machine:
+def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
     """This machine, if it can build the config's engine; raises E1222, E1231 and E2309."""
     wanted = config.target.sm if config.target is not None else None
     sm = detected_sm()
@@ -56,10 +56,10 @@ def find_machine(config: BuildConfig, build: TrtllmBuild) -> Machine:
             reason=f"{engine_python()} has {version}",
             variable=ENGINE_PYTHON_VARIABLE,
         )
-    return Machine(sm, tuple(gpus_here()), version)
+    return BuildHost(sm, tuple(gpus_here()), version)
 
 
-def gpus_for(config: BuildConfig) -> list[Gpu]:
+def gpus_for(config: BuildConfig) -> list[GpuModel]:
     """What the engine is to run on: a GPU that is here if it is of the kind asked for, else those known."""
     here = detected_sm()
     wanted = config.target.sm if config.target is not None and config.target.sm is not None else here
