@@ -1,21 +1,21 @@
-"""Which engines of a cache are in use, and removing those that are not, the longest unused first.
+"""Which engines of a cache are in use, and removing the least recently used of the others.
 
-Who uses an engine holds a shared lock on its folder; the lock ends with its process. The folder's time of
-change is when the engine was last opened.
+A process that uses an engine holds a shared lock on its folder; the lock ends with the process. The folder's
+modification time is when the engine was last opened.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.directory import file_sizes
 from engine.disk import writing
 from engine.lock import try_lock, unlock
 from engine.staging import discard, is_staged
+from errors.engine_artifact import EngineUnreadable
 
 
 class Lease:
@@ -35,43 +35,60 @@ class Lease:
 def make_room(engines: Path, wanted_bytes: int, limit_bytes: int) -> None:
     """Remove engines from the folder ``engines`` until ``wanted_bytes`` more are within ``limit_bytes``.
 
-    Those in use stay, even if the limit can't be kept then.
+    Engines in use stay, even if the limit is exceeded then. Other processes may remove engines meanwhile.
     """
     with writing(engines):
         folders = [path for path in engines.iterdir() if path.is_dir() and not is_staged(path)]
-        sizes = {path: sum(size for _, size in file_sizes(path)) for path in folders}
-        kept_bytes = sum(sizes.values())
-        for path in sorted(folders, key=lambda path: path.stat().st_mtime_ns):
+        kept = sorted(engine for folder in folders if (engine := _measured(folder)) is not None)
+        kept_bytes = sum(engine.size_bytes for engine in kept)
+        for engine in kept:
             if kept_bytes + wanted_bytes <= limit_bytes:
                 return
-            with _unused(path) as is_unused:
-                if is_unused:
-                    discard(path)
-                    kept_bytes -= sizes[path]
+            if _remove_unused(engine.folder):
+                kept_bytes -= engine.size_bytes
 
 
 def lock_path_of(folder: Path) -> Path:
-    """The lock of whoever opens, makes or removes the engine in ``folder``."""
+    """The lock file that a process holds while it opens, makes or removes the engine in ``folder``."""
     return folder.with_name(f"{folder.name}.lock")
 
 
-@contextmanager
-def _unused(folder: Path) -> Iterator[bool]:
-    """Whether nobody uses the engine in ``folder`` or is about to; nobody begins to inside."""
+class _Kept(NamedTuple):
+    """An engine in the cache; the least recently used sorts first."""
+
+    used_ns: int
+    folder: Path
+    size_bytes: int
+
+
+def _measured(folder: Path) -> _Kept | None:
+    """None if another process removes the engine meanwhile."""
+    try:
+        return _Kept(folder.stat().st_mtime_ns, folder, sum(size for _, size in file_sizes(folder)))
+    except FileNotFoundError:
+        return None
+    except EngineUnreadable as exc:
+        if isinstance(exc.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove the engine in ``folder`` unless a process uses or opens it. Returns whether it is gone."""
     opening = try_lock(lock_path_of(folder))
     if opening is None:
-        yield False
-        return
+        return False
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_unused = True
-        except BlockingIOError:
-            is_unused = False
-        try:
-            yield is_unused
+            discard(folder)
         finally:
             os.close(descriptor)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
     finally:
         unlock(lock_path_of(folder), opening)
+    return True

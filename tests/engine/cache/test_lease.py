@@ -6,12 +6,15 @@ import gc
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.cache.lease import make_room
 from engine.cache.store import open_engine
-from engine.directory import Engine
+from engine.directory import Engine, file_sizes
+from engine.staging import discard
 from tests.engine.samples import FILES, packed, read_files
 
 MIB = 1 << 20
@@ -91,6 +94,37 @@ def test_a_forgotten_engine_is_fetched_again(tars: list[Path], tmp_path: Path) -
     for index in (0, 1, 0):
         _use_and_leave(tars[index], tmp_path, 1.5)
     assert _kept(tmp_path) == [0]
+
+
+@pytest.mark.parametrize(
+    "moment", ["before its size is read", "while its size is read", "before it is removed"]
+)
+def test_an_engine_that_another_process_removes_meanwhile_fails_no_start(
+    tars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    for tar in tars[:2]:
+        _use_and_leave(tar, tmp_path)
+    gc.collect()
+    first, second = sorted((tmp_path / "engines").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+    def sizes(folder: Path) -> Iterator[tuple[str, int]]:
+        """``file_sizes``, during which another process, for which this stands in, removes ``first``."""
+        if folder == first and moment == "before its size is read":
+            discard(first)
+        for number, found in enumerate(file_sizes(folder)):
+            if folder == first and moment == "while its size is read" and number == 0:
+                discard(first)
+            yield found
+        if folder == second and moment == "before it is removed":
+            discard(first)
+
+    monkeypatch.setattr("engine.cache.lease.file_sizes", sizes)
+    monkeypatch.setattr("pathlib.Path.iterdir", lambda folder: iter([first, second]))
+    make_room(tmp_path / "engines", MIB, int(2.5 * MIB))
+    monkeypatch.undo()
+    assert _kept(tmp_path) == [1]
+    engine = _open(tars[2], tmp_path, 2.5)
+    assert read_files(engine.path)["which"] == b"\2"
 
 
 def test_an_engine_leaves_no_descriptor_open_once_it_is_not_used(tars: list[Path], tmp_path: Path) -> None:
