@@ -21,7 +21,7 @@ from engine.download.address import allows_private_urls
 from engine.lock import try_lock, unlock
 from engine.progress import Progress
 from errors.build import BuilderBusy, BuildFailed
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
 MAX_INLINE_BYTES = 64 << 20

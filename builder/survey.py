@@ -15,7 +15,7 @@ from builder.weights.checkpoint import read_config
 from builder.weights.hub import Hub
 from builder.weights.model_files import Model
 from builder.weights.weights import obtain_model, wanted_names
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 
 
 @dataclass(frozen=True)

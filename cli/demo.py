@@ -27,8 +27,8 @@ from engine.download.address import ALLOW_VARIABLE
 from engine.inspect import read_manifest
 from engine.tar.unpack import unpack
 from errors import find_in_text
-from errors.base import CodedError
-from errors.triton_system import TritonUnknownError
+from errors.coded_error import CodedError
+from errors.triton import TritonUnknownError
 from runner.cog_server.launch import CogServer, followed
 from runner.settings.settings import load_settings
 

@@ -18,8 +18,8 @@ from typing import Any
 from cli.doctor_machine import check_driver, check_gpus, check_machine
 from cli.serve import engine_environment
 from engine.inspect import read_manifest
-from errors.base import CodedError
-from errors.prompt import InvalidSetting, MissingRequirement
+from errors.coded_error import CodedError
+from errors.settings import InvalidSetting, MissingRequirement
 from runner.api.supervisor import check_openai_port_free
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings

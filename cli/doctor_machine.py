@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import RUNNER_IMAGE_SMS
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 from perf.bench.machine import machine
 from runner.settings.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cli.progress import ProgressPrinter
 from cli.serve import engine_environment
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from runner.generation.prompt import format_prompt
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.observability.logs import log_text

@@ -13,7 +13,7 @@ from engine.machine.preflight import Machine, check_runs_here, installed_version
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
 from engine.verify import verify
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 EXIT_OURS = 1
 EXIT_YOURS = 2

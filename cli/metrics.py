@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 from runner.observability.metrics_text import exposition
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import load_settings

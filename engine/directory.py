@@ -18,7 +18,7 @@ from engine.tar.manifest import (
     parse_manifest,
 )
 from engine.tar.manifestless import MAX_DOCUMENT_BYTES, describe
-from errors.engine_artifact import (
+from errors.engine_tar import (
     EngineFileDamaged,
     EngineFileMissing,
     EngineNotFound,

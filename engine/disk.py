@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from errors.engine_artifact import EngineNotWritable, EngineUnreadable, NoSpaceLeft
+from errors.engine_tar import EngineNotWritable, EngineUnreadable, NoSpaceLeft
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from errors.engine_artifact import EngineUnreadable
+from errors.engine_tar import EngineUnreadable
 
 
 def read_end_ids(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from engine.tar.archive import TarReader
 from engine.tar.compression import PlainTar, plain_tar
 from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from engine.verify import verify
-from errors.engine_artifact import InvalidManifest
+from errors.engine_tar import InvalidManifest
 
 
 def read_manifest(source: str | Path) -> Manifest:

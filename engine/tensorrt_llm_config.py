@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from errors.engine_artifact import EngineUnreadable
+from errors.engine_tar import EngineUnreadable
 
 
 @dataclass(frozen=True)

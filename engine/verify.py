@@ -16,7 +16,7 @@ from engine.tar.contents import ContentReader, Found, compare, require_all
 from engine.tar.digest import HashingCopier
 from engine.tar.file_writer import Write
 from engine.tar.manifest import MANIFEST_NAME, Manifest
-from errors.engine_artifact import EngineNotFound
+from errors.engine_tar import EngineNotFound
 
 
 def verify(path: Path, *, progress: Progress | None = None) -> Manifest:

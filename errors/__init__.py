@@ -11,24 +11,25 @@ from __future__ import annotations
 import re
 
 from errors import (
+    api,
     build,
     build_config,
     chat,
-    engine_artifact,
+    download,
+    engine_tar,
+    engines,
     image,
     load_test,
-    openai_api,
-    prompt,
-    tensorrt_llm,
-    triton_arguments,
-    triton_system,
-    vllm,
+    machine,
+    requests,
+    settings,
+    triton,
 )
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 _MODULES = (
-    *(prompt, triton_arguments, build_config, engine_artifact, image, load_test),
-    *(openai_api, chat, triton_system, vllm, build, tensorrt_llm),
+    *(requests, settings, build_config, engine_tar, download, machine, image, load_test),
+    *(api, chat, triton, engines, build),
 )
 
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 
 class DownloadFailed(CodedError):

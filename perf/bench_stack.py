@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from perf.bench.layers import Load, layers_table, measure_layers
 from perf.bench.machine import machine
 from perf.bench.servers import run_program

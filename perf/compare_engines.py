@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from engine.cache.store import open_engine
 from engine.directory import load as load_engine
 from engine.machine.python import engine_python
-from errors.base import CodedError
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from perf.bench.machine import machine
 from perf.bench.servers import run_program, whole_stack
 from perf.load.chart import Series, chart

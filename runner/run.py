@@ -12,10 +12,9 @@ from functools import partial
 import cog
 from cog import BaseRunner, ConcatenateIterator, Input
 
-from errors.base import CodedError
 from errors.chat import PromptOrMessages
-from errors.prompt import InvalidInput
-from errors.triton_arguments import InvalidArgumentMaxTokens, InvalidArgumentMinTokens
+from errors.coded_error import CodedError
+from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
 from runner.cog_server.prediction_dirs import CogFolders
 from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.cog_server.worker_link import WorkerControl

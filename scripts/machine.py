@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors.prompt import InvalidSetting, MissingRequirement
+from errors.settings import InvalidSetting, MissingRequirement
 
 # In order of preference: for 3.11 and 3.12 the hash of torch's CPU wheel is known.
 SUPPORTED_VERSIONS = ("3.11", "3.12", "3.10")

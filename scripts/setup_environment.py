@@ -33,8 +33,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from errors.base import CodedError  # noqa: E402
-from errors.prompt import InvalidSetting, MissingRequirement  # noqa: E402
+from errors.coded_error import CodedError  # noqa: E402
+from errors.settings import InvalidSetting, MissingRequirement  # noqa: E402
 from scripts import machine  # noqa: E402
 
 REQUIREMENTS = ROOT / "requirements"

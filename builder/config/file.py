@@ -22,14 +22,14 @@ from builder.trtllm.old.migration import Change
 from engine.download.fetch import fetch
 from engine.download.transfer import Transfer
 from engine.redact import redact_url
-from errors.base import CodedError
 from errors.build_config import (
     BuildConfigUnreadable,
     ConflictingBuildKeys,
     InvalidBuildValue,
     UnknownBuildKey,
 )
-from errors.engine_artifact import AddressRefused
+from errors.coded_error import CodedError
+from errors.download import AddressRefused
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_NODES = 10_000

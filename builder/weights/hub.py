@@ -27,9 +27,9 @@ from builder.weights.files import CACHE_VARIABLE, need_space
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
-from errors.base import CodedError
 from errors.build import BuildFailed, DownloadFailed
 from errors.build_config import ModelAccessDenied, ModelNotFound
+from errors.coded_error import CodedError
 
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")

@@ -17,9 +17,9 @@ from engine.redact import redact_url
 from engine.staging import staged
 from engine.tar.archive import TarReader
 from engine.tar.compression import plain_tar
-from errors.base import CodedError
 from errors.build_config import ModelTarUnavailable
-from errors.engine_artifact import AddressRefused
+from errors.coded_error import CodedError
+from errors.download import AddressRefused
 
 
 def obtain_model_tar(

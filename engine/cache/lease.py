@@ -15,7 +15,7 @@ from engine.directory import file_sizes
 from engine.disk import writing
 from engine.lock import try_lock, unlock
 from engine.staging import discard, is_staged
-from errors.engine_artifact import EngineUnreadable
+from errors.engine_tar import EngineUnreadable
 
 
 class Lease:

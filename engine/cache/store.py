@@ -31,8 +31,8 @@ from engine.staging import discard, remove_stale, staged
 from engine.tar.compression import PlainTar, plain_tar
 from engine.tar.manifest import Manifest, content_key
 from engine.tar.unpack import unpack
-from errors.base import CodedError
-from errors.engine_artifact import SourceFailed, SourceForbidden, SourceUnreachable
+from errors.coded_error import CodedError
+from errors.download import SourceFailed, SourceForbidden, SourceUnreachable
 
 
 def open_engine(

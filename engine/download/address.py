@@ -11,8 +11,8 @@ import os
 import socket
 from collections.abc import Mapping
 
-from errors.engine_artifact import AddressRefused
-from errors.prompt import InvalidSetting
+from errors.download import AddressRefused
+from errors.settings import InvalidSetting
 
 ALLOW_VARIABLE = "COG_TRITON_ALLOW_PRIVATE_URLS"
 

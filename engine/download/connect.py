@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from engine.download.address import connect_to_public, require_public_host
 from engine.redact import redact_url
-from errors.engine_artifact import SourceUnsupported
+from errors.download import SourceUnsupported
 
 _PLAIN_CHARACTERS = "%/:=&?~+!$,;'@()*[]"
 

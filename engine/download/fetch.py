@@ -20,7 +20,8 @@ from engine.download.transfer import DEFAULT_TRANSFER, Patience, Transfer
 from engine.download.version import range_of, version_of
 from engine.progress import Progress
 from engine.redact import redact_url
-from errors.engine_artifact import EngineNotFound, SourceFailed, SourceInterrupted, SourceUnsupported
+from errors.download import SourceFailed, SourceInterrupted, SourceUnsupported
+from errors.engine_tar import EngineNotFound
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
 

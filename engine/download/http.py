@@ -12,14 +12,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from engine.download.connect import credentials, new_connection, proxy_for, request_target, split_url
 from engine.redact import redact_url
-from errors.base import CodedError
-from errors.engine_artifact import (
-    RedirectRefused,
-    SourceFailed,
-    SourceForbidden,
-    SourceNotFound,
-    SourceUnreachable,
-)
+from errors.coded_error import CodedError
+from errors.download import RedirectRefused, SourceFailed, SourceForbidden, SourceNotFound, SourceUnreachable
 
 MAX_REDIRECTS = 10
 MAX_RETRY_AFTER_S = 60.0

@@ -8,7 +8,7 @@ import threading
 from engine.download.http import Connection, Target, Temporary
 from engine.download.transfer import Patience, Transfer
 from engine.download.version import version_of
-from errors.engine_artifact import SourceChanged, SourceInterrupted
+from errors.download import SourceChanged, SourceInterrupted
 
 MAX_RESTARTS = 3
 """Each fetches again what has been read already."""

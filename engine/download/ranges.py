@@ -8,7 +8,7 @@ from collections import deque
 from engine.download.http import Connection, Target, Temporary
 from engine.download.transfer import Patience, Transfer
 from engine.download.version import Version, range_of, version_of
-from errors.engine_artifact import SourceChanged, SourceFailed, SourceInterrupted
+from errors.download import SourceChanged, SourceFailed, SourceInterrupted
 
 _READ_BYTES = 1 << 20
 _CAREFUL_READ_BYTES = 64 << 10

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 
 _OUTER_MPI = re.compile(r"(OMPI|PMIX|PMI|ORTE|OPAL)_(?!MCA_)|OMPI_MCA_(orte|ess|pmix)_")
 """Variables of an MPI job that we may run in ourselves: with them, ours would not start."""

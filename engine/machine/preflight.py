@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from engine.machine.gpu import Gpu
 from engine.tar.manifest import EngineFacts, EngineKind, Manifest
-from errors.engine_artifact import (
+from errors.machine import (
     GpuMemoryTooSmall,
     GpuRequired,
     TooFewGpus,
     WrongGpuArchitecture,
     WrongLibraryVersion,
 )
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 
 RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
 """The architectures that a ``cog-triton-runner-<SM>`` image exists for."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.names import BadName, NameSet, normal_name
 from engine.tar.window import Buffer, ByteStream, Window
-from errors.engine_artifact import DamagedTar, UnsafeTarMember
+from errors.engine_tar import DamagedTar, UnsafeTarMember
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
 MAX_MEMBERS = 100_000

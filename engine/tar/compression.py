@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.tar.window import ByteStream
-from errors.engine_artifact import DamagedTar, EngineUnreadable
+from errors.engine_tar import DamagedTar, EngineUnreadable
 
 MAX_RATIO = 100
 """Weights compress to a half at best; a tar that grows a hundredfold is made to fill the disk."""

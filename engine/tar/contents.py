@@ -21,7 +21,7 @@ from engine.tar.manifest import (
 )
 from engine.tar.manifestless import DOCUMENTS, MAX_DOCUMENT_BYTES, describe
 from engine.tar.window import Buffer
-from errors.engine_artifact import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
+from errors.engine_tar import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
 
 
 class Found(NamedTuple):

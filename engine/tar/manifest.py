@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from engine.names import BadName, NameSet, normal_name
 from engine.redact import without_secrets
-from errors.engine_artifact import InvalidManifest, NewerManifest
+from errors.engine_tar import InvalidManifest, NewerManifest
 
 MANIFEST_NAME = "engine_manifest.json"
 FORMAT_VERSION = 1

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from engine.tar.manifest import EngineFacts, EngineKind, Library
-from errors.engine_artifact import EngineFileMissing, EngineNotFound, TokenizerMissing
+from errors.engine_tar import EngineFileMissing, EngineNotFound, TokenizerMissing
 
 CONFIG_NAME = "config.json"
 BUILD_CONFIG_NAME = "cog-trt-llm-config.yaml"

@@ -24,7 +24,7 @@ from engine.tar.manifest import (
     make_manifest,
     manifest_bytes,
 )
-from errors.engine_artifact import EngineNotFound, EngineNotPackable, TokenizerMissing
+from errors.engine_tar import EngineNotFound, EngineNotPackable, TokenizerMissing
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

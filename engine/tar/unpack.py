@@ -16,7 +16,7 @@ from engine.tar.contents import ContentReader
 from engine.tar.file_writer import Write
 from engine.tar.manifest import Manifest
 from engine.tar.window import ByteStream
-from errors.engine_artifact import EngineNotWritable
+from errors.engine_tar import EngineNotWritable
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from perf.bench.budget import FULL, SHORT, budget_table, measure_budget
 from perf.bench.machine import machine
 from perf.bench.servers import run_program

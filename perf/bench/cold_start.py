@@ -19,7 +19,7 @@ from engine.directory import load
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.manifest import EngineFacts
 from engine.tar.pack import pack
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 from perf.bench.engines import paced_engine, tiny_engine
 from perf.bench.file_server import serve_file
 from perf.bench.servers import starting_stack

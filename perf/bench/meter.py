@@ -18,7 +18,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from errors.openai_api import UnknownField
+from errors.api import UnknownField
 from perf.bench.table import table
 from runner.api.call import WatchCalls, call_of
 from runner.api.error_response import Failure

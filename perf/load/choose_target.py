@@ -8,7 +8,8 @@ import os
 from dataclasses import replace
 
 from errors.load_test import LoadTargetRefused, LoadTargetUnreachable
-from errors.prompt import InvalidInput, InvalidSetting
+from errors.requests import InvalidInput
+from errors.settings import InvalidSetting
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.options import COG, MOCK, OPENAI, TRITON, extra_of
 from perf.load.prompt import exact_prompt, guessed_prompt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf.load.generator import Generator
 from perf.load.plan import Plan, arrivals
 from perf.load.record import Record

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from errors.base import CodedError
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from perf.load.choose_target import choose_target
 from perf.load.clients import run
 from perf.load.export import records_csv, summary_json

@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf.load.plan import Plan
 from perf.load.statistics import SLO_NAMES, Slo
 from perf.load.targets.triton import ENSEMBLE, SLOT

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 
 Unit = Literal["rps", "batch", "concurrency"]
 """``rps``: open loop, requests at their times whatever the server does. ``batch``: that many at once, again

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf.load.record import Record
 
 

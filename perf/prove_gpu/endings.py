@@ -14,7 +14,7 @@ from engine.directory import file_sizes
 from engine.machine.gpu import detected_sm
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.manifest import EngineFacts, FileEntry, make_manifest, manifest_bytes
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from perf.bench.servers import HOST
 
 _CLIENTS = 32

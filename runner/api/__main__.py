@@ -12,7 +12,7 @@ import sys
 import uvicorn
 
 from engine.directory import load
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.api.application import API, make_application
 from runner.api.call import Call, WatchCalls
 from runner.api.headers import GENERATION_PATHS

@@ -17,9 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from errors.base import CodedError
+from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
-from errors.openai_api import InternalError, UnknownEndpoint
+from errors.coded_error import CodedError
 from runner.api.answers import Model, Models, State, Text, Tokens
 from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.document import make_document

@@ -12,7 +12,7 @@ from typing import cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.api.headers import GENERATION_PATHS, REQUEST_ID_HEADER, request_id_of
 from runner.observability.logs import log_refusal
 from runner.observability.meter import Meter

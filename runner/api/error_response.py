@@ -9,9 +9,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from errors.base import CodedError
-from errors.chat import ChatTemplateMissing, ChatTemplateRefused
-from errors.openai_api import (
+from errors.api import (
     BodyTooLarge,
     InvalidAPIKey,
     RequestTimedOut,
@@ -19,17 +17,11 @@ from errors.openai_api import (
     UnknownEndpoint,
     UnknownModel,
 )
-from errors.prompt import PromptTooLong
-from errors.tensorrt_llm import QueueFull, RankEnded
-from errors.triton_arguments import GuideFailed, InvalidGuide
-from errors.triton_system import (
-    EngineCrashed,
-    EngineStartFailed,
-    ServerStopping,
-    TritonStartFailed,
-    TritonTimeout,
-    TritonUnavailable,
-)
+from errors.chat import ChatTemplateMissing, ChatTemplateRefused
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
+from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
+from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.answers import Error, ErrorAnswer
 from runner.api.call import call_of
 

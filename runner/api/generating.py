@@ -13,8 +13,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from errors.base import CodedError
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from runner.api.answers import Answer, Choice, Usage
 from runner.api.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.call import Call, call_of

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.api.answers import Usage
 from runner.api.requests import Order
 from runner.engines.protocol.messages import TokenLogProb

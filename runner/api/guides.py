@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from errors.openai_api import UnsupportedField
-from errors.prompt import InvalidInput
+from errors.api import UnsupportedField
+from errors.requests import InvalidInput
 from runner.api.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
 from runner.engines.capabilities import honours
 from runner.engines.protocol.messages import Guide

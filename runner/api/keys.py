@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from errors.openai_api import InvalidAPIKey
+from errors.api import InvalidAPIKey
 from runner.api.error_response import Failure
 
 _GUARDED = ("/v1/", "/tokenize", "/detokenize")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from errors.base import CodedError
-from errors.openai_api import RequestTimedOut, TooManyRequests
+from errors.api import RequestTimedOut, TooManyRequests
+from errors.coded_error import CodedError
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from errors.base import CodedError
-from errors.openai_api import BodyTooLarge, InvalidBody, UnknownField
-from errors.prompt import InvalidInput
+from errors.api import BodyTooLarge, InvalidBody, UnknownField
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from runner.api.bodies import Body
 
 B = TypeVar("B", bound=Body)

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from errors.openai_api import UnknownModel, UnsupportedField
-from errors.prompt import InvalidInput
+from errors.api import UnknownModel, UnsupportedField
+from errors.requests import InvalidInput
 from runner.api.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.api.guides import guide_of
 from runner.chat.messages import Message, with_system_prompt

@@ -23,9 +23,9 @@ import aiohttp
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
-from errors.base import CodedError
-from errors.openai_api import OpenAIServerFailed
-from errors.triton_system import ServerStopping
+from errors.api import OpenAIServerFailed
+from errors.coded_error import CodedError
+from errors.triton import ServerStopping
 from runner.api.headers import is_generation
 from runner.api.start import Start
 from runner.cog_server.client_sockets import set_options

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 
 Message = dict[str, Any]
 

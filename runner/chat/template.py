@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from runner.chat.messages import Message, checked_messages
 from runner.chat.renderer import ChatRenderer
 

@@ -19,7 +19,7 @@ import httpx
 
 from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
-from errors.triton_system import TritonStartFailed
+from errors.triton import TritonStartFailed
 from runner.settings.ports import check_port_free
 
 _POLL_S = 0.1

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from errors.triton_system import ServerStopping
+from errors.triton import ServerStopping
 from runner.api.headers import REQUEST_ID_HEADER, request_id_in
 
 Tell = Callable[[bytes, str], None]

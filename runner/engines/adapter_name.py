@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.triton_arguments import UnsupportedArgument
+from errors.requests import UnsupportedArgument
 from runner.engines.capabilities import honours
 
 _ELSEWHERE = "leave it out"

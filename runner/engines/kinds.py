@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from runner.engines.protocol.adapter import Engine, Sink
 
 Factory = Callable[[Path, Sink, Mapping[str, str]], Engine]

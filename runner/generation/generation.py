@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.triton_system import TritonUnavailable
+from errors.coded_error import CodedError
+from errors.requests import PromptTooLong
+from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.model import ModelFacts

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from engine.directory import Engine
 from engine.end_ids import as_ids, read_end_ids, read_json
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.prompt import InvalidSetting
-from errors.triton_system import TritonTokenizerError
+from errors.settings import InvalidSetting
+from errors.triton import TritonTokenizerError
 from runner.chat.template import ChatTemplate, load_chat_template
 from runner.settings.settings import Settings
 

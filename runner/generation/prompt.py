@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import string
 
-from errors.prompt import BadPromptTemplate, InvalidInput, PromptRequired, PromptTemplateError
+from errors.requests import BadPromptTemplate, InvalidInput, PromptRequired, PromptTemplateError
 from runner.chat.messages import checked_messages, with_system_prompt
 from runner.chat.template import ChatTemplate
 

@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from errors.base import CodedError
-from errors.tensorrt_llm import RankEnded
-from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, RankEnded
+from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.worker.process import NOT_READY
 from runner.generation.generation import TokenSource
 from runner.slot.client import SlotClient

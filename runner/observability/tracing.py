@@ -11,7 +11,7 @@ import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

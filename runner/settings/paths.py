@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 
 _LONGEST_SOCKET_PATH_BYTES = 107
 """Linux's ``sun_path`` without its final zero."""

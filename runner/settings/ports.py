@@ -6,7 +6,7 @@ import errno
 import socket
 from dataclasses import dataclass
 
-from errors.prompt import InvalidSetting, PortInUse
+from errors.settings import InvalidSetting, PortInUse
 
 
 @dataclass(frozen=True)

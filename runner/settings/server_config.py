@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 
 DEFAULT_CONFIG = "config.yaml"
 

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.machine.python import engine_python
-from errors.base import CodedError
-from errors.prompt import InvalidSetting
+from errors.coded_error import CodedError
+from errors.settings import InvalidSetting
 from runner.generation.prompt import format_prompt
 from runner.settings.ports import TritonPorts
 from runner.settings.server_config import ServerArguments, read_server_config, server_arguments

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors.base import CodedError
-from errors.triton_arguments import InvalidTensor
+from errors.coded_error import CodedError
+from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import TokenLogProb
 from runner.slot.phases import PhaseTimes
 from runner.slot.relay import End, Stream

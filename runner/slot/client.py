@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from errors.base import CodedError
-from errors.prompt import ClientStalled
-from errors.triton_system import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
+from errors.coded_error import CodedError
+from errors.requests import ClientStalled
+from errors.triton import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
 from runner.engines.protocol.wire import frame
 from runner.slot.protocol import Ask, Leave
 from runner.triton_server.client import Event, failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot.tensors import Row
 from runner.slot.unsupported import NO_ENGINE_REMEDY

@@ -20,9 +20,9 @@ import msgspec
 import triton_python_backend_utils as pb_utils
 
 from errors import find_in_text
-from errors.base import CodedError
-from errors.triton_arguments import InvalidTensor
-from errors.triton_system import EngineFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineFailed
+from errors.requests import InvalidTensor
 from runner.engines.protocol.engine_ready import PARAMETER
 from runner.engines.protocol.messages import (
     Cancel,

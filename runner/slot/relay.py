@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.engines.protocol.messages import FinishReason
 
 log = logging.getLogger("cog_triton.slot")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from errors.prompt import PromptTooLong
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.adapter_name import check_adapter_name
 from runner.engines.protocol.messages import Ready, Submit
 from runner.generation.request import SEEDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.engines.capabilities import honours
 from runner.engines.protocol.messages import Sampling
 from runner.slot.tensors import Row

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]

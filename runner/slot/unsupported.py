@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.triton_arguments import UnsupportedArgument
+from errors.requests import UnsupportedArgument
 from runner.slot.tensors import Row, Tensors
 
 _UNSUPPORTED_SCALARS = (

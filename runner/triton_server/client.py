@@ -15,10 +15,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from errors import find_in_text
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.triton_arguments import UnsupportedArgument
-from errors.triton_system import (
+from errors.coded_error import CodedError
+from errors.requests import PromptTooLong, UnsupportedArgument
+from errors.triton import (
     TritonMalformedEvent,
     TritonMalformedJSON,
     TritonTimeout,

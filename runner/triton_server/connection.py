@@ -10,7 +10,7 @@ import asyncio
 import re
 from urllib.parse import urlsplit
 
-from errors.prompt import ClientStalled
+from errors.requests import ClientStalled
 
 _HEAD_END = b"\r\n\r\n"
 _LINE_END = b"\r\n"

@@ -12,7 +12,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 
 CPP_LIBRARY = "libtriton_tensorrtllm.so"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engine.directory import Engine
 from engine.machine.root import SOURCE_ROOT
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 
 TEMPLATES = SOURCE_ROOT / "triton_model_repo"
 

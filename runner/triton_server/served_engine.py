@@ -11,7 +11,7 @@ from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import Machine, check_runs_here, installed_version, needs_gpu
 from engine.progress import Progress
 from engine.tar.manifest import Manifest
-from errors.prompt import InvalidSetting, MissingRequirement
+from errors.settings import InvalidSetting, MissingRequirement
 from runner.settings.settings import Settings
 from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
 from runner.triton_server.model_repository import CPP_BACKEND, SLOT

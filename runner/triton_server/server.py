@@ -16,8 +16,8 @@ import aiohttp
 
 from engine.machine.mpirun import mpi_environment
 from errors import find_in_text
-from errors.base import CodedError
-from errors.triton_system import TritonStartFailed
+from errors.coded_error import CodedError
+from errors.triton import TritonStartFailed
 from runner.engines.worker.process import ENGINE_LOST
 from runner.supervision.backoff import Backoff
 from runner.supervision.child import Log, end_of, exit_reason, lines, signal_group

@@ -19,7 +19,6 @@ from builder.config.file import parse_config
 from builder.kinds import plan, step_lines
 from engine.tar.manifest import Manifest
 from engine.verify import verify
-from errors.base import CodedError
 from errors.build import BuildFailed, NotEnoughSpace
 from errors.build_config import (
     ConflictingBuildKeys,
@@ -28,6 +27,7 @@ from errors.build_config import (
     ModelUnusable,
     TokenizerUnusable,
 )
+from errors.coded_error import CodedError
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from builder.plan import plan_lines
-from errors.base import CodedError
 from errors.build_config import InvalidBuildValue, ModelNotFound, ModelTooLarge, SequenceTooLong
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B

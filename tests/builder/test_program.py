@@ -15,8 +15,8 @@ import pytest
 
 from builder import program as program_module
 from builder.program import Needs, Program, clock, run_program
-from errors.base import CodedError
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
+from errors.coded_error import CodedError
 
 NEEDS = Needs(ram="35.4 GiB", ram_present="23.5 GiB", gpu="14.9 GiB", gpu_present="12.0 GiB")
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,6 @@ from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
 from engine.tar.manifest import Manifest
 from engine.verify import verify
-from errors.base import CodedError
 from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
 from errors.build_config import (
     BuildGpuMissing,
@@ -35,6 +34,7 @@ from errors.build_config import (
     SequenceTooLong,
     UnknownFlag,
 )
+from errors.coded_error import CodedError
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository

@@ -17,7 +17,7 @@ from builder.config.vllm_arguments import engine_arguments
 from builder.kinds import plan
 from engine.tar.manifest import Manifest
 from engine.tar.unpack import unpack
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 TINY = OWN_FOLDER / "examples" / "tiny" / "model"
 

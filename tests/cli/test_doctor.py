@@ -11,7 +11,7 @@ import pytest
 
 from cli import doctor_machine
 from cli.main import main
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.standins.gpus import has_driver, make_gpus

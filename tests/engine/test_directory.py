@@ -11,7 +11,7 @@ import pytest
 from engine.directory import load
 from engine.tar.manifest import MANIFEST_NAME
 from engine.tar.unpack import unpack
-from errors.engine_artifact import (
+from errors.engine_tar import (
     EngineFileDamaged,
     EngineFileMissing,
     EngineNotFound,

@@ -13,7 +13,7 @@ from engine.inspect import read_manifest
 from engine.tar.manifest import MANIFEST_NAME
 from engine.tar.unpack import unpack
 from engine.verify import verify
-from errors.engine_artifact import (
+from errors.engine_tar import (
     DamagedTar,
     EngineFileDamaged,
     EngineFileMissing,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import errors
 from errors import BY_CODE, find_in_text, markdown_table
-from errors.base import CodedError
-from errors.prompt import InvalidSetting, PromptTooLong
-from errors.triton_arguments import InvalidTensor
+from errors.coded_error import CodedError
+from errors.requests import InvalidTensor, PromptTooLong
+from errors.settings import InvalidSetting
 
 PUBLISHED = {
     "E1000 GenericError": "Generic user error (reserved)",

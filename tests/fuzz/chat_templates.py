@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.chat.jinja import compile_template, reason_of
 from runner.chat.template import ChatTemplate
 from tests.fuzz.choices import Choices

@@ -8,7 +8,7 @@ from builder.config.config import BuildConfig
 from builder.config.file import parse_config
 from builder.config.text import config_text
 from builder.kinds import all_steps, engine_plan, step_lines
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 

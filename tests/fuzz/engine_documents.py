@@ -9,7 +9,7 @@ from engine.directory import load
 from engine.tar.manifest import EngineFacts, Manifest, manifest_bytes, parse_manifest
 from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.chat.template import load_chat_template
 from runner.generation.model import load_model_facts
 from runner.settings.settings import load_settings

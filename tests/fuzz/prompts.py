@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from functools import cache
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.chat.template import ChatTemplate
 from runner.generation.prompt import format_chat, format_prompt
 from runner.generation.stop_filter import StopFilter

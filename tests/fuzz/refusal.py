@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 _MOST_CHARACTERS = 20_000
 """Of a message that quotes what was sent."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import msgpack
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.slot.call import Call
 from runner.slot.client import SlotClient
 from runner.slot.request import parse_row

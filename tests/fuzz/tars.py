@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.tar.manifest import FileEntry, make_manifest, manifest_bytes
 from engine.tar.unpack import unpack
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from tests.engine.samples import FACTS, LEGACY_FILES, everything_in, handmade_tar, packed
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal

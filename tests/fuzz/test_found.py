@@ -17,8 +17,8 @@ from engine.directory import load
 from engine.end_ids import read_json, tokenizer_end_id
 from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.base import CodedError
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from runner.chat.template import ChatTemplate
 from runner.generation.model import load_model_facts
 from runner.generation.prompt import format_chat, format_prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.triton_server.client import TritonClient
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal

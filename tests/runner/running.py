@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest, SamplingInputs
 from tests.runner.servers import (

@@ -13,8 +13,8 @@ from engine.machine.gpu import detected_sm
 from engine.tar.manifest import EngineFacts
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
-from errors.engine_artifact import GpuRequired
-from errors.prompt import InvalidSetting
+from errors.machine import GpuRequired
+from errors.settings import InvalidSetting
 from runner.service import Service
 from runner.settings.paths import slot_socket_path
 from runner.settings.settings import load_settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting, MissingRequirement
+from errors.settings import InvalidSetting, MissingRequirement
 from scripts import machine
 
 LDCONFIG = (

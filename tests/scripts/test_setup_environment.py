@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting, MissingRequirement
+from errors.settings import InvalidSetting, MissingRequirement
 from scripts import machine, setup_environment
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 from tokenizers import Tokenizer
 
-from errors.base import CodedError
-from errors.triton_arguments import GuideFailed, InvalidGuide
+from errors.coded_error import CodedError
+from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.guides.errors import first_line, regex_reason, schema_reason
 from runner.engines.protocol.messages import ANY_JSON, Guide, GuideType
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineFailed, EngineStartFailed
+from errors.engines import EngineFailed, EngineStartFailed
+from errors.settings import InvalidSetting
 from runner.engines.paced.faults import Faults, read_faults, suffer
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb

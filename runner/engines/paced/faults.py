@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineFailed
+from errors.engines import EngineFailed
+from errors.settings import InvalidSetting
 from runner.engines.protocol.messages import Submit
 
 VARIABLE = "COG_TRITON_FAULTS"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
-from errors.base import CodedError
-from errors.triton_system import EngineStartFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, FinishReason, Ready, Statistics, Submit
 from runner.engines.tensorrt_llm.guides import guided_decoding_config

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.tensorrt_llm_config import read_compiled_config
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.engines.tensorrt_llm.adapter import ENGINE_KIND, open_executor
 from runner.engines.tensorrt_llm.settings import parse_options
 from runner.engines.worker.main import serve

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from engine.machine.mpirun import mpi_environment, mpirun
 from errors import find_in_text
-from errors.base import CodedError
-from errors.tensorrt_llm import RankEnded
+from errors.coded_error import CodedError
+from errors.engines import RankEnded
 from runner.engines.worker.parent_death import die_with_parent
 
 _POLL_S = 0.2

@@ -11,10 +11,9 @@ import re
 import secrets
 from typing import Any
 
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.tensorrt_llm import QueueFull, RequestRefused
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.coded_error import CodedError
+from errors.engines import QueueFull, RequestRefused
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Sampling, Submit, Tensor
 from runner.engines.tensorrt_llm.guides import guided_decoding_params
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.tensorrt_llm_config import CompiledConfig
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 
 Options = Mapping[str, Any]
 """Parsed options: those that were given, by name."""

@@ -18,8 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from errors.base import CodedError
-from errors.triton_system import EngineStartFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit

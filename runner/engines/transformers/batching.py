@@ -28,8 +28,8 @@ from transformers.generation.continuous_batching.model_runner import infer_max_s
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
-from errors.base import CodedError
-from errors.triton_system import EngineCrashed
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.transformers.runner import ChoosingRunner
 from runner.engines.transformers.sampling import SamplingProcessor

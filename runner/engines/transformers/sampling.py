@@ -21,7 +21,7 @@ import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Sampling, TokenLogProb
 from runner.engines.transformers.sequence import Sequence
 

@@ -10,9 +10,8 @@ import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.coded_error import CodedError
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import FinishReason, Ready, Sampling, Submit, TokenLogProb
 
 if TYPE_CHECKING:

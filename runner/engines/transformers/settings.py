@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import ContinuousBatchingConfig, PretrainedConfig
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}

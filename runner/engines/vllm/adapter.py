@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from errors.vllm import VllmMissing
+from errors.engines import VllmMissing
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready
 from runner.engines.vllm.arguments import (

@@ -16,8 +16,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engine.end_ids import tokenizer_end_id
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineStartFailed
+from errors.engines import EngineStartFailed
+from errors.settings import InvalidSetting
 
 ENGINE_KIND = "vllm"
 ENGINE_ARGS_NAME = "engine_args.json"

@@ -17,7 +17,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.executor import Executor
 
-from errors.vllm import VllmArgumentsRefused, VllmStartFailed
+from errors.engines import VllmArgumentsRefused, VllmStartFailed
 from runner.engines.vllm.scheduler import TellingAsyncScheduler, TellingScheduler
 
 _REASON_BYTES = 2000

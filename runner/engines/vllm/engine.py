@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.metrics.stats import SchedulerStats
 
-from errors.base import CodedError
-from errors.vllm import VllmEngineDied, VllmRequestFailed
+from errors.coded_error import CodedError
+from errors.engines import VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm.client import Client

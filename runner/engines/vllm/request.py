@@ -11,7 +11,7 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.engines.protocol import messages
 from runner.engines.protocol.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
 from runner.engines.transformers.sequence import Words, check

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from errors.base import CodedError
-from errors.triton_system import EngineCrashed, EngineFailed, EngineStartFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineFailed, EngineStartFailed
 from runner.engines.kinds import factory, libraries, num_ranks, preload
 from runner.engines.protocol.adapter import Engine
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival

@@ -14,8 +14,8 @@ from typing import Protocol
 import msgspec
 
 from errors import find_in_text
-from errors.base import CodedError
-from errors.triton_system import EngineCrashed, EngineStartFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineStartFailed
 from runner.engines.protocol.engine_ready import await_arrival
 from runner.engines.protocol.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.protocol.wire import FrameReader, frame

@@ -15,7 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
 
 _OFFSET_PADDING = -1

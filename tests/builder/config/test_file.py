@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from builder.config.file import MAX_CONFIG_BYTES, ConfigFile, parse_config, read_config
-from errors.base import CodedError
 from errors.build_config import (
     BuildConfigUnreadable,
     ConflictingBuildKeys,
     InvalidBuildValue,
     UnknownBuildKey,
 )
+from errors.coded_error import CodedError
 
 TOKEN = "hf_plantedSecret"
 

@@ -18,8 +18,8 @@ from builder.trtllm.flags import (
     check_arguments,
     flags_of,
 )
-from errors.base import CodedError
 from errors.build_config import InvalidBuildValue, UnknownFlag
+from errors.coded_error import CodedError
 
 ALL = [
     (program, flag) for program in (BUILD, CONVERT, QUANTIZE) for flag in (flags_of(program) or {}).values()

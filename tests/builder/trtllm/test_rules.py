@@ -11,7 +11,6 @@ from builder.trtllm.gpu_rules import check_gpu
 from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild, summarize
-from errors.base import CodedError
 from errors.build_config import (
     ConflictingBuildKeys,
     InvalidBuildValue,
@@ -19,6 +18,7 @@ from errors.build_config import (
     SequenceTooLong,
     WorldSizeMismatch,
 )
+from errors.coded_error import CodedError
 
 LLAMA_2 = ModelLimits(4096, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40)
 

@@ -11,7 +11,7 @@ import yaml
 
 from builder.build import build
 from engine.download.address import ALLOW_VARIABLE
-from errors.engine_artifact import AddressRefused
+from errors.download import AddressRefused
 from tests.builder.cog_server import CogServer
 from tests.engine.tar_server import TarServer
 

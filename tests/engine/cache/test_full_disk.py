@@ -17,7 +17,7 @@ from engine.cache.store import open_engine
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
 from engine.verify import verify
-from errors.engine_artifact import NoSpaceLeft
+from errors.engine_tar import NoSpaceLeft
 from tests.engine.samples import FACTS, FILES, everything_in, packed, read_files, write_files
 from tests.engine.tar_server import TarServer
 

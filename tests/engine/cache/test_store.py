@@ -12,14 +12,10 @@ from engine.cache.store import open_engine
 from engine.directory import Engine
 from engine.download.transfer import Transfer
 from engine.tar.manifest import EngineFacts, Manifest
-from errors.base import CodedError
-from errors.engine_artifact import (
-    EngineFileDamaged,
-    EngineNotFound,
-    GpuRequired,
-    SourceNotFound,
-    SourceUnreachable,
-)
+from errors.coded_error import CodedError
+from errors.download import SourceNotFound, SourceUnreachable
+from errors.engine_tar import EngineFileDamaged, EngineNotFound
+from errors.machine import GpuRequired
 from tests.engine.samples import FILES, LEGACY_FILES, everything_in, legacy_tar, packed, read_files
 from tests.engine.tar_server import Fault, TarServer
 

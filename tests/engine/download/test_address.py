@@ -14,9 +14,9 @@ import pytest
 from engine.download.address import ALLOW_VARIABLE, allows_private_urls, is_public
 from engine.download.fetch import fetch
 from engine.download.transfer import Transfer
-from errors.base import CodedError
-from errors.engine_artifact import AddressRefused, RedirectRefused, SourceUnreachable
-from errors.prompt import InvalidSetting
+from errors.coded_error import CodedError
+from errors.download import AddressRefused, RedirectRefused, SourceUnreachable
+from errors.settings import InvalidSetting
 from tests.engine.tar_server import Fault, TarServer
 
 QUICK = Transfer(attempts=2, first_wait_s=0.001, timeout_s=2.0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.download.fetch import fetch
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from tests.engine.download.test_fetch import CONTENT, FAST, read_all
 from tests.engine.tar_server import Fault, Request, TarServer
 

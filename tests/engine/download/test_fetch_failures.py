@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.download.fetch import fetch
-from errors.base import CodedError
-from errors.engine_artifact import (
-    EngineNotFound,
-    EngineUnreadable,
+from errors.coded_error import CodedError
+from errors.download import (
     RedirectRefused,
     SourceChanged,
     SourceFailed,
@@ -23,6 +21,7 @@ from errors.engine_artifact import (
     SourceUnreachable,
     SourceUnsupported,
 )
+from errors.engine_tar import EngineNotFound, EngineUnreadable
 from tests.engine.download.test_fetch import CONTENT, FAST, fetched, read_all
 from tests.engine.tar_server import Fault, Request, TarServer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.engine_artifact import RedirectRefused, SourceUnreachable
+from errors.download import RedirectRefused, SourceUnreachable
 from tests.engine.download.test_fetch import CONTENT, fetched
 from tests.engine.tar_server import Fault, TarServer
 

@@ -10,14 +10,14 @@ import pytest
 from engine.machine.gpu import Gpu
 from engine.machine.preflight import Machine, check_gpus, check_runs_here, installed_version
 from engine.tar.manifest import EngineFacts, FileEntry, Library, Manifest
-from errors.engine_artifact import (
+from errors.machine import (
     GpuMemoryTooSmall,
     GpuRequired,
     TooFewGpus,
     WrongGpuArchitecture,
     WrongLibraryVersion,
 )
-from errors.prompt import MissingRequirement
+from errors.settings import MissingRequirement
 
 GIB = 1 << 30
 H100 = Gpu(90, "NVIDIA H100", 80 * GIB, 79 * GIB)

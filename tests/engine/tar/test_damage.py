@@ -15,7 +15,7 @@ from engine.tar.compression import plain_tar
 from engine.tar.manifest import MANIFEST_NAME, EngineFacts, manifest_bytes, parse_manifest
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from tests.engine.samples import FACTS, FILES, everything_in, legacy_tar, packed, read_files, write_files
 
 SMALL = {**FILES, "model.safetensors": bytes(range(256)) * 8}

@@ -12,7 +12,7 @@ import pytest
 from engine.tar.archive import MAX_TRAILER_BYTES
 from engine.tar.unpack import unpack
 from engine.tar.window import BUFFER_BYTES
-from errors.engine_artifact import DamagedTar, UnsafeTarMember
+from errors.engine_tar import DamagedTar, UnsafeTarMember
 from tests.engine.samples import everything_in, handmade_tar, legacy_tar
 
 

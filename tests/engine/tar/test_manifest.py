@@ -19,7 +19,7 @@ from engine.tar.manifest import (
     manifest_bytes,
     parse_manifest,
 )
-from errors.engine_artifact import InvalidManifest, NewerManifest
+from errors.engine_tar import InvalidManifest, NewerManifest
 
 SHA = "0123456789abcdef" * 4
 MANIFEST = Manifest(

@@ -16,7 +16,7 @@ from engine.tar.archive import TarReader
 from engine.tar.file_writer import SMALL_BYTES
 from engine.tar.unpack import unpack
 from engine.tar.window import BUFFER_BYTES, BUFFERS, Window
-from errors.engine_artifact import EngineFileDamaged, EngineNotWritable
+from errors.engine_tar import EngineFileDamaged, EngineNotWritable
 from tests.engine.samples import FILES, everything_in, packed, read_files
 
 _CHOICE = random.Random(7)

@@ -11,7 +11,7 @@ import pytest
 from engine.tar.archive import file_header
 from engine.tar.manifest import MANIFEST_NAME, EngineFacts, manifest_bytes
 from engine.tar.pack import pack
-from errors.engine_artifact import EngineNotFound, EngineNotPackable, NoSpaceLeft, TokenizerMissing
+from errors.engine_tar import EngineNotFound, EngineNotPackable, NoSpaceLeft, TokenizerMissing
 from tests.engine.samples import FACTS, FILES, everything_in, read_files, write_files
 
 

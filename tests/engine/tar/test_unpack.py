@@ -12,7 +12,7 @@ import pytest
 from engine.directory import load
 from engine.tar.compression import MAX_RATIO, plain_tar
 from engine.tar.unpack import unpack
-from errors.engine_artifact import (
+from errors.engine_tar import (
     DamagedTar,
     EngineFileDamaged,
     EngineFileMissing,

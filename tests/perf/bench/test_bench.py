@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf import measure_cold_start
 from perf.bench.budget import Row, budget_table
 from perf.bench.cold_start import Step, _steps, start_table

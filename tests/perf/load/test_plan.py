@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf.load.clients import _shares
 from perf.load.plan import Plan, arrivals
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors.prompt import InvalidInput
+from errors.requests import InvalidInput
 from perf.load.statistics import Slo, concurrency, concurrency_steps, distribution, percentile
 from tests.perf.load.records import record
 

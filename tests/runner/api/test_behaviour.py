@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from errors.prompt import PortInUse
+from errors.settings import PortInUse
 from tests.runner.api.apis import API, CHAT_TEMPLATE, data_of, error_of
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import HOST, TritonUnderTest, free_ports, is_running, wait_until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from errors.base import CodedError
-from errors.prompt import InvalidInput
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
 from runner.chat.messages import checked_messages, with_system_prompt
 from runner.chat.template import ChatTemplate, load_chat_template
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import (
     CogUnderTest,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.engines.protocol.messages import (
     Failed,
     Finished,

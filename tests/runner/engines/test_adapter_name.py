@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from errors.triton_arguments import UnsupportedArgument
+from errors.requests import UnsupportedArgument
 from runner.engines.adapter_name import check_adapter_name
 
 

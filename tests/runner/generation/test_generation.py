@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from errors.prompt import PromptTooLong
+from errors.requests import PromptTooLong
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, SamplingInputs

@@ -11,10 +11,10 @@ import pytest
 
 from engine.directory import Engine
 from engine.tar.manifest import Manifest
-from errors.base import CodedError
-from errors.engine_artifact import EngineUnreadable
-from errors.prompt import InvalidSetting
-from errors.triton_system import TritonTokenizerError
+from errors.coded_error import CodedError
+from errors.engine_tar import EngineUnreadable
+from errors.settings import InvalidSetting
+from errors.triton import TritonTokenizerError
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.settings.settings import load_settings
 from tests.runner.paced_engine import make_tokenizer

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from errors.base import CodedError
-from errors.prompt import BadPromptTemplate, PromptRequired, PromptTemplateError
+from errors.coded_error import CodedError
+from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError
 from runner.generation.prompt import format_prompt
 
 TEMPLATE_PIECES = st.lists(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from runner.observability.tracing import open_tracing, prepare_cog, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from runner.settings.settings import Settings, load_settings
 
 NEWER = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from runner.settings.settings import load_settings
 from runner.settings.variables import VARIABLES
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from errors.triton_system import EngineCrashed
+from errors.engines import EngineCrashed
 from runner.slot.relay import End, Relay, Stream
 
 Response = tuple[list[int], End | None]

@@ -9,9 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
+from errors.coded_error import CodedError
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot.request import SlotRequest, parse_row
 from runner.slot.tensors import batch_size

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
-from errors.base import CodedError
-from errors.prompt import ClientStalled, PromptTooLong
-from errors.triton_system import EngineCrashed, TritonTimeout, TritonUnavailable
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.requests import ClientStalled, PromptTooLong
+from errors.triton import TritonTimeout, TritonUnavailable
 from runner.engines.protocol.wire import FrameReader, frame
 from runner.slot import client as slot_client
 from runner.slot.call import Call

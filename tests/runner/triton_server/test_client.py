@@ -13,11 +13,10 @@ from collections.abc import AsyncGenerator
 import pytest
 from aiohttp import web
 
-from errors.base import CodedError
-from errors.prompt import ClientStalled, PromptTooLong
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from errors.triton_system import (
-    EngineCrashed,
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.requests import ClientStalled, InvalidTensor, PromptTooLong, UnsupportedArgument
+from errors.triton import (
     TritonMalformedEvent,
     TritonMalformedJSON,
     TritonTimeout,

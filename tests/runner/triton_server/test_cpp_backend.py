@@ -16,8 +16,8 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from engine.directory import load
-from errors.prompt import MissingRequirement
-from errors.triton_system import TritonStartFailed, TritonUnavailable
+from errors.settings import MissingRequirement
+from errors.triton import TritonStartFailed, TritonUnavailable
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest, SamplingInputs

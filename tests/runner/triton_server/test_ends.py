@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from errors.base import CodedError
-from errors.triton_system import EngineCrashed, ServerStopping, TritonUnavailable
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.triton_server import heartbeat as triton_heart

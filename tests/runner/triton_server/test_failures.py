@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from errors.triton_system import EngineCrashed, TritonUnavailable
+from errors.engines import EngineCrashed
+from errors.triton import TritonUnavailable
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.generation.request import GenerationRequest, SamplingInputs
 from tests.runner.api.apis import API

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.directory import Engine, load
-from errors.prompt import InvalidSetting
+from errors.settings import InvalidSetting
 from runner.triton_server.model_repository import MODELS, TEMPLATES, render
 from tests.runner.paced_engine import PacedModel
 

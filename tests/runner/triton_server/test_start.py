@@ -18,10 +18,10 @@ import pytest
 import yaml
 
 from engine.machine.root import SOURCE_ROOT
-from errors.base import CodedError
-from errors.engine_artifact import EngineNotFound
-from errors.prompt import InvalidSetting, MissingRequirement, PortInUse
-from errors.triton_system import TritonStartFailed
+from errors.coded_error import CodedError
+from errors.engine_tar import EngineNotFound
+from errors.settings import InvalidSetting, MissingRequirement, PortInUse
+from errors.triton import TritonStartFailed
 from runner.service import Service
 from runner.settings.settings import load_settings
 from runner.triton_server.install import install_triton

@@ -16,7 +16,7 @@ from builder.trtllm.old.config import migrate
 from builder.trtllm.old.flag_changes import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from tests.builder.trtllm.old import old_configs as old
 
 MODEL = "/src/models/a/b"

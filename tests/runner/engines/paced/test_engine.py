@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineStartFailed
+from errors.engines import EngineStartFailed
+from errors.settings import InvalidSetting
 from runner.engines.paced.engine import PacedEngine, load
 from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
 from runner.engines.protocol.messages import FinishReason, Sampling, Submit

@@ -12,9 +12,9 @@ import pytest
 
 from engine.tar.manifest import EngineFacts
 from engine.tar.pack import pack
-from errors.base import CodedError
-from errors.engine_artifact import EngineFileDamaged
-from errors.prompt import PortInUse
+from errors.coded_error import CodedError
+from errors.engine_tar import EngineFileDamaged
+from errors.settings import PortInUse
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.service import Service
 from runner.settings.settings import load_settings

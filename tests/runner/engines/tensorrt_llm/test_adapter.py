@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from errors.prompt import PromptTooLong
-from errors.tensorrt_llm import QueueFull, RequestRefused
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from errors.triton_system import EngineStartFailed
+from errors.engines import EngineStartFailed, QueueFull, RequestRefused
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, Sampling, Submit
 from runner.engines.tensorrt_llm.adapter import TensorrtLlmEngine, load
 from runner.engines.tensorrt_llm.requests import coded, executor_request, is_device_lost, sentence

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from errors.base import CodedError
-from errors.prompt import MissingRequirement
-from errors.tensorrt_llm import RankEnded
-from errors.triton_system import EngineCrashed, EngineStartFailed
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
+from errors.settings import MissingRequirement
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.engines.worker.command import EngineCommand
 from runner.engines.worker.process import EngineProcess

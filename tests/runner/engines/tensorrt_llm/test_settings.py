@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
-from errors.engine_artifact import EngineUnreadable
-from errors.prompt import InvalidSetting
+from errors.engine_tar import EngineUnreadable
+from errors.settings import InvalidSetting
 from runner.engines.tensorrt_llm.guides import guided_decoding_config
 from runner.engines.tensorrt_llm.settings import executor_config, is_chunked, parse_options
 from runner.triton_server.model_repository import TEMPLATES

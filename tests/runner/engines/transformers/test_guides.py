@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from errors.base import CodedError
-from errors.triton_arguments import GuideFailed, InvalidGuide
+from errors.coded_error import CodedError
+from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Sampling
 from runner.engines.transformers import batching as transformers_batching
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer

@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
-from errors.base import CodedError
-from errors.prompt import PromptTooLong
-from errors.triton_arguments import InvalidTensor, UnsupportedArgument
-from errors.triton_system import EngineCrashed
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Sampling, Statistics
 from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import MambaConfig, T5Config
 
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineStartFailed
+from errors.engines import EngineStartFailed
+from errors.settings import InvalidSetting
 from runner.engines.protocol.messages import Ready
 from runner.engines.transformers.adapter import load
 from tests.runner.engines.transformers.transformers_models import (

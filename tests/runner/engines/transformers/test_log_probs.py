@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="runs in the engine environment")
 
 import torch
 
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.engines.transformers.sampling import draw
 from runner.engines.transformers.sequence import Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Cancel, Sampling, Statistics, Submit
 from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.listening import Listening

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.machine.gpu import Gpu
-from errors.triton_arguments import InvalidTensor
+from errors.requests import InvalidTensor
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.triton_server import served_engine
 from tests.runner.engines.vllm.vllm_engines import make_python

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from errors.prompt import PromptTooLong
+from errors.requests import PromptTooLong
 from runner.engines import kinds as registry
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from errors.prompt import InvalidSetting
-from errors.triton_system import EngineCrashed, EngineStartFailed
+from errors.engines import EngineCrashed, EngineStartFailed
+from errors.settings import InvalidSetting
 from runner.engines.protocol.messages import Cancel, Submit
 from runner.engines.worker import process as process_module
 from runner.engines.worker.command import EngineCommand

@@ -1,8 +1,8 @@
-"""16xx and 26xx: what the OpenAI-compatible API refuses by itself, and what it can fail with."""
+"""16xx and 26xx: what the API server refuses by itself, and what it can fail with."""
 
 from __future__ import annotations
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 
 class InvalidBody(CodedError):

@@ -1,8 +1,8 @@
-"""21xx: failures of Triton and of the engine behind it."""
+"""21xx: failures of Triton, and of the way to it."""
 
 from __future__ import annotations
 
-from errors.base import CodedError
+from errors.coded_error import CodedError
 
 
 class TritonUnknownError(CodedError):
@@ -50,27 +50,6 @@ class TritonStartFailed(CodedError):
     code = "E2106"
     summary = "Triton did not become ready"
     template = "Triton did not become ready: {reason}. Its last log lines: {log_tail}"
-
-
-class EngineCrashed(CodedError):
-    code = "E2107"
-    summary = "The engine process ended while it worked on this request; it is restarted automatically"
-    template = (
-        "The {engine_kind} engine process ended ({reason}); "
-        "it is restarted automatically, send the request again."
-    )
-
-
-class EngineStartFailed(CodedError):
-    code = "E2108"
-    summary = "The engine process could not load the engine"
-    template = "The {engine_kind} engine could not start: {reason}"
-
-
-class EngineFailed(CodedError):
-    code = "E2109"
-    summary = "The engine failed on this request alone"
-    template = "The {engine_kind} engine failed on this request: {reason}"
 
 
 class ServerStopping(CodedError):

@@ -1,0 +1,84 @@
+"""21xx, 22xx and 24xx: failures of an engine and of its processes."""
+
+from __future__ import annotations
+
+from errors.coded_error import CodedError
+
+
+class EngineCrashed(CodedError):
+    code = "E2107"
+    summary = "The engine process ended while it worked on this request; it is restarted automatically"
+    template = (
+        "The {engine_kind} engine process ended ({reason}); "
+        "it is restarted automatically, send the request again."
+    )
+
+
+class EngineStartFailed(CodedError):
+    code = "E2108"
+    summary = "The engine process could not load the engine"
+    template = "The {engine_kind} engine could not start: {reason}"
+
+
+class EngineFailed(CodedError):
+    code = "E2109"
+    summary = "The engine failed on this request alone"
+    template = "The {engine_kind} engine failed on this request: {reason}"
+
+
+class VllmMissing(CodedError):
+    code = "E2201"
+    summary = "The engine environment has no vLLM that can be imported"
+    template = (
+        "vLLM can't be imported by {python} ({reason}); install requirements/vllm.txt there, "
+        "or name the Python that has it in COG_TRITON_ENGINE_PYTHON."
+    )
+
+
+class VllmArgumentsRefused(CodedError):
+    code = "E2202"
+    summary = "vLLM does not take the engine's arguments for this model or machine"
+    template = (
+        "vLLM refuses to make this engine ({reason}); change engine_args.json's source, the build config."
+    )
+
+
+class VllmStartFailed(CodedError):
+    code = "E2203"
+    summary = "vLLM's engine core did not start"
+    template = "vLLM's engine core did not start ({reason}); {remedy}."
+
+
+class VllmRequestFailed(CodedError):
+    code = "E2204"
+    summary = "vLLM failed on this request alone"
+    template = (
+        "vLLM ended this request with {reason!r}; send it again, and if that fails too see Triton's log."
+    )
+
+
+class VllmEngineDied(CodedError):
+    code = "E2205"
+    summary = "vLLM's engine core died; it is restarted automatically"
+    template = "vLLM's engine core died ({reason}); it is restarted automatically, send the request again."
+
+
+class RequestRefused(CodedError):
+    code = "E2401"
+    summary = "TensorRT-LLM refused or failed this request alone"
+    template = "TensorRT-LLM did not serve this request: {reason}"
+
+
+class QueueFull(CodedError):
+    code = "E2402"
+    summary = "The engine's queue of waiting requests is full"
+    template = (
+        "The engine's queue is full ({max_queue_size} requests wait); "
+        "send the request again later, or raise max_queue_size of the server configuration."
+    )
+
+
+class RankEnded(CodedError):
+    code = "E2403"
+    summary = "A process of an engine on several GPUs ended, and all its others with it"
+    template = "The ranks of the {world_size}-GPU engine ended ({reason}); their last log lines: {log_tail}"

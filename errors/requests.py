@@ -1,0 +1,98 @@
+"""10xx and 11xx: what a request can get wrong, whichever API it comes by."""
+
+from __future__ import annotations
+
+from errors.coded_error import CodedError
+
+
+class GenericError(CodedError):
+    code = "E1000"
+    summary = "Generic user error (reserved)"
+
+
+class PromptRequired(CodedError):
+    code = "E1001"
+    summary = "A prompt is required, but your formatted prompt is blank"
+
+
+class PromptTooLong(CodedError):
+    code = "E1002"
+    summary = "Prompt length exceeds maximum input length."
+    template = (
+        "Prompt length ({prompt_tokens}) exceeds maximum input length ({max_input_tokens}); "
+        "shorten the prompt by at least {excess_tokens} tokens."
+    )
+
+    def __init__(self, *, prompt_tokens: int, max_input_tokens: int) -> None:
+        super().__init__(
+            prompt_tokens=prompt_tokens,
+            max_input_tokens=max_input_tokens,
+            excess_tokens=prompt_tokens - max_input_tokens,
+        )
+
+
+class BadPromptTemplate(CodedError):
+    code = "E1003"
+    summary = "You have submitted both a prompt and a prompt template that doesn't include '{prompt}'."
+    template = summary.replace("{prompt}", "{{prompt}}") + " Add '{{prompt}}' to the template."
+
+
+class PromptTemplateError(CodedError):
+    code = "E1004"
+    summary = "Prompt template must be a valid python format spec"
+    template = (
+        summary + ", but {reason}: did you submit your prompt as `prompt_template`? "
+        "Braces, as in JSON, are read as fields; double them to mean themselves."
+    )
+
+
+class InvalidInput(CodedError):
+    code = "E1005"
+    summary = "An input has a value outside what it allows"
+    template = "{name} must be {expected}, but is {value!r}."
+
+
+class ClientStalled(CodedError):
+    code = "E1009"
+    summary = "The client stopped reading its stream"
+    template = (
+        "The client left {waiting_bytes} bytes of its stream unread for {timeout_s:g} s; read it as it comes."
+    )
+
+
+class InvalidArgumentMinTokens(CodedError):
+    code = "E1101"
+    summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"
+    template = summary + "; leave one out."
+
+
+class InvalidArgumentMaxTokens(CodedError):
+    code = "E1102"
+    summary = "Can't set both max_tokens ({max_tokens}) and max_new_tokens ({max_new_tokens})"
+    template = summary + "; leave one out."
+
+
+class InvalidTensor(CodedError):
+    code = "E1103"
+    summary = "A tensor of a Triton request is missing or has a value the model does not allow"
+    template = "{name} must be {expected}, but is {value!r}."
+
+
+class UnsupportedArgument(CodedError):
+    code = "E1104"
+    summary = "The engine that serves this model can't honour an argument"
+    template = "{name}={value!r} can't be honoured by the {engine_kind} engine; {remedy}."
+
+
+class InvalidGuide(CodedError):
+    code = "E1105"
+    summary = (
+        "A JSON schema, regular expression or grammar that the output is to follow is wrong or not supported"
+    )
+    template = "The {guide_type} can't guide the output: {reason}."
+
+
+class GuideFailed(CodedError):
+    code = "E1106"
+    summary = "An output could not follow its JSON schema, regular expression or grammar any further"
+    template = "The output can't follow its {guide_type} after {tokens} tokens: {reason}."

@@ -1,0 +1,26 @@
+"""10xx: settings, ports and what a machine must provide."""
+
+from __future__ import annotations
+
+from errors.coded_error import CodedError
+
+
+class InvalidSetting(CodedError):
+    code = "E1006"
+    summary = "A setting (environment variable or configuration key) has a value it does not allow"
+    template = "{name} must be {expected}, but is {value!r}."
+
+
+class PortInUse(CodedError):
+    code = "E1007"
+    summary = "A port is already taken by another program"
+    template = (
+        "Port {port} for {purpose} is already in use; "
+        "stop the program that holds it or set {variable} to a free port."
+    )
+
+
+class MissingRequirement(CodedError):
+    code = "E1008"
+    summary = "Something this machine must provide is missing"
+    template = "{what} was not found; {remedy}."
