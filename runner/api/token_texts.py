@@ -6,7 +6,7 @@ import re
 
 from tokenizers import Tokenizer
 
-from runner.detokenizer.transforms import bytes_of_token
+from runner.detokenizer.byte_level import bytes_of_token
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"

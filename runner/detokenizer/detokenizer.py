@@ -1,4 +1,4 @@
-"""Token ids to text while they arrive, losing and inventing nothing."""
+"""Token ids to text, incrementally: the streamed text equals decoding all tokens at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runner.detokenizer.plan import decoding_plan
 class Detokenizer:
     """The text of one stream of tokens, as far as it is certain.
 
-    Everything ``push`` returned, and then what ``finish`` returns, joined, equals
-    ``tokenizer.decode(all_ids, skip_special_tokens=...)``, for any ids and however they are split
-    over the pushes. What was returned once stands. A character comes as soon as no further token
-    can change it; the time per token does not depend on how many came before.
+    All that ``push`` returns and what ``finish`` returns, concatenated, equal
+    ``tokenizer.decode(all_ids, skip_special_tokens=...)``, for any ids and however they are split over the
+    pushes. Returned text is final. A character is returned as soon as no further token can change it
+    (see ``plan`` for the decoders that allow it). The time per token does not depend on the earlier tokens.
 
-    Many streams may share a tokenizer: what depends on it alone is worked out once. So it must not
-    be changed (tokens added, decoder replaced) once a stream has used it.
+    Many streams may share a tokenizer: what depends on it alone is computed once. So it must not be changed
+    (tokens added, decoder replaced) after a stream has used it.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
@@ -27,7 +27,7 @@ class Detokenizer:
         self._stages = [make() for make in plan.stage_factories]
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that these further tokens make certain; ids outside the vocabulary count for nothing.
+        """The text that these further tokens make certain; ids outside the vocabulary are ignored.
 
         Raises OverflowError, and takes none of them, if one is negative or above 32 bits.
         """
@@ -37,7 +37,7 @@ class Detokenizer:
         return "".join(texts)
 
     def finish(self) -> str:
-        """The rest of the text, when the stream has ended. Called once; nothing is pushed afterwards."""
+        """The rest of the text at the end of the stream. Called once; nothing is pushed afterwards."""
         rest: list[str] = []
         for stage in self._stages:
             rest = stage.push(rest) + stage.finish()

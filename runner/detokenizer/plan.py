@@ -1,4 +1,10 @@
-"""How a tokenizer's decoder is done incrementally: worked out once per tokenizer, shared by its streams."""
+"""How a tokenizer's decoder is run incrementally: worked out once per tokenizer, shared by its streams.
+
+The decoders of language models are incremental: ``ByteLevel`` (GPT-2 and most later models), ``Replace`` and
+``ByteFallback`` with an optional ``Strip`` of the text's beginning (SentencePiece), ``Metaspace``,
+``WordPiece``, and no decoder at all. With any other decoder, or one of these at an unusual place, the whole
+text is decoded at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,31 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
 from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Decoder, Replace
+from tokenizers.decoders import Decoder, Metaspace, Replace, WordPiece
 
 from runner.detokenizer import stages
-from runner.detokenizer.transforms import Transform, bytes_of_token, ctc, metaspace, strip, word_piece
+from runner.detokenizer.byte_level import bytes_of_token
 
 logger = logging.getLogger(__name__)
 
 Spec = dict[str, Any]
 """One decoder as ``tokenizer.json`` writes it: ``type`` and the options of that type."""
+Transform = Callable[[str], str]
 StageFactory = Callable[[], stages.Stage]
+Steps = tuple[list[Transform], list[StageFactory]]
+"""Transforms of single tokens, done once per token of the vocabulary, and the stages after them."""
+
+_ANY_TOKEN = "a"
+_MAX_CACHED_TOKENS = 1 << 17
 
 
 class TokenTexts(dict[int, "str | None"]):
-    """Token id -> the token after the transforms that need no context; None for ids that decoding drops.
+    """Token id -> the token after the transforms of single tokens; None for ids that decoding drops.
 
-    Filled as ids turn up. Raises OverflowError for an id that is not an unsigned 32-bit number, as
+    Filled on first use of an id. Raises OverflowError for an id that is not an unsigned 32-bit number, as
     ``Tokenizer.decode`` does.
     """
 
@@ -40,7 +51,7 @@ class TokenTexts(dict[int, "str | None"]):
     def __missing__(self, token_id: int) -> str | None:
         text = self._tokenizer.id_to_token(token_id)
         if text is None:
-            return None  # Not kept: the ids outside the vocabulary have no bound.
+            return None  # Not kept: there is no limit to the ids outside the vocabulary.
         if text in self._skipped:
             self[token_id] = None
             return None
@@ -52,7 +63,7 @@ class TokenTexts(dict[int, "str | None"]):
 
 @dataclass(frozen=True)
 class DecodingPlan:
-    """What the streams of one tokenizer share: the table of token texts, and the stages each has to make."""
+    """What the streams of one tokenizer share: the table of token texts, and how to make their stages."""
 
     token_texts: TokenTexts
     stage_factories: tuple[StageFactory, ...]
@@ -60,30 +71,24 @@ class DecodingPlan:
 
 @lru_cache(maxsize=8)
 def decoding_plan(tokenizer: Tokenizer, skip_special_tokens: bool) -> DecodingPlan:
-    """The plan of ``tokenizer``, which must not be changed any more from its first use here on.
+    """The plan of ``tokenizer``, which must not be changed after its first use here.
 
     Keeps the last few tokenizers alive: a process has one, or a handful.
     """
-    transforms, factories = _compile(tokenizer.decoder)
+    transforms, factories = _steps(tokenizer.decoder)
     return DecodingPlan(TokenTexts(tokenizer, skip_special_tokens, transforms), tuple(factories))
 
 
-def _compile(decoder: Decoder | None) -> tuple[list[Transform], list[StageFactory]]:
-    """The transforms that go into the table, and the stages after them."""
+def _steps(decoder: Decoder | None) -> Steps:
     if decoder is None:
         return [], [partial(stages.FirstAndLater, str, " {}".format)]
-    chain = _Chain()
-    if _is_written_in_python(decoder) or not chain.add_all(_flatten(json.loads(decoder.__getstate__()))):
-        logger.warning(
-            "The tokenizer's decoder can't work incrementally: text comes at the end of streams only."
-        )
+    # A decoder written in Python has no state to read; the library's own decoders are subclasses.
+    is_python = type(decoder) is Decoder
+    steps = None if is_python else _incremental(_flatten(json.loads(decoder.__getstate__())))
+    if steps is None:
+        logger.warning("this tokenizer's decoder is not incremental: text is sent only at the end of streams")
         return [], [partial(stages.DecodeAtEnd, decoder)]
-    return chain.transforms, chain.factories
-
-
-def _is_written_in_python(decoder: Decoder) -> bool:
-    """Such a decoder can't tell its state; the library's own are all of a subclass."""
-    return type(decoder) is Decoder
+    return steps
 
 
 def _flatten(spec: Spec) -> list[Spec]:
@@ -92,84 +97,45 @@ def _flatten(spec: Spec) -> list[Spec]:
     return [inner for part in spec["decoders"] for inner in _flatten(part)]
 
 
-class _Chain:
-    """The decoders seen so far, as transforms and then stages."""
-
-    def __init__(self) -> None:
-        self.transforms: list[Transform] = []
-        self.factories: list[StageFactory] = []
-        self._is_fused = False
-
-    def add_all(self, specs: list[Spec]) -> bool:
-        """Append the decoders in order; False as soon as one can't work incrementally at its place."""
-        in_the_end: Spec = {"type": "Fuse"}
-        return all(self._add(spec, following) for spec, following in pairwise([*specs, in_the_end]))
-
-    def _add(self, spec: Spec, following: Spec) -> bool:
-        if spec["type"] == "Fuse":
-            self._is_fused = True
-        elif self._is_fused:
-            return self._add_stage(_text_stage(spec))
-        elif spec["type"] == "ByteLevel":
-            self._add_transform(bytes_of_token)
-            self._add_stage(stages.Utf8)
-            self._is_fused = True
-        elif (transform := _token_transform(spec)) is not None:
-            self._add_transform(transform)
-        else:
-            return self._add_stage(_token_stage(spec, is_last=following["type"] == "Fuse"))
-        return True
-
-    def _add_transform(self, transform: Transform) -> None:
-        if self.factories:
-            self.factories.append(partial(stages.EachToken, transform))
-        else:
-            self.transforms.append(transform)
-
-    def _add_stage(self, factory: StageFactory | None) -> bool:
-        if factory is not None:
-            self.factories.append(factory)
-        return factory is not None
+def _incremental(specs: list[Spec]) -> Steps | None:
+    """The steps of decoders in this order; None if one of them is not incremental at its place."""
+    transforms: list[Transform] = []
+    factories: list[StageFactory] = []
+    is_fused = False
+    """Whether later decoders of the library see one token: the whole text."""
+    for spec in specs:
+        match spec["type"]:
+            case "Fuse":
+                is_fused = True
+            case "Replace" if not factories and not is_fused:
+                transforms.append(_replace(spec))
+            case "ByteLevel" if not factories and not is_fused:
+                transforms.append(bytes_of_token)
+                factories.append(stages.Utf8)
+                is_fused = True
+            case "ByteFallback" if not is_fused:
+                factories.append(stages.ByteFallback)
+            case "Metaspace" | "WordPiece" if not is_fused:
+                factories.append(_first_and_later(spec))
+            case "Strip" if is_fused and not spec["stop"]:
+                factories.append(partial(stages.StripStart, spec["content"], spec["start"]))
+            case _:
+                return None
+    return transforms, factories
 
 
-def _token_transform(spec: Spec) -> Transform | None:
-    """The decoder as a function of one token, if its result depends on nothing else."""
-    if spec["type"] == "Replace":
-        ((kind, pattern),) = spec["pattern"].items()
-        replace = Replace(Regex(pattern) if kind == "Regex" else pattern, spec["content"])
-        return lambda token: replace.decode([token])
-    if spec["type"] == "Strip":
-        return partial(strip, content=spec["content"], start=spec["start"], stop=spec["stop"])
-    return None
+def _replace(spec: Spec) -> Transform:
+    ((kind, pattern),) = spec["pattern"].items()
+    replace = Replace(Regex(pattern) if kind == "Regex" else pattern, spec["content"])
+    return lambda token: replace.decode([token])
 
 
-def _token_stage(spec: Spec, is_last: bool) -> StageFactory | None:
-    """The decoder as a stage that gets whole tokens; ``is_last``: none after it does."""
-    if spec["type"] == "ByteFallback":
-        return stages.ByteFallback
-    if spec["type"] == "Metaspace":
-        return partial(stages.FirstAndLater, *_metaspace(spec))
-    if spec["type"] == "WordPiece":
-        return partial(stages.FirstAndLater, *word_piece(spec["prefix"], spec["cleanup"]))
-    if spec["type"] == "BPEDecoder" and is_last:
-        return partial(stages.SuffixToSpace, spec["suffix"])
-    if spec["type"] == "CTC":
-        transform = ctc(spec["pad_token"], spec["word_delimiter_token"], spec["cleanup"])
-        return partial(stages.SkipRepeated, transform)
-    return None
-
-
-def _text_stage(spec: Spec) -> StageFactory | None:
-    """The decoder as a stage that gets one token, the whole text, in pieces."""
-    if spec["type"] == "Replace" and spec["pattern"].get("String"):
-        return partial(stages.ReplaceInText, spec["pattern"]["String"], spec["content"])
-    if spec["type"] == "Strip":
-        return partial(stages.StripText, spec["content"], spec["start"], spec["stop"])
-    if spec["type"] == "Metaspace":
-        first, _ = _metaspace(spec)
-        return partial(stages.EachToken, first)
-    return None
-
-
-def _metaspace(spec: Spec) -> tuple[Transform, Transform]:
-    return metaspace(spec["replacement"], spec["prepend_scheme"])
+def _first_and_later(spec: Spec) -> StageFactory:
+    """A stage for a decoder whose text of a token depends only on whether the token is the first."""
+    options = {name: value for name, value in spec.items() if name != "type"}
+    decoder = {"Metaspace": Metaspace, "WordPiece": WordPiece}[spec["type"]](**options)
+    start = len(decoder.decode([_ANY_TOKEN]))
+    cached = lru_cache(_MAX_CACHED_TOKENS)
+    first = cached(lambda token: decoder.decode([token]))
+    later = cached(lambda token: decoder.decode([_ANY_TOKEN, token])[start:])
+    return partial(stages.FirstAndLater, first, later)
