@@ -16,7 +16,7 @@ from errors.coded_error import CodedError
 from runner.api.application import API, make_application
 from runner.api.call import Call, WatchCalls
 from runner.api.headers import GENERATION_PATHS
-from runner.api.requests import Served
+from runner.api.openai.requests import Served
 from runner.api.start import Start
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts

@@ -20,18 +20,18 @@ from starlette.routing import Route
 from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
-from runner.api.answers import Model, Models, State, Text, Tokens
-from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.document import make_document
 from runner.api.error_response import Failure
-from runner.api.formats import ChatShape, CompletionShape
-from runner.api.generating import Generate, Generating
 from runner.api.headers import REQUEST_ID_HEADER
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission
+from runner.api.openai.answers import Model, Models, State, Text, Tokens
+from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.formats import ChatShape, CompletionShape
+from runner.api.openai.generating import Generate, Generating
+from runner.api.openai.requests import Served, chat_order, chat_prompt, completion_orders
 from runner.api.page import load_page
-from runner.api.reading import read_body
-from runner.api.requests import Served, chat_order, chat_prompt, completion_orders
+from runner.api.request_body import read_body
 from runner.api.token_texts import TokenTexts
 from runner.observability.metrics_text import CONTENT_TYPE, exposition
 from runner.triton_server.client import TritonClient

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from runner.api.answers import (
+from runner.api.keys import is_guarded
+from runner.api.openai.answers import (
     Answer,
     ChatChoice,
     CompletionChoice,
@@ -20,10 +21,9 @@ from runner.api.answers import (
     Text,
     Tokens,
 )
-from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from runner.api.guides import GUIDE_FIELDS
-from runner.api.keys import is_guarded
-from runner.api.requests import DEFAULT_COMPLETION_TOKENS, Served
+from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.guides import GUIDE_FIELDS
+from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, Served
 from runner.engines.capabilities import Capability, honours
 from runner.generation.request import SamplingInputs
 

@@ -22,8 +22,8 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
-from runner.api.answers import Error, ErrorAnswer
 from runner.api.call import call_of
+from runner.api.openai.answers import Error, ErrorAnswer
 
 _STATUSES: dict[type[CodedError], int] = {
     InvalidAPIKey: 401,

@@ -9,8 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from errors.coded_error import CodedError
-from runner.api.answers import Usage
-from runner.api.requests import Order
+from runner.api.openai.answers import Usage
+from runner.api.openai.requests import Order
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest

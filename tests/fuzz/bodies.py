@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 
 from runner.api.application import API, make_application
-from runner.api.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.call import Call, WatchCalls
-from runner.api.requests import Served
+from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.requests import Served
 from runner.chat.template import ChatTemplate
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from runner.api.bodies import ChatBody, CompletionBody
-from runner.api.requests import DEFAULT_COMPLETION_TOKENS
+from runner.api.openai.bodies import ChatBody, CompletionBody
+from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from tests.runner.api.apis import API
 from tests.runner.api.browser import CHROMIUM, Browser, Page
 from tests.runner.paced_engine import make_paced_model

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from errors.api import BodyTooLarge, InvalidBody, UnknownField
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
-from runner.api.bodies import Body
+from runner.api.openai.bodies import Body
 
 B = TypeVar("B", bound=Body)
 

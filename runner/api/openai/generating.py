@@ -15,15 +15,15 @@ from starlette.types import Receive, Scope, Send
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
-from runner.api.answers import Answer, Choice, Usage
-from runner.api.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.call import Call, call_of
 from runner.api.error_response import Failure, Fields, error_body
-from runner.api.formats import Shape
 from runner.api.generations import Piece, Texts
-from runner.api.guides import body_field
 from runner.api.limits import Admission, ClientGone, run_within
-from runner.api.requests import Order
+from runner.api.openai.answers import Answer, Choice, Usage
+from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
+from runner.api.openai.formats import Shape
+from runner.api.openai.guides import body_field
+from runner.api.openai.requests import Order
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 

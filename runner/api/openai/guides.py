@@ -8,7 +8,7 @@ from typing import Any
 
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
-from runner.api.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
+from runner.api.openai.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
 from runner.engines.capabilities import honours
 from runner.engines.protocol.messages import Guide
 

@@ -10,8 +10,8 @@ import msgspec
 
 from errors.api import UnknownModel, UnsupportedField
 from errors.requests import InvalidInput
-from runner.api.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
-from runner.api.guides import guide_of
+from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
+from runner.api.openai.guides import guide_of
 from runner.chat.messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
 from runner.generation.model import ModelFacts

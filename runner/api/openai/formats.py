@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from runner.api.answers import (
+from runner.api.generations import Piece
+from runner.api.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogProb,
@@ -18,7 +19,6 @@ from runner.api.answers import (
     Message,
     TopLogProb,
 )
-from runner.api.generations import Piece
 from runner.api.token_texts import TokenTexts
 from runner.engines.protocol.messages import TokenLogProb
 
