@@ -73,6 +73,7 @@ lint: setup ## check style and types
 	$(RUN) ruff check --quiet . || status=$$?; \
 	$(RUN) ruff format --check . || status=$$?; \
 	$(RUN) mypy $(PACKAGES) || status=$$?; \
+	.venv/bin/lint-imports || status=$$?; \
 	exit $$status
 
 format: setup ## rewrite the code in the house's style

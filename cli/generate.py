@@ -12,11 +12,11 @@ from typing import Any
 from cli.progress import ProgressPrinter
 from cli.serve import engine_environment
 from errors.requests import InvalidInput
-from runner.generation.prompt import format_prompt
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.observability.logs import log_text
 from runner.service import Service
 from runner.settings.ports import free_ports
+from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
 
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")

@@ -15,14 +15,15 @@ from cog import BaseRunner, ConcatenateIterator, Input
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
+from runner.chat.template import format_chat
 from runner.cog_server.prediction_dirs import CogFolders
 from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog, prediction_id
 from runner.cog_server.worker_link import WorkerControl
-from runner.engines.protocol.messages import Guide
+from runner.engines.protocol.messages import SEEDS, Guide
 from runner.generation.generation import Generation
-from runner.generation.prompt import format_chat, format_prompt
-from runner.generation.request import SEEDS, GenerationRequest, SamplingInputs, random_seed
+from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
 from runner.service import Service
+from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
 from runner.supervision.scheduling import share_patiently
 

@@ -64,7 +64,7 @@ class Service:
 
     @property
     def client(self) -> TritonClient:
-        return self._stack.requests.client
+        return self._stack.client
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -77,7 +77,9 @@ class Service:
             await self._start_triton()
             await self._test()
             self._open_meter()
-            self._tracing = open_tracing(self._settings, self._model_name())
+            self._tracing = open_tracing(
+                self._settings.otlp_traces_url, self._settings.service_name, self._model_name()
+            )
             if self.openai is not None:
                 await self.openai.wait_ready()
         except BaseException:
@@ -109,7 +111,7 @@ class Service:
         Triton drops what is none of a model's tensors.
         """
         check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
-        trace = self._tracing.begin(request, response_id=request_id) if self._tracing else None
+        trace = self._tracing.begin(request.summary(), response_id=request_id) if self._tracing else None
         return Generation(
             request,
             self.model,

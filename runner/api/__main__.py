@@ -21,12 +21,13 @@ from runner.api.start import Start
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
-from runner.generation.retry import RequestGuard, open_guard
+from runner.generation.retry import RequestGuard
 from runner.observability.logs import JSON, RequestLog, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import RequestTrace, Tracing, open_tracing
 from runner.settings.ports import local_url
 from runner.supervision.request_shapes import RequestShapes
+from runner.triton_server.transport import open_transport
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
@@ -71,11 +72,12 @@ async def serve(start: Start) -> None:
     meter = Meter("openai", start.metrics_dir)
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)
-    tracing = open_tracing(settings, names[0])
+    tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
     triton_url = local_url(settings.triton_host, settings.triton_http_port)
     shapes = RequestShapes("openai", start.shapes_path)
     timeout_s = settings.triton_timeout_s
-    async with open_guard(triton_url, start.slot_socket, timeout_s, shapes=shapes) as requests:
+    transport = open_transport(triton_url, start.slot_socket, timeout_s, shapes=shapes)
+    async with transport as (requests, client):
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             trace = _begin_trace(tracing, request, call)
@@ -92,7 +94,7 @@ async def serve(start: Start) -> None:
                 meter=RequestMeter(meter),
             )
 
-        application = make_application(API(served, requests.client, generate, start.metrics_dir), served)
+        application = make_application(API(served, client, generate, start.metrics_dir), served)
         config = uvicorn.Config(
             WatchCalls(application, meter, is_log_json=is_log_json, tracing=tracing),
             http="httptools",
@@ -115,7 +117,9 @@ def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call
     if tracing is None:
         return None
     operation = GENERATION_PATHS[call.path]
-    return tracing.begin(request, operation=operation, response_id=call.response_id, model=call.model)
+    return tracing.begin(
+        request.summary(), operation=operation, response_id=call.response_id, model=call.model
+    )
 
 
 def main() -> int:

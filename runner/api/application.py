@@ -22,7 +22,6 @@ from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.document import make_document
 from runner.api.error_response import Failure
-from runner.api.headers import REQUEST_ID_HEADER
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
@@ -34,6 +33,7 @@ from runner.api.page import load_page
 from runner.api.request_body import read_body
 from runner.api.token_texts import TokenTexts
 from runner.observability.metrics_text import CONTENT_TYPE, exposition
+from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.triton_server.client import TritonClient
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -13,9 +13,10 @@ from typing import cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors.coded_error import CodedError
-from runner.api.headers import GENERATION_PATHS, REQUEST_ID_HEADER, request_id_of
+from runner.api.headers import GENERATION_PATHS
 from runner.observability.logs import log_refusal
 from runner.observability.meter import Meter
+from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 from runner.observability.tracing import Tracing
 
 _NAME = REQUEST_ID_HEADER.lower().encode()

@@ -28,8 +28,6 @@ from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from runner.api.headers import is_generation
 from runner.api.start import Start
-from runner.cog_server.client_sockets import set_options
-from runner.cog_server.unavailable import turn_away
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
 from runner.settings.paths import metrics_dir, openai_shapes_path
@@ -37,6 +35,8 @@ from runner.settings.ports import check_port_free, local_url
 from runner.settings.settings import Settings
 from runner.supervision.backoff import LONGEST_S, Backoff
 from runner.supervision.child import Log, end_of, exit_reason, lines, signal_group, with_parent
+from runner.supervision.client_sockets import set_options
+from runner.supervision.unavailable import turn_away
 
 _BACKLOG = 2048
 _READY_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
 from errors.requests import InvalidInput
-from runner.chat.messages import Message, checked_messages
+from runner.chat.messages import Message, checked_messages, with_system_prompt
 from runner.chat.renderer import ChatRenderer
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -163,3 +163,15 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ChatTemplateBroken(place=path, reason=str(exc)) from exc
+
+
+def format_chat(template: ChatTemplate, messages: str, *, system_prompt: str) -> str:
+    """Fill the model's chat template with ``messages``, JSON; ``system_prompt``: if they bring none.
+
+    Raises E1005 for what is not messages, and what the template raises.
+    """
+    try:
+        document = json.loads(messages)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput(name="messages", expected=f"JSON ({exc})", value=messages) from exc
+    return template.render(with_system_prompt(checked_messages(document), system_prompt))

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from runner.cog_server.client_sockets import hold_bursts, set_options
 from runner.cog_server.json_logs import flat_log
 from runner.cog_server.shutdown import Doorkeeper
 from runner.cog_server.worker_link import VARIABLE
 from runner.observability.logs import JSON, log_in
 from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.observability.tracing import prepare_cog
+from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.thread_caches import switch_off
 
 _POLL_S = 0.05

@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from runner.cog_server.unavailable import turn_away
 from runner.cog_server.worker_link import HOPELESS_EXIT_CODE, say
+from runner.supervision.unavailable import turn_away
 
 _POLL_S = 0.2
 _LAST_WORDS_S = 0.5

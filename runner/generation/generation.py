@@ -15,6 +15,7 @@ from errors.coded_error import CodedError
 from errors.requests import PromptTooLong
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
+from runner.engines.protocol.events import Event
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -23,8 +24,8 @@ from runner.generation.timing import TimeBudget
 from runner.observability.logs import RequestLog
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import UNEXPECTED
+from runner.observability.summary import GenerationSummary, Observer
 from runner.observability.tracing import RequestTrace
-from runner.triton_server.client import Event
 
 FinishReason = Literal["stop", "length", "end"]
 
@@ -56,14 +57,6 @@ class TokenSource(Protocol):
         ...
 
 
-class Watcher(Protocol):
-    """Is told of a generation's error, if it has one, and of its end."""
-
-    def failed(self, error: Exception) -> None: ...
-
-    def ended(self, generation: Generation) -> None: ...
-
-
 class Generation:
     """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
 
@@ -87,7 +80,7 @@ class Generation:
         self.budget = TimeBudget(is_slot_ours=is_slot_ours)
         self.request_id = request_id
         self._trace = trace
-        self._watchers: list[Watcher] = [each for each in (trace, log) if each is not None]
+        self._observers: list[Observer] = [each for each in (trace, log) if each is not None]
         self._meter = meter or RequestMeter(_unread_meter)
         self._asks_slot = asks_slot
         self._model = model
@@ -152,8 +145,8 @@ class Generation:
     def fail(self, error: Exception) -> None:
         """Tell that it failed. Whoever iterates must end it."""
         self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
-        for watcher in self._watchers:
-            watcher.failed(error)
+        for observer in self._observers:
+            observer.failed(error)
 
     def _end(self) -> None:
         self._meter.ended(
@@ -162,8 +155,21 @@ class Generation:
             output_tokens=self.output_token_count,
             detokenize_s=self.budget.detokenize_s,
         )
-        for watcher in self._watchers:
-            watcher.ended(self)
+        if not self._observers:
+            return
+        summary = GenerationSummary(
+            request_id=self.request_id,
+            trace_id=self.trace_id,
+            finish_reason=self.finish_reason,
+            input_token_count=self.input_token_count,
+            output_token_count=self.output_token_count,
+            duration_s=self.duration_s,
+            time_to_first_token_s=self.time_to_first_token_s,
+            detokenize_s=self.budget.detokenize_s,
+            phases=tuple(self.budget.edges()),
+        )
+        for observer in self._observers:
+            observer.ended(summary)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None

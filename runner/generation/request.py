@@ -6,16 +6,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.engines.protocol.messages import Guide
+from runner.engines.protocol.messages import SEEDS, Guide
+from runner.observability.summary import RequestSummary
 
 _GREEDY = 1
-_SEED_BITS = 64
-SEEDS = 1 << _SEED_BITS
 
 
 def random_seed() -> int:
     """For who gives none. No secret, and asking the system for random bits takes a hundred times longer."""
-    return random.getrandbits(_SEED_BITS)
+    return random.randrange(SEEDS)
 
 
 @dataclass(frozen=True)
@@ -58,3 +57,16 @@ class GenerationRequest:
     """Tell each output token's log probability, and those of so many of the likeliest; None: neither."""
     lora_name: str | None = None
     """An adapter of the engine; None: the model alone."""
+
+    def summary(self) -> RequestSummary:
+        """What may be traced of it."""
+        sampling = self.sampling
+        return RequestSummary(
+            max_tokens=self.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            seed=sampling.seed,
+        )

@@ -1,4 +1,4 @@
-"""What stands between a request and the way to the engine: it is counted, remembered, refused, sent again.
+"""Counts requests, records their shapes, refuses them while the server stops, and sends lost ones again.
 
 A request that Triton or the engine took down with it before its first token is sent once more, when they are
 back, and nobody notices. One that had tokens ends with the error: a second answer could differ.
@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.triton import ServerStopping, TritonUnavailable
+from runner.engines.protocol.events import Event
 from runner.engines.worker.process import NOT_READY
 from runner.generation.generation import TokenSource
-from runner.slot.client import SlotClient
 from runner.supervision.child import Log
 from runner.supervision.request_shapes import RequestShapes
-from runner.triton_server.client import Event, TritonClient
 
 _RETRY_WAIT_S = 10.0
 """How long a request without a token waits for Triton or the engine to be back, before it fails."""
@@ -32,20 +30,29 @@ _DROP_S = 0.3
 _GONE = (TritonUnavailable, EngineCrashed, RankEnded)
 
 
-class Way(TokenSource, Protocol):
-    """To the slot: by its socket, or by Triton."""
+class Transport(TokenSource, Protocol):
+    """A way to the slot: its socket, or Triton's HTTP API."""
 
     def end_all(self) -> None:
-        """Who waits for an answer gets E2105."""
+        """End every running request with E2105."""
         ...
 
 
-class RequestGuard:
-    """A source of tokens in front of ``way``. ``client`` tells how Triton is, ``shapes`` keeps requests'."""
+class Triton(Transport, Protocol):
+    """Triton's HTTP API, which also tells whether Triton and the engine answer."""
 
-    def __init__(self, way: Way, client: TritonClient, shapes: RequestShapes | None = None) -> None:
-        self._way = way
-        self.client = client
+    @property
+    def is_up(self) -> bool: ...
+
+    async def is_slot_answering(self) -> bool: ...
+
+
+class RequestGuard:
+    """A source of tokens in front of ``transport``. ``shapes`` records the requests' shapes."""
+
+    def __init__(self, transport: Transport, triton: Triton, shapes: RequestShapes | None = None) -> None:
+        self._transport = transport
+        self._triton = triton
         self._shapes = shapes
         self._stopping: ServerStopping | None = None
         self.num_running = 0
@@ -53,19 +60,19 @@ class RequestGuard:
     async def generate(
         self, inputs: Mapping[str, Any], headers: str = ""
     ) -> AsyncGenerator[list[Event], None]:
-        """As the way's, whose errors it raises, or E2110 while the server stops."""
+        """As the transport's, whose errors it raises, or E2110 while the server stops."""
         if self._stopping is not None:
             raise self._stopping
         shape = self._shapes.begin(inputs) if self._shapes else None
         # Triton's front end takes headers, the slot's socket has no use for them.
-        way = self.client if headers else self._way
-        has_tokens, may_retry = False, self.client.is_up
+        transport: TokenSource = self._triton if headers else self._transport
+        has_tokens, may_retry = False, self._triton.is_up
         self.num_running += 1
         ended = "left"
         try:
             while True:
                 try:
-                    async with aclosing(way.generate(inputs, headers)) as batches:
+                    async with aclosing(transport.generate(inputs, headers)) as batches:
                         async for events in batches:
                             has_tokens = True
                             if shape is not None:
@@ -99,8 +106,8 @@ class RequestGuard:
     def end_all(self, reason: str) -> None:
         """End what runs with E2110, and take nothing new."""
         self.refuse(reason)
-        self._way.end_all()
-        self.client.end_all()
+        self._transport.end_all()
+        self._triton.end_all()
 
     async def drain(self, grace_s: float, log: Log) -> None:
         """Take no new requests, let what runs end within the grace period, then end it with E2110."""
@@ -123,24 +130,7 @@ class RequestGuard:
         """Wait until Triton and the engine answer again; False if they don't soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
-            if self.client.is_up and await self.client.is_slot_answering():
+            if self._triton.is_up and await self._triton.is_slot_answering():
                 return True
             await asyncio.sleep(_RETRY_POLL_S)
         return False
-
-
-@asynccontextmanager
-async def open_guard(
-    triton_url: str,
-    slot_socket: Path | None,
-    timeout_s: float,
-    down_reason: Callable[[], str | None] = lambda: None,
-    shapes: RequestShapes | None = None,
-) -> AsyncIterator[RequestGuard]:
-    """A guard in front of the slot's socket; where there is none, in front of Triton's front end."""
-    async with AsyncExitStack() as exits:
-        client = await exits.enter_async_context(TritonClient(triton_url, timeout_s, down_reason))
-        way: Way = client
-        if slot_socket is not None:
-            way = await exits.enter_async_context(SlotClient(slot_socket, timeout_s, down_reason))
-        yield RequestGuard(way, client, shapes)

@@ -14,10 +14,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from runner.generation.generation import Generation
+from runner.observability.summary import GenerationSummary
 
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
@@ -87,7 +85,7 @@ def as_json(line: str) -> str:
 
 
 class RequestLog:
-    """Writes the line that tells how one request ended. See ``runner.generation.generation.Watcher``."""
+    """Logs one line at the end of a request. An ``Observer``."""
 
     def __init__(self, api: str) -> None:
         self._api = api
@@ -96,7 +94,7 @@ class RequestLog:
     def failed(self, error: Exception) -> None:
         self._error = error
 
-    def ended(self, generation: Generation) -> None:
+    def ended(self, generation: GenerationSummary) -> None:
         is_finished = generation.finish_reason is not None
         outcome = "failed" if self._error else "succeeded" if is_finished else "cancelled"
         fields: dict[str, object] = {

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from errors import BY_CODE
-from runner.slot.phases import BOUNDS_S as PHASE_BOUNDS_S
-from runner.slot.phases import NAME as PHASE_SECONDS
+
+PHASE_SECONDS = "cog_triton_request_phase_seconds"
+PHASE_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+SLOT_PHASES = ("queue", "engine", "relay")
+"""The phases of a request that the slot measures; the runner measures the others."""
 
 UNEXPECTED = "unexpected"
 """In the place of a code: an error that has none."""

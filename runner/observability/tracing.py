@@ -12,13 +12,10 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
+from runner.observability.summary import GenerationSummary, RequestSummary
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
-
-    from runner.generation.generation import Generation
-    from runner.generation.request import GenerationRequest
-    from runner.settings.settings import Settings
 
 SERVICE_NAME = "cog-triton"
 PROVIDER = "cog_triton"
@@ -36,9 +33,11 @@ def prepare_cog(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("OTEL_SERVICE_NAME", SERVICE_NAME)
 
 
-def open_tracing(settings: Settings, model: str) -> Tracing | None:
-    """None without an endpoint. Cog's worker has a provider already, which is then used; else one is made."""
-    url = settings.otlp_traces_url
+def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | None:
+    """Traces go to the OTLP endpoint ``url``; None: no tracing.
+
+    Cog's worker has a trace provider already, which is then used; elsewhere one is made.
+    """
     if url is None:
         return None
     from opentelemetry import trace
@@ -48,20 +47,20 @@ def open_tracing(settings: Settings, model: str) -> Tracing | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        provider = TracerProvider(resource=Resource.create({"service.name": settings.service_name}))
+        provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
         trace.set_tracer_provider(provider)
     return Tracing(trace.get_tracer("cog_triton"), model)
 
 
-def triton_arguments(settings: Settings) -> list[str]:
+def triton_arguments(url: str | None, service_name: str) -> list[str]:
     """Triton traces requests that bring a context, and no others (rate=0); it speaks OTLP's JSON."""
-    if settings.otlp_traces_url is None:
+    if url is None:
         return []
     values = {
         "mode": "opentelemetry",
-        "opentelemetry,url": settings.otlp_traces_url,
-        "opentelemetry,resource": f"service.name={settings.service_name}-triton",
+        "opentelemetry,url": url,
+        "opentelemetry,resource": f"service.name={service_name}-triton",
         "level": "TIMESTAMPS",
         "rate": "0",
     }
@@ -76,7 +75,7 @@ class Tracing:
         self._model = model
 
     def begin(
-        self, request: GenerationRequest, *, response_id: str, operation: str = _OPERATION, model: str = ""
+        self, request: RequestSummary, *, response_id: str, operation: str = _OPERATION, model: str = ""
     ) -> RequestTrace:
         """A generation begins, in the current context. ``model``: as the client was told, if it was."""
         return RequestTrace(self.tracer, operation, model or self._model, request, response_id)
@@ -95,9 +94,8 @@ class RequestTrace:
     """The span of one generation, and those of its phases."""
 
     def __init__(
-        self, tracer: Tracer, operation: str, model: str, request: GenerationRequest, response_id: str
+        self, tracer: Tracer, operation: str, model: str, request: RequestSummary, response_id: str
     ) -> None:
-        sampling = request.sampling
         self._tracer = tracer
         self._span = tracer.start_span(
             f"{operation} {model}",
@@ -106,13 +104,13 @@ class RequestTrace:
                 "gen_ai.provider.name": PROVIDER,
                 "gen_ai.request.model": model,
                 "gen_ai.request.max_tokens": request.max_tokens,
-                "gen_ai.request.temperature": sampling.temperature,
-                "gen_ai.request.top_p": sampling.top_p,
-                "gen_ai.request.top_k": sampling.top_k,
-                "gen_ai.request.presence_penalty": sampling.presence_penalty,
-                "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+                "gen_ai.request.temperature": request.temperature,
+                "gen_ai.request.top_p": request.top_p,
+                "gen_ai.request.top_k": request.top_k,
+                "gen_ai.request.presence_penalty": request.presence_penalty,
+                "gen_ai.request.frequency_penalty": request.frequency_penalty,
                 # As text: OpenTelemetry's integers have a sign.
-                "gen_ai.request.seed": str(sampling.seed),
+                "gen_ai.request.seed": str(request.seed),
                 "gen_ai.response.id": response_id,
             },
         )
@@ -140,8 +138,7 @@ class RequestTrace:
         # NOTE: of an error only the code: its sentence may quote what a client sent.
         self._span.set_status(Status(StatusCode.ERROR, code))
 
-    def ended(self, generation: Generation) -> None:
-        """``generation`` tells all that is to be known of it."""
+    def ended(self, generation: GenerationSummary) -> None:
         span = self._span
         if span.is_recording():
             span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
@@ -153,15 +150,15 @@ class RequestTrace:
             self._add_times(generation)
         span.end()
 
-    def _add_times(self, generation: Generation) -> None:
+    def _add_times(self, generation: GenerationSummary) -> None:
         from opentelemetry.trace import set_span_in_context
 
         behind_ns = time.time_ns() - time.perf_counter_ns()
         first_s = generation.time_to_first_token_s
         if first_s is not None:
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
-        self._span.set_attribute("cog_triton.detokenize.seconds", generation.budget.detokenize_s)
+        self._span.set_attribute("cog_triton.detokenize.seconds", generation.detokenize_s)
         context = set_span_in_context(self._span)
-        for name, start_s, end_s in generation.budget.edges():
+        for name, start_s, end_s in generation.phases:
             child = self._tracer.start_span(name, context, start_time=int(start_s * _NS) + behind_ns)
             child.end(int(end_s * _NS) + behind_ns)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.machine.python import engine_python
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
-from runner.generation.prompt import format_prompt
 from runner.settings.ports import TritonPorts
+from runner.settings.prompt_template import format_prompt
 from runner.settings.server_config import ServerArguments, read_server_config, server_arguments
 from runner.settings.variables import VARIABLES, Variable
 

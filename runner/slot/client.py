@@ -19,12 +19,19 @@ from typing import Any
 
 import msgspec
 
+from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.requests import ClientStalled
-from errors.triton import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
+from errors.triton import (
+    TritonMalformedEvent,
+    TritonMalformedJSON,
+    TritonTimeout,
+    TritonUnavailable,
+    TritonUnknownError,
+)
+from runner.engines.protocol.events import Event
 from runner.engines.protocol.wire import frame
 from runner.slot.protocol import Ask, Leave
-from runner.triton_server.client import Event, failure
 
 _LENGTH = struct.Struct("<I")
 _TOKEN_BYTES = 4
@@ -56,7 +63,7 @@ class _Stream:
     def hear(self, event: Event, now_s: float) -> None:
         self.heard_s = now_s
         if event.error is not None:
-            self.fail(failure(event.error))
+            self.fail(find_in_text(event.error) or TritonUnknownError(reason=event.error))
             return
         if event.output_ids is None:
             self.fail(TritonMalformedEvent(event="an answer without output_ids"))

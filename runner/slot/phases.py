@@ -11,9 +11,10 @@ import bisect
 import time
 from typing import Any
 
-PHASES = ("queue", "engine", "relay")
-NAME = "cog_triton_request_phase_seconds"
-BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+from runner.observability.metrics import PHASE_BOUNDS_S as BOUNDS_S
+from runner.observability.metrics import PHASE_SECONDS as NAME
+from runner.observability.metrics import SLOT_PHASES as PHASES
+
 _TEXT = "Time of a request in one phase of its way, in seconds"
 _PUBLISH_INTERVAL_S = 1.0
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.adapter_name import check_adapter_name
-from runner.engines.protocol.messages import Ready, Submit
-from runner.generation.request import SEEDS
+from runner.engines.protocol.messages import SEEDS, Ready, Submit
 from runner.slot.guide import parse_guide, refuse_beside_guide
 from runner.slot.sampling import num_top_log_probs, parse_sampling, wants_log_probs
 from runner.slot.tensors import Row, Tensors, check_ids

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.directory import Engine
 from runner.engines.protocol.engine_ready import Arrived, announce
-from runner.generation.retry import RequestGuard, open_guard
+from runner.generation.retry import RequestGuard
 from runner.observability.metrics_text import clear_folder
 from runner.observability.tracing import triton_arguments
 from runner.settings.paths import (
@@ -27,11 +27,13 @@ from runner.supervision.failure_log import FailureLog
 from runner.supervision.failures import FailureLimit
 from runner.supervision.flight_recorder import FlightRecorder
 from runner.supervision.request_shapes import RequestShapes, read_shapes
+from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.heartbeat import watch_heart
 from runner.triton_server.install import cpp_backend_dir, install_triton
 from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
+from runner.triton_server.transport import open_transport
 
 
 class TritonStack:
@@ -56,6 +58,7 @@ class TritonStack:
         self.is_cpp = False
         """Whether NVIDIA's C++ backend fills the slot; known once prepared."""
         self.requests: RequestGuard
+        self.client: TritonClient
 
     @property
     def has_begun_early(self) -> bool:
@@ -109,7 +112,7 @@ class TritonStack:
         recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
         limit = FailureLimit(settings.failure_limit, settings.failure_window_s)
         num_ranks = manifest.world_size if self.is_cpp else 1
-        arguments = triton_arguments(settings)
+        arguments = triton_arguments(settings.otlp_traces_url, settings.service_name)
         server = TritonServer(
             TritonCommand(install, repository, settings.triton_ports, num_ranks, arguments),
             settings.triton_start_timeout_s,
@@ -126,15 +129,15 @@ class TritonStack:
         assert server is not None, "not prepared"
         await server.start()
         self._exits.push_async_callback(server.stop)
-        guard = open_guard(
+        transport = open_transport(
             settings.triton_ports.http_url,
             self.slot_socket,
             settings.triton_timeout_s,
             lambda: server.down_reason,
             self._shapes,
         )
-        self.requests = await self._exits.enter_async_context(guard)
-        watching = watch_heart(server, self.requests.client, settings.triton_hang_timeout_s)
+        self.requests, self.client = await self._exits.enter_async_context(transport)
+        watching = watch_heart(server, self.client, settings.triton_hang_timeout_s)
         heart = asyncio.create_task(watching, name="triton-heart")
         self._exits.callback(heart.cancel)
 

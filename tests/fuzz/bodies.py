@@ -17,12 +17,13 @@ from runner.api.call import Call, WatchCalls
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.requests import Served
 from runner.chat.template import ChatTemplate
+from runner.engines.protocol.events import Event
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.observability.meter import Meter
 from runner.settings.settings import load_settings
-from runner.triton_server.client import Event, TritonClient
+from runner.triton_server.client import TritonClient
 from tests.fuzz.choices import Choices, as_json
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import END_ID, make_tokenizer

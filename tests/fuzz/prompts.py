@@ -6,9 +6,9 @@ import string
 from functools import cache
 
 from errors.coded_error import CodedError
-from runner.chat.template import ChatTemplate
-from runner.generation.prompt import format_chat, format_prompt
+from runner.chat.template import ChatTemplate, format_chat
 from runner.generation.stop_filter import StopFilter
+from runner.settings.prompt_template import format_prompt
 from tests.fuzz.choices import Choices, as_json
 from tests.fuzz.refusal import check_refusal
 from tests.runner.api.apis import CHAT_TEMPLATE

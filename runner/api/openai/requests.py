@@ -14,8 +14,9 @@ from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, Genera
 from runner.api.openai.guides import guide_of
 from runner.chat.messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
+from runner.engines.protocol.messages import SEEDS
 from runner.generation.model import ModelFacts
-from runner.generation.request import SEEDS, GenerationRequest, SamplingInputs, random_seed
+from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
 from runner.settings.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16

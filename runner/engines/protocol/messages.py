@@ -11,6 +11,9 @@ from typing import Literal
 
 import msgspec
 
+SEEDS = 1 << 64
+"""Seeds are whole numbers from 0 to one below it."""
+
 FinishReason = Literal["end", "stop", "length", "cancelled"]
 
 

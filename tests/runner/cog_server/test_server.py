@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.cog_server.__main__ import find_listeners, warn_of_too_many
-from runner.cog_server.client_sockets import set_options
+from runner.supervision.client_sockets import set_options
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
 

@@ -17,6 +17,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import ClientStalled, PromptTooLong
 from errors.triton import TritonTimeout, TritonUnavailable
+from runner.engines.protocol.events import Event
 from runner.engines.protocol.wire import FrameReader, frame
 from runner.slot import client as slot_client
 from runner.slot.call import Call
@@ -24,7 +25,6 @@ from runner.slot.client import SlotClient
 from runner.slot.protocol import Ask
 from runner.slot.server import SlotSocket
 from runner.slot.tensors import Tensors
-from runner.triton_server.client import Event
 from tests.runner.servers import wait_until
 
 TIMEOUT_S = 5.0

@@ -24,8 +24,9 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
+from runner.engines.protocol.events import Event
 from runner.triton_server import connection as triton_connection
-from runner.triton_server.client import Event, TritonClient
+from runner.triton_server.client import TritonClient
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,
     Handler,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from errors.triton import ServerStopping
-from runner.api.headers import REQUEST_ID_HEADER, request_id_in
+from runner.observability.request_id import REQUEST_ID_HEADER, request_id_in
 
 Tell = Callable[[bytes, str], None]
 """Takes the head of a request, and its id."""

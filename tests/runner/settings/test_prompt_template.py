@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from errors.coded_error import CodedError
 from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError
-from runner.generation.prompt import format_prompt
+from runner.settings.prompt_template import format_prompt
 
 TEMPLATE_PIECES = st.lists(
     st.one_of(

@@ -1,13 +1,10 @@
-"""From prompt, system prompt and template to the text that the model continues."""
+"""Prompt templates: Python format strings with the fields ``{prompt}`` and ``{system_prompt}``."""
 
 from __future__ import annotations
 
-import json
 import string
 
-from errors.requests import BadPromptTemplate, InvalidInput, PromptRequired, PromptTemplateError
-from runner.chat.messages import checked_messages, with_system_prompt
-from runner.chat.template import ChatTemplate
+from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError
 
 _FIELDS = ("prompt", "system_prompt")
 
@@ -25,18 +22,6 @@ def format_prompt(template: str, *, prompt: str, system_prompt: str) -> str:
     if not text.strip():
         raise PromptRequired
     return text
-
-
-def format_chat(template: ChatTemplate, messages: str, *, system_prompt: str) -> str:
-    """Fill the model's chat template with ``messages``, JSON; ``system_prompt``: if they bring none.
-
-    Raises E1005 for what is not messages, and what the template raises.
-    """
-    try:
-        document = json.loads(messages)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidInput(name="messages", expected=f"JSON ({exc})", value=messages) from exc
-    return template.render(with_system_prompt(checked_messages(document), system_prompt))
 
 
 def _fields(template: str) -> set[str]:

@@ -1,0 +1,24 @@
+"""A request's id: the client's ``X-Request-ID`` if it can be repeated safely, else one of our own."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+REQUEST_ID_HEADER = "X-Request-ID"
+
+_VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_ID_LINE = re.compile(rb"\r\nx-request-id:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNORECASE)
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The id for a request whose client sent ``given``. Invalid or missing: a random one."""
+    if given is not None and _VALID_ID.fullmatch(given):
+        return given.decode()
+    return secrets.token_hex(16)
+
+
+def request_id_in(head: bytes) -> str:
+    """The id for a request with this HTTP/1 head."""
+    line = _ID_LINE.search(head)
+    return request_id_of(line[1] if line else None)
