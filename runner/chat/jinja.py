@@ -1,4 +1,4 @@
-"""Jinja as chat templates expect it, which is as ``transformers`` sets it up. Importing it imports Jinja."""
+"""Jinja as chat templates expect it, set up as in ``transformers``. Importing this module imports Jinja."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class _Generation(Extension):
-    """``{% generation %}``: marks what the model said, for training. Here it is what stands in it."""
+    """``{% generation %}`` marks the model's output for training. Here it renders its body unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's interface
 
@@ -29,12 +29,12 @@ class _Generation(Extension):
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Raises what Jinja and Python raise for what is not a template: see ``reason_of``."""
+    """Raises what Jinja and Python raise for an invalid template: see ``reason_of``."""
     return _environment().from_string(source)
 
 
 def reason_of(error: Exception) -> str:
-    """What is wrong, in one line."""
+    """The error in one line."""
     place = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
     said = error.message if isinstance(error, jinja2.TemplateSyntaxError) else str(error)
     return place + (" ".join(str(said).split()).rstrip(".") or type(error).__name__)
@@ -56,7 +56,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """NOTE: Jinja's own escapes what HTML would."""
+    """NOTE: Jinja's own filter escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""The messages of a chat, checked, and in the form that chat templates want."""
+"""The messages of a chat, validated and in the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Message = dict[str, Any]
 
 
 def checked_messages(messages: object) -> list[Message]:
-    """The messages as a template wants them: None left out, parts of text joined, arguments of tools read.
+    """The messages as templates expect them: without None, text parts joined, arguments of tool calls parsed.
 
-    Raises E1005 naming the place of what is no message, or no text.
+    Raises E1005 naming the first invalid message or content.
     """
     if not isinstance(messages, list | tuple) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
@@ -22,10 +22,10 @@ def checked_messages(messages: object) -> list[Message]:
 
 
 def with_system_prompt(messages: Sequence[Message], system_prompt: str) -> list[Message]:
-    """``messages``, begun by the server's system prompt where they bring none."""
+    """``messages``, with the server's system prompt at the front if they have none."""
     first = messages[0] if messages else None
-    brings_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
-    if brings_one or not system_prompt:
+    has_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
+    if has_one or not system_prompt:
         return list(messages)
     return [{"role": "system", "content": system_prompt}, *messages]
 
@@ -62,7 +62,7 @@ def _text_part(part: object, place: str) -> str:
 
 
 def _tool_calls(calls: object, place: str) -> list[Any]:
-    """NOTE: OpenAI's clients send the arguments as a text of JSON; templates want what it says."""
+    """NOTE: OpenAI's clients send the arguments as JSON in a string; templates expect the parsed value."""
     if not isinstance(calls, list):
         raise InvalidInput(name=place, expected="a list", value=calls)
     return [_tool_call(call, f"{place}[{index}]") for index, call in enumerate(calls)]

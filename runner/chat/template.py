@@ -2,7 +2,7 @@
 
 Rendered as ``transformers`` does it (``apply_chat_template``), so a template written for it gives the same
 text here: its environment, filters, globals and tags, and the special tokens by name. The template is code of
-whoever made the model, so it runs in Jinja's sandbox, in a process of its own (``runner.chat.renderer``).
+whoever made the model, so it runs in Jinja's sandbox, in a process of its own (``runner.chat.sandbox``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
 from errors.requests import InvalidInput
 from runner.chat.messages import Message, checked_messages, with_system_prompt
-from runner.chat.renderer import ChatRenderer
+from runner.chat.sandbox import ChatRenderer
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
