@@ -17,8 +17,8 @@ import httpx
 from engine.download.address import ALLOW_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 60.0
-REQUEST_TIMEOUT_S = 110.0
+START_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 400.0
 
 
 class CogServer:

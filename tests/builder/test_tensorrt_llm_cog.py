@@ -151,7 +151,7 @@ def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refuse
     started = httpx.post(
         f"{server.url}/predictions", json={"input": {"config": url}}, headers={"Prefer": "respond-async"}
     ).json()
-    wait_for(lambda: hanging_worker(server) is not None, timeout_s=60)
+    wait_for(lambda: hanging_worker(server) is not None, timeout_s=300)
     worker = hanging_worker(server)
     assert worker is not None
     assert is_running(worker)

@@ -30,7 +30,7 @@ def cog_triton(*arguments: str, cwd: Path | None = None, **environment: str) -> 
         env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
 
 

@@ -104,7 +104,7 @@ class Runner:
 
     @staticmethod
     def get(url: str) -> str:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -123,7 +123,7 @@ class Runner:
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(timeout=90)
+        self._process.wait(timeout=300)
 
 
 def free_ports(count: int) -> list[int]:

@@ -136,7 +136,7 @@ def put_under_load(cog: CogUnderTest) -> None:
 
 
 def ask(url: str, expression: str) -> list[dict[str, Any]]:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=30).json()
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=300).json()
     assert answer["status"] == "success", answer
     result: list[dict[str, Any]] = answer["data"]["result"]
     return result

@@ -60,7 +60,7 @@ _WORDS: tuple[object, ...] = (
     ),
 )
 _HEADERS = ({}, {"content-length": "9" * 5000}, {"content-length": "-1"}, {"content-type": "text/plain"})
-_LONGEST_S = 10.0
+_LONGEST_S = 60.0
 _loop = asyncio.new_event_loop()
 
 

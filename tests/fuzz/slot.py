@@ -25,7 +25,7 @@ from tests.fuzz.refusal import check_refusal
 from tests.runner.slot.test_request import READY
 
 TIMEOUT_S = 0.02
-_LONGEST_S = 5.0
+_LONGEST_S = 60.0
 _EVENT_KEYS = (
     *("output_ids", "finish_reason", "error", "output_log_probs", "top_log_prob_ids", "top_log_probs"),
     *("arrival_time_ns", "sequence_length"),

@@ -21,8 +21,8 @@ from tests.runner.servers import HOST, CogUnderTest, free_ports
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 """Of each operation."""
-_TIMEOUT_S = 30
-_READY_TIMEOUT_S = 60
+_TIMEOUT_S = 300
+_READY_TIMEOUT_S = 400
 _SENDS = ("webhook", "webhook_events_filter", "output_file_prefix")
 
 

@@ -97,6 +97,6 @@ class Container:
 
     def _status(self) -> str:
         try:
-            return str(httpx.get(f"{self.url(5000)}/health-check", timeout=10).json()["status"])
+            return str(httpx.get(f"{self.url(5000)}/health-check", timeout=300).json()["status"])
         except (httpx.HTTPError, ValueError):
             return ""

@@ -30,7 +30,7 @@ def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogServer]:
 
 def predict(mock: CogServer, **inputs: object) -> dict[str, Any]:
     document: dict[str, Any] = httpx.post(
-        f"{mock.url}/predictions", json={"input": inputs}, timeout=30
+        f"{mock.url}/predictions", json={"input": inputs}, timeout=300
     ).json()
     return document
 
@@ -70,7 +70,7 @@ def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
     "inputs", [{"output_method": "shout"}, {"tps": 0}, {"n_output_tokens": 0}, {"buffer_size": 0}]
 )
 def test_inputs_that_make_no_sense_are_refused(mock: CogServer, inputs: dict[str, object]) -> None:
-    answer = httpx.post(f"{mock.url}/predictions", json={"input": inputs}, timeout=30)
+    answer = httpx.post(f"{mock.url}/predictions", json={"input": inputs}, timeout=300)
     assert answer.status_code == 422
     assert next(iter(inputs)) in answer.text
 
@@ -92,7 +92,7 @@ def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: P
     options = [*load, "--tps", "100", "--n_output_tokens", "32"]
     command = [sys.executable, "-S", "-I", str(script), *options]
     done = subprocess.run(
-        command, cwd=place, env={"PORT": port}, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=place, env={"PORT": port}, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

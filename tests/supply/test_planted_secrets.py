@@ -239,11 +239,11 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
                     f"{url}/v1/completions",
                     json={"prompt": "hi", "max_tokens": 3, **more},
                     headers={"Authorization": f"Bearer {key}", "X-Request-ID": f"asked-{number}"},
-                    timeout=30,
+                    timeout=300,
                 )
                 for number, (key, more) in enumerate(((API_KEY, {}), (WRONG_KEY, {}), (API_KEY, {"n": 0})))
             ]
-            metrics = httpx.get(f"{url}/metrics", timeout=30)
+            metrics = httpx.get(f"{url}/metrics", timeout=300)
             wait_until(
                 lambda: len([span for span in receiver.spans if span.name.startswith("POST /v1")]) == 3
             )

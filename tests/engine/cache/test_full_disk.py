@@ -134,7 +134,7 @@ def test_two_at_once_on_a_full_disk_both_tell_and_leave_nothing(
     server.content = gzip.compress(packed(tmp_path, LARGE).read_bytes(), 1)
     command = [sys.executable, "-c", OPEN, server.url, str(cache)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=60)[1] for process in processes]
+    told = [process.communicate(timeout=300)[1] for process in processes]
     assert all("E1310 NoSpaceLeft" in each for each in told)
     assert everything_in(cache) == ["engines", "sources"]
 

@@ -80,7 +80,7 @@ def test_processes_that_want_the_same_engine_download_it_once(
 ) -> None:
     server.content = tar
     processes = [_start(OPEN, server.url, tmp_path / "cache") for _ in range(3)]
-    paths = {process.communicate(timeout=60)[0] for process in processes}
+    paths = {process.communicate(timeout=300)[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(paths) == 1
     assert read_files(Path(paths.pop().strip())) == BIG_FILES

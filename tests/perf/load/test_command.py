@@ -23,7 +23,7 @@ def perf(
 ) -> tuple[int, str, str]:
     """Exit code, output and errors. -S -I: with the standard library alone, as any python3 has it."""
     command = [sys.executable, "-S", "-I", str(ROOT / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -29,9 +29,9 @@ _OPTIONS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-_START_DEADLINE_S = 110.0
+_START_DEADLINE_S = 400.0
 """On a machine that is busy with other things."""
-_PATIENCE_S = 90.0
+_PATIENCE_S = 300.0
 _KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
 _MIDDLE_OF = """(element => {
     element.scrollIntoView({block: "nearest"});

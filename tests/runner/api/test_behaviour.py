@@ -78,7 +78,7 @@ def test_a_client_that_reads_slowly_gets_all(api: API) -> None:
     body = {"prompt": "Earth", "max_tokens": 300, "stream": True}
     transport = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)])
     with (
-        httpx.Client(base_url=api.url, transport=transport, timeout=30) as client,
+        httpx.Client(base_url=api.url, transport=transport, timeout=300) as client,
         client.stream("POST", TEXT, json=body) as response,
     ):
         received = b""
@@ -176,7 +176,7 @@ def test_a_killed_api_is_started_again_and_its_clients_only_wait(strict: API) ->
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     wait_until(lambda: server.restarts == 1)
-    assert httpx.post(strict.url + TEXT, json={"prompt": "Earth", "max_tokens": 1}, headers=KEY, timeout=30)
+    assert httpx.post(strict.url + TEXT, json={"prompt": "Earth", "max_tokens": 1}, headers=KEY, timeout=300)
     assert strict.triton.run(strict.triton.service.is_healthy())
 
 

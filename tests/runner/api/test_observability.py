@@ -91,7 +91,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
             OTEL_BSP_SCHEDULE_DELAY="100",
         )
-        with httpx.Client(base_url=f"http://{HOST}:{port}", headers=KEY, timeout=30) as client:
+        with httpx.Client(base_url=f"http://{HOST}:{port}", headers=KEY, timeout=300) as client:
             yield Watched(cog, client, receiver)
         cog.close()
 

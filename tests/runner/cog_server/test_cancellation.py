@@ -67,7 +67,7 @@ def test_closing_the_socket_frees_the_sequence(cog: CogUnderTest, kind: str) -> 
 
 def open_connection(cog: CogUnderTest, kind: str) -> socket.socket:
     """A connection over which a long prediction was asked for."""
-    connection = socket.create_connection((HOST, cog.port), timeout=30)
+    connection = socket.create_connection((HOST, cog.port), timeout=300)
     body = json.dumps({"input": LONG}).encode()
     head = f"POST /predictions HTTP/1.1\r\nHost: x\r\nAccept: {kind}\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

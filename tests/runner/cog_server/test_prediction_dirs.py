@@ -106,4 +106,4 @@ def test_they_go_while_the_loop_runs(tmp_path: Path, count: int) -> None:
             await asyncio.sleep(0.01)
         await folders.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))

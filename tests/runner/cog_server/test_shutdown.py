@@ -243,7 +243,7 @@ class Webhook:
     def _listen(self) -> None:
         connection, _ = self._server.accept()
         with connection:
-            connection.settimeout(2)
+            connection.settimeout(60)
             data = b""
             while b'"status"' not in data:
                 data += connection.recv(1 << 16)

@@ -18,7 +18,7 @@ from runner.engines.protocol.messages import (
     Tokens,
 )
 
-DEADLINE_S = 30.0
+DEADLINE_S = 240.0
 
 
 def make_paced_directory(path: Path, tokens_per_second: object) -> Path:

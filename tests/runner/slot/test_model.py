@@ -62,7 +62,7 @@ class GrpcStream:
 
     def receive(self) -> tuple[dict[str, Any], bool]:
         """Outputs of the next response, and whether it is the last."""
-        result, error = self._responses.get(timeout=30)
+        result, error = self._responses.get(timeout=300)
         if error is not None:
             raise error
         response = result.get_response()

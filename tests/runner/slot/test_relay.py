@@ -34,7 +34,7 @@ class Client:
         self.responses.put((tokens, end))
 
     def next_response(self) -> Response:
-        return self.responses.get(timeout=10)
+        return self.responses.get(timeout=300)
 
 
 @pytest.fixture
@@ -157,11 +157,11 @@ def test_a_streams_first_response_waits_for_no_round_and_no_rest() -> None:
 
     old, new = Stream(respond), Stream(respond)
     relay.feed([(old, [0], None)])
-    assert happened.get(timeout=10) == "[0]"
+    assert happened.get(timeout=300) == "[0]"
     relay.feed([(old, [1], None)])
     relay.feed([(new, [2], None)])
     seen: list[str] = []
     while "[1]" not in seen:
-        seen.append(happened.get(timeout=10))
+        seen.append(happened.get(timeout=300))
     relay.close()
     assert "round" in seen[seen.index("[2]") :]

@@ -125,7 +125,7 @@ def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
 
     reading = threading.Thread(target=read)
     reading.start()
-    sender.close(timeout_s=30)
+    sender.close(timeout_s=300)
     ours.close()
     reading.join(30)
     theirs.close()

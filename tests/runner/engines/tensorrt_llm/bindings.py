@@ -11,7 +11,7 @@ from typing import Any
 from runner.engines.protocol.messages import FinishReason
 from tests.runner.tensorrt_llm_engine import STANDINS
 
-DEADLINE_S = 30.0
+DEADLINE_S = 240.0
 
 
 def bindings() -> Any:

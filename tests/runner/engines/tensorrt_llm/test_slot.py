@@ -207,7 +207,7 @@ def test_a_wrong_request_fails_alone(server: TritonUnderTest, wrong: dict[str, o
 def test_a_client_that_goes_away_frees_its_sequence(server: TritonUnderTest) -> None:
     cancelled = server.counters.cancelled
     body = {**stream_of(PROMPT, 400), **GREEDY}
-    with httpx.stream("POST", f"{server.url}{STREAM}", json=body, timeout=30) as response:
+    with httpx.stream("POST", f"{server.url}{STREAM}", json=body, timeout=300) as response:
         next(response.iter_lines())
     server.counters.wait_for_cancelled(cancelled + 1)
     wait_until(lambda: server.counters["engine_active_requests"] == 0)

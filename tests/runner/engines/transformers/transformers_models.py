@@ -17,7 +17,7 @@ from runner.engines.transformers.adapter import TransformersEngine, load
 
 VOCAB_SIZE = 300
 MAX_SEQUENCE_LENGTH = 1024
-WAIT_S = 60.0
+WAIT_S = 300.0
 GREEDY = Sampling(temperature=0.0)
 
 _SHAPE = {

@@ -181,7 +181,7 @@ def test_a_broken_engine_ends_its_process_after_what_it_had_to_say(tmp_path: Pat
         worker.send(Submit(1, input_ids=[2], max_tokens=1))
         assert worker.receive() == Tokens([(1, [7])])
         assert worker.receive() is None
-        _, log = process.communicate(timeout=30)
+        _, log = process.communicate(timeout=300)
     assert process.returncode == 70
     assert "E2107" in log
     assert "MemoryError: out of memory" in log

@@ -39,7 +39,7 @@ def text_of(stream: list[dict[str, Any]]) -> str:
 def test_the_documented_curl_request_is_answered(triton: TritonUnderTest, prompt: str) -> None:
     body = json.dumps({"text_input": prompt, "max_tokens": 20, "bad_words": "", "stop_words": ""})
     command = ["curl", "-s", "-X", "POST", f"localhost:{triton.http_port}{ENSEMBLE}/generate", "-d", body]
-    answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=30).stdout)
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
     assert answer["text_output"] == triton.model.expected_text(prompt, 20)
     assert answer["model_name"] == "ensemble"
 
