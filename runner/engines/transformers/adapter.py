@@ -22,11 +22,12 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
 from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers import attention as transformers_attention
 from runner.engines.transformers import gpu_attention as transformers_gpu_attention
 from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
-from runner.engines.transformers.sequence import Sequence, check
+from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import Options, batching_config
 
 _CLOSE_TIMEOUT_S = 30.0
@@ -54,7 +55,7 @@ class TransformersEngine:
 
     def submit(self, request: Submit) -> None:
         try:
-            check(request, self._ready)
+            check_request(request, self._ready)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return

@@ -5,46 +5,17 @@ Pure Python, so that the rules for stop words, bad words and ``min_tokens`` stan
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
-from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
-from runner.engines.protocol.messages import FinishReason, Ready, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import FinishReason, Submit, TokenLogProb
+from runner.engines.protocol.words import Words
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import Follower, Mask
 
 _SEED_BITS = 64
-
-
-class Words:
-    """Token sequences, found by their end, so that a step looks only at those that could match."""
-
-    def __init__(self, words: list[list[int]]) -> None:
-        self._single = sorted({word[0] for word in words if len(word) == 1})
-        self._by_last: dict[int, list[list[int]]] = defaultdict(list)
-        self._by_last_but_one: dict[int, list[list[int]]] = defaultdict(list)
-        for word in words:
-            self._by_last[word[-1]].append(word)
-            if len(word) > 1:
-                self._by_last_but_one[word[-2]].append(word)
-
-    def end(self, tokens: list[int], start: int = 0) -> bool:
-        """Whether ``tokens[start:]`` ends with one of the words."""
-        candidates = self._by_last.get(tokens[-1], ()) if tokens else ()
-        return any(_ends_with(tokens, word, start) for word in candidates)
-
-    def completions(self, tokens: list[int], start: int = 0) -> list[int]:
-        """The tokens that would complete a word after ``tokens[start:]``."""
-        candidates = self._by_last_but_one.get(tokens[-1], ()) if tokens else ()
-        return self._single + [word[-1] for word in candidates if _ends_with(tokens, word[:-1], start)]
-
-
-def _ends_with(tokens: list[int], word: list[int], start: int) -> bool:
-    return len(word) <= len(tokens) - start and tokens[-len(word) :] == word
 
 
 class Sequence:
@@ -115,66 +86,3 @@ class Sequence:
             if left.any():
                 return left
         raise self.follower.failed("no token is left that it allows and bad_words_list does not forbid")
-
-
-def check(request: Submit, ready: Ready) -> None:
-    """Raise the coded error of a request that this engine can't run: E1002, E1103 or E1104."""
-    vocabulary = f"token ids from 0 to {ready.vocab_size - 1}"
-    if not request.input_ids:
-        raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
-    _check_ids("input_ids", request.input_ids, vocabulary, ready)
-    if request.end_id is not None:
-        _check_ids("end_id", [request.end_id], vocabulary, ready)
-    for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
-        for word in words:
-            if not word:
-                raise InvalidTensor(name=name, expected="words of at least one token", value=word)
-            _check_ids(name, word, vocabulary, ready)
-    if request.sampling.logit_bias:
-        _check_ids("logit_bias_ids", list(request.sampling.logit_bias), vocabulary, ready)
-    _check_lengths(request, ready)
-    _check_sampling(request.sampling, ready.engine_kind)
-
-
-def _check_ids(name: str, ids: list[int], expected: str, ready: Ready) -> None:
-    for extreme in (min(ids), max(ids)):
-        if not 0 <= extreme < ready.vocab_size:
-            raise InvalidTensor(name=name, expected=expected, value=extreme)
-
-
-def _check_lengths(request: Submit, ready: Ready) -> None:
-    room = ready.max_sequence_length - len(request.input_ids)
-    if room < 1:
-        raise PromptTooLong(
-            prompt_tokens=len(request.input_ids), max_input_tokens=ready.max_sequence_length - 1
-        )
-    if not 1 <= request.max_tokens <= room:
-        expected = (
-            f"from 1 to {room} (this engine holds {ready.max_sequence_length} tokens a sequence, "
-            f"of which the prompt takes {len(request.input_ids)})"
-        )
-        raise InvalidTensor(name="request_output_len", expected=expected, value=request.max_tokens)
-    if request.min_tokens < 0:
-        raise InvalidTensor(name="min_length", expected="at least 0", value=request.min_tokens)
-
-
-def _check_sampling(sampling: Sampling, engine_kind: str) -> None:
-    if sampling.length_penalty != 1.0:
-        raise UnsupportedArgument(
-            name="len_penalty",
-            value=sampling.length_penalty,
-            engine_kind=engine_kind,
-            remedy="it belongs to beam search; leave it at 1.0",
-        )
-    for name, value, is_valid, expected in (
-        ("temperature", sampling.temperature, sampling.temperature >= 0, "a finite number of at least 0"),
-        ("runtime_top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
-        ("runtime_top_p", sampling.top_p, 0 <= sampling.top_p <= 1, "from 0 to 1"),
-        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "from 0 to 1"),
-        ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
-        ("presence_penalty", sampling.presence_penalty, True, "a finite number"),
-        ("frequency_penalty", sampling.frequency_penalty, True, "a finite number"),
-        *(("logit_bias_values", bias, True, "finite numbers") for bias in sampling.logit_bias.values()),
-    ):
-        if not (is_valid and math.isfinite(value)):
-            raise InvalidTensor(name=name, expected=expected, value=value)

@@ -12,9 +12,9 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from errors.requests import InvalidTensor
-from runner.engines.protocol import messages
+from runner.engines.protocol import checks, messages
 from runner.engines.protocol.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
-from runner.engines.transformers.sequence import Words, check
+from runner.engines.protocol.words import Words
 
 if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists
@@ -32,7 +32,7 @@ _GUIDE_BACKEND = "guidance"
 
 def check_request(request: Submit, ready: Ready) -> None:
     """Raise the coded error of a request that vLLM would not run: E1002, E1103 or E1104."""
-    check(request, ready)
+    checks.check_request(request, ready)
     sampling = request.sampling
     for name, value, most in (
         ("presence_penalty", abs(sampling.presence_penalty), _MAX_PENALTY),

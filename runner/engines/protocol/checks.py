@@ -1,0 +1,73 @@
+"""Which requests an engine can't run, whatever its kind: wrong token ids, lengths or sampling parameters."""
+
+from __future__ import annotations
+
+import math
+
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
+from runner.engines.protocol.messages import Ready, Sampling, Submit
+
+
+def check_request(request: Submit, ready: Ready) -> None:
+    """For an engine without beam search. Raises E1002, E1103 or E1104."""
+    if not request.input_ids:
+        raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
+    _check_ids("input_ids", request.input_ids, ready)
+    if request.end_id is not None:
+        _check_ids("end_id", [request.end_id], ready)
+    for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
+        for word in words:
+            if not word:
+                raise InvalidTensor(name=name, expected="words of at least one token", value=word)
+            _check_ids(name, word, ready)
+    if request.sampling.logit_bias:
+        _check_ids("logit_bias_ids", list(request.sampling.logit_bias), ready)
+    _check_lengths(request, ready)
+    check_sampling(request.sampling)
+    if request.sampling.length_penalty != 1.0:
+        raise UnsupportedArgument(
+            name="len_penalty",
+            value=request.sampling.length_penalty,
+            engine_kind=ready.engine_kind,
+            remedy="it belongs to beam search; leave it at 1.0",
+        )
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raise E1103 for a parameter that is not a finite number within its bounds."""
+    for name, value, is_valid, expected in (
+        ("temperature", sampling.temperature, sampling.temperature >= 0, "a finite number of at least 0"),
+        ("runtime_top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
+        ("runtime_top_p", sampling.top_p, 0 <= sampling.top_p <= 1, "from 0 to 1"),
+        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "from 0 to 1"),
+        ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
+        ("presence_penalty", sampling.presence_penalty, True, "a finite number"),
+        ("frequency_penalty", sampling.frequency_penalty, True, "a finite number"),
+        ("len_penalty", sampling.length_penalty, True, "a finite number"),
+        *(("logit_bias_values", bias, True, "finite numbers") for bias in sampling.logit_bias.values()),
+    ):
+        if not (is_valid and math.isfinite(value)):
+            raise InvalidTensor(name=name, expected=expected, value=value)
+
+
+def _check_ids(name: str, ids: list[int], ready: Ready) -> None:
+    for extreme in (min(ids), max(ids)):
+        if not 0 <= extreme < ready.vocab_size:
+            expected = f"token ids from 0 to {ready.vocab_size - 1}"
+            raise InvalidTensor(name=name, expected=expected, value=extreme)
+
+
+def _check_lengths(request: Submit, ready: Ready) -> None:
+    room = ready.max_sequence_length - len(request.input_ids)
+    if room < 1:
+        raise PromptTooLong(
+            prompt_tokens=len(request.input_ids), max_input_tokens=ready.max_sequence_length - 1
+        )
+    if not 1 <= request.max_tokens <= room:
+        expected = (
+            f"from 1 to {room} (this engine holds {ready.max_sequence_length} tokens a sequence, "
+            f"of which the prompt takes {len(request.input_ids)})"
+        )
+        raise InvalidTensor(name="request_output_len", expected=expected, value=request.max_tokens)
+    if request.min_tokens < 0:
+        raise InvalidTensor(name="min_length", expected="at least 0", value=request.min_tokens)
