@@ -1,9 +1,8 @@
-"""Run in the engine environment: a Hugging Face model becomes a TensorRT-LLM checkpoint, whatever its
-architecture.
+"""Run in the engine environment: convert any Hugging Face model to a TensorRT-LLM checkpoint.
 
-Takes the flags of the convert_checkpoint.py scripts in TensorRT-LLM's examples and does by its library
-(0.16.0) what they do: a file for each rank and one config.json in ``--output_dir``. What needs a script's
-own code (NeMo's and Meta's formats) is refused when the build is planned. Imports nothing of this project.
+Takes the flags of the convert_checkpoint.py scripts in TensorRT-LLM's examples and does the same with the
+library (0.16.0): a file for each rank and one config.json in ``--output_dir``. The plan refuses what needs a
+script's own code (NeMo's and Meta's formats).
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import flag_parser  # type: ignore[import-not-found]  # beside this program
+
 _WEIGHT_ONLY = {
     "int8": "W8A16",
     "int4": "W4A16",
@@ -25,61 +26,23 @@ _WEIGHT_ONLY = {
     "w4a8_awq": "W4A8_AWQ",
 }
 _FP8_CLAMP = 1200.0
-"""The bound of activations in FP8 by rows, where the model does not tell one."""
+"""Upper bound of activations in FP8 by rows, for models that do not state one."""
+_CALIBRATION_DATASET = "ccdv/cnn_dailymail"
+_SAME = {
+    "model-dir": "model_dir",
+    "ckpt_dir": "model_dir",
+    "output-model-dir": "output_dir",
+    "world-size": "tp_size",
+    "use_smooth_quant_plugin": "smoothquant",
+    "calibrate_kv_cache": "int8_kv_cache",
+    "enable_fp8": "use_fp8",
+}
+"""Flags of some examples' scripts, by the name that most scripts have for them."""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--model_dir", "--model-dir", "--ckpt_dir", required=True)
-    parser.add_argument("--output_dir", "--output-model-dir", required=True)
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--logits_dtype", default="float32")
-    parser.add_argument("--tp_size", "--world-size", type=int, default=1)
-    for name in ("pp_size", "cp_size", "workers"):
-        parser.add_argument(f"--{name}", type=int, default=1)
-    for name in ("moe_tp_size", "moe_ep_size"):
-        parser.add_argument(f"--{name}", type=int, default=-1)
-    _add_quantization(parser)
-    for name in (
-        "load_by_shard",
-        "load_model_on_cpu",
-        "use_parallel_embedding",
-        "remove_duplicated_kv_heads",
-    ):
-        parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--embedding_sharding_dim", type=int, default=0)
-    parser.add_argument("--log_level", default="info")
-    # What the library finds out by itself.
-    for name in (
-        "gpt_variant",
-        "model_version",
-        "chatglm_version",
-        "ckpt-type",
-        "ckpt_type",
-        "checkpoint_type",
-    ):
-        parser.add_argument(f"--{name}")
-    for name in ("tokenizer_dir", "dataset_cache_dir"):
-        parser.add_argument(f"--{name}")
+    parser: argparse.ArgumentParser = flag_parser.make_parser("convert_checkpoint.py", _SAME)
     return parser
-
-
-def _add_quantization(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--use_weight_only", action="store_true")
-    parser.add_argument("--weight_only_precision", nargs="?", const="int8", default="int8")
-    parser.add_argument("--use-weight-only-with-precision")
-    parser.add_argument("--disable_weight_only_quant_plugin", action="store_true")
-    parser.add_argument("--smoothquant", "--use_smooth_quant_plugin", type=float)
-    for name in ("per_channel", "per_token", "per_group", "use_fp8", "use_fp8_rowwise", "fp8_kv_cache"):
-        parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--int8_kv_cache", "--calibrate_kv_cache", action="store_true")
-    parser.add_argument("--enable_fp8", dest="use_fp8", action="store_true")
-    parser.add_argument("--use_meta_fp8_rowwise_recipe", action="store_true")
-    parser.add_argument("--quant_ckpt_path")
-    parser.add_argument("--group_size", type=int, default=128)
-    parser.add_argument("--calib_dataset", default="ccdv/cnn_dailymail")
-    parser.add_argument("--calib_size", type=int, default=512)
-    parser.add_argument("--calib_max_seq_length", type=int, default=512)
 
 
 def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +127,7 @@ def calibrate(args: argparse.Namespace, quant_config: Any) -> None:
         mapping=mapping(args, 0),
         quant_config=quant_config,
         device="cpu" if args.load_model_on_cpu else "cuda",
-        calib_dataset=args.calib_dataset,
+        calib_dataset=args.calib_dataset or _CALIBRATION_DATASET,
         calib_batches=args.calib_size,
         calib_max_seq_length=args.calib_max_seq_length,
         **options(args),

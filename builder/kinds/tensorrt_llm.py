@@ -16,17 +16,14 @@ from builder.sizes.model_shape import UnknownShape
 from builder.sizes.words import in_words
 from builder.steps import Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.trtllm.build_host import BuildHost, find_build_host, gpus_for
-from builder.trtllm.cache_facts import normalised
-from builder.trtllm.commands import Command, commands_of
+from builder.trtllm.commands import Command, cache_facts, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
 from builder.trtllm.flags import VERSION
-from builder.trtllm.inputs import find_inputs, place_inputs
 from builder.trtllm.rules import check
-from builder.trtllm.sizing import Sizing, check_fits, fit, size
-from builder.trtllm.sizing_words import sizing_lines
+from builder.trtllm.sizing import Sizing, check_fits, fit, size, sizing_lines
 from builder.trtllm.summary import TrtllmBuild
 from builder.trtllm.trial import try_engine
-from builder.trtllm.workspace import place_model
+from builder.trtllm.workspace import find_inputs, place_inputs, place_model
 from builder.weights.checkpoint import read_config
 from builder.weights.files import CACHE_VARIABLE, need_space, place
 from builder.weights.model_identity import identity
@@ -114,7 +111,7 @@ class _Run:
         self.values = read_config(work.model).values
         for line in self.plan.fit_model(self.values):
             work.report(line)
-        self.inputs = find_inputs(work.config, self.plan.commands, work.folders)
+        self.inputs = find_inputs(work.config, self.build.calls, work.folders)
         self._look_into_cache(work)
         if self.engine is None and (sizing := self.plan.sizing) is not None:
             needed = sizing.checkpoint_bytes + 2 * sizing.engine_bytes
@@ -126,10 +123,10 @@ class _Run:
         revision = identity(work.model)
         library, sm = self.machine.library_version, self.machine.sm
         self.checkpoint_facts = Facts(
-            config.model_name, revision, normalised(config, earlier, self.inputs), library, None
+            config.model_name, revision, cache_facts(config, earlier, self.inputs), library, None
         )
         self.engine_facts = Facts(
-            config.model_name, revision, normalised(config, commands, self.inputs), library, sm
+            config.model_name, revision, cache_facts(config, commands, self.inputs), library, sm
         )
         self.checkpoint_cache = BuildCache(work.cache, "checkpoint", work.report)
         self.engine_cache = BuildCache(work.cache, "engine", work.report)

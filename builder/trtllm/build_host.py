@@ -9,7 +9,7 @@ from builder.engine_environment import installed_version
 from builder.sizes.gpus import GpuModel, gpus_here, gpus_of
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
-from builder.trtllm.gpu_rules import check_gpu
+from builder.trtllm.rules import check_gpu
 from builder.trtllm.summary import TrtllmBuild
 from engine.machine.gpu import detected_sm
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python

@@ -1,4 +1,4 @@
-"""The exact command of each program: TensorRT-LLM's own script where it is here, else ours."""
+"""The command line of each program: TensorRT-LLM's own script where there is one, else the built-in one."""
 
 from __future__ import annotations
 
@@ -6,34 +6,31 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv
+from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv, find_flag
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.trtllm.workspace import check_output, relative, relative_args
+from builder.weights.model_identity import looks
 from engine.machine.python import engine_python
 from errors.build_config import ScriptUnavailable
 
 TRTLLM_DIR_VARIABLE = "TRTLLM_DIR"
 
 _BUILT_IN = Path(__file__).resolve().parents[1] / "conversion"
-NEEDS_SCRIPT: Mapping[str, frozenset[str]] = {
-    CONVERT: frozenset(
-        {
-            "meta_ckpt_dir", "nemo_ckpt_path", "nemo_rename_key", "use_qserve", "save_config_only",
-            "multiple_of", "ffn_dim_multiplier", "vocab_size", "n_positions", "n_layer", "n_head",
-            "n_kv_head", "n_embd", "inter_size", "hidden_act", "rms_norm_eps", "rotary_base",
-            "moe_num_experts", "moe_top_k", "moe_renorm_mode", "use-int8-weight-only-embedding",
-        }
-    ),
-    QUANTIZE: frozenset({"nemo_ckpt_path"}),
-}  # fmt: skip
-"""What the built-in converters can't do: formats of weights, and models, that only the scripts know."""
-_IS_DONE_BY_LIBRARY: Mapping[str, str] = {"ckpt-type": "hf", "ckpt_type": "hf", "checkpoint_type": "hf"}
-"""Flags of which the built-in converter knows one value."""
+_CHECKPOINT_TYPES = ("ckpt-type", "ckpt_type", "checkpoint_type")
+"""Flags of which the built-in converter supports one value: hf."""
+_WITHOUT_EFFECT = frozenset(
+    {
+        "model_dir", "model-dir", "ckpt_dir", "output_dir", "output-model-dir", "checkpoint_dir", "workers",
+        "log_level", "output_timing_cache", "monitor_memory",
+    }
+)  # fmt: skip
+"""Arguments that do not change the result, only where or how it is made."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +52,42 @@ class Command:
 
     @property
     def calibrates(self) -> bool:
-        """Whether it may need samples from the Hub; of a script that is not known, it may."""
+        """Whether it may download calibration samples from the Hub; any unknown script may."""
         if self.call.program == CONVERT:
             return self.call.value("smoothquant") is not None or bool(self.call.value("int8_kv_cache"))
         return self.call.program != BUILD
 
-    @property
-    def script_digest(self) -> str | None:
-        """SHA-256 of the script, for what it does belongs to what was asked for."""
-        return None if self.script is None else hashlib.sha256(self.script.read_bytes()).hexdigest()
+    def cache_facts(self) -> dict[str, Any]:
+        """What determines the result: the program and the arguments that differ from its defaults."""
+        args: dict[str, Any] = {}
+        for name, given in self.call.args.items():
+            flag = find_flag(self.call.program, name)
+            value = given if flag is None else self.call.value(name)
+            if name not in _WITHOUT_EFFECT and (flag is None or value not in (flag.default, False)):
+                args[flag.name if flag is not None else name] = value
+        facts: dict[str, Any] = {"program": self.call.program, "args": args}
+        if self.script is not None:
+            facts["script"] = hashlib.sha256(self.script.read_bytes()).hexdigest()[:16]
+        return facts
 
 
 def commands_of(config: BuildConfig, build: TrtllmBuild) -> list[Command]:
-    """A command for each program of ``build``; raises E1203 for paths that lead out and E1232 for scripts."""
+    """A command for each program of ``build``. Raises E1203 for paths outside the workspace and E1232."""
     return [_command(config, call) for call in build.calls]
+
+
+def cache_facts(
+    config: BuildConfig, commands: Sequence[Command], inputs: Mapping[str, Path]
+) -> dict[str, Any]:
+    """What determines the result of ``commands``: equal facts give an equal checkpoint or engine."""
+    facts: dict[str, Any] = {command.key: command.cache_facts() for command in commands}
+    if config.weight_format is not None:
+        facts["weight_format"] = config.weight_format
+    if config.trust_remote_code:
+        facts["trust_remote_code"] = True
+    if inputs:
+        facts["inputs"] = {name: looks(path) for name, path in inputs.items()}
+    return facts
 
 
 def _command(config: BuildConfig, call: ProgramCall) -> Command:
@@ -84,7 +103,7 @@ def _command(config: BuildConfig, call: ProgramCall) -> Command:
 
 
 def trtllm_build() -> str:
-    """The program's path: beside the engine environment's Python, else on PATH."""
+    """The program's path: in the folder of the engine environment's Python, else on PATH."""
     beside = Path(engine_python()).absolute().parent / BUILD
     return str(beside) if beside.exists() else shutil.which(BUILD) or str(beside)
 
@@ -94,38 +113,34 @@ def _find_script(config: BuildConfig, call: ProgramCall) -> Path:
     trtllm_dir = os.environ.get(TRTLLM_DIR_VARIABLE)
     if trtllm_dir and (found := _in_examples(Path(trtllm_dir) / "examples", config, call)) is not None:
         return found
-    if call.program not in NEEDS_SCRIPT:
-        raise _unavailable(config, call, trtllm_dir, "the built-in converter knows it not")
-    for name, value in call.args.items():
-        if value is False or _is_known(call, name, value):
-            continue
-        raise _unavailable(config, call, trtllm_dir, f"the built-in converter has no {name}")
-    return _BUILT_IN / call.program
-
-
-def _is_known(call: ProgramCall, name: str, value: object) -> bool:
-    if name in _IS_DONE_BY_LIBRARY:
-        return value == _IS_DONE_BY_LIBRARY[name]
-    return name not in NEEDS_SCRIPT[call.program]
-
-
-def _in_examples(examples: Path, config: BuildConfig, call: ProgramCall) -> Path | None:
-    """The script below ``examples``; links must not lead out of it."""
-    assert call.script is not None
-    for folder in filter(None, (config.example_name, "quantization" if call.program == QUANTIZE else None)):
-        found = (examples / folder / call.script).resolve()
-        if found.is_file() and found.is_relative_to(examples.resolve()):
-            return found
-    return None
-
-
-def _unavailable(
-    config: BuildConfig, call: ProgramCall, trtllm_dir: str | None, problem: str
-) -> ScriptUnavailable:
+    if (problem := _not_built_in(call)) is None:
+        return _BUILT_IN / call.program
     place = f"examples/{config.example_name or '<example_name>'}/{call.script}"
     remedy = (
         f"put it into {Path(trtllm_dir) / place}"
         if trtllm_dir
         else f"set {TRTLLM_DIR_VARIABLE} to TensorRT-LLM's source, which has {place}"
     )
-    return ScriptUnavailable(key=call.key, script=call.script, problem=problem, remedy=remedy)
+    raise ScriptUnavailable(key=call.key, script=call.script, problem=problem, remedy=remedy)
+
+
+def _not_built_in(call: ProgramCall) -> str | None:
+    """Why a built-in converter can't run ``call``; None if it can."""
+    if call.program not in (CONVERT, QUANTIZE):
+        return "the built-in converter does not replace it"
+    for name, value in call.args.items():
+        flag = find_flag(call.program, name)
+        needs_script = flag is not None and flag.needs_script
+        if value is not False and (needs_script or (name in _CHECKPOINT_TYPES and value != "hf")):
+            return f"the built-in converter has no {name}"
+    return None
+
+
+def _in_examples(examples: Path, config: BuildConfig, call: ProgramCall) -> Path | None:
+    """The script below ``examples``; links that lead out of that folder are ignored."""
+    assert call.script is not None
+    for folder in filter(None, (config.example_name, "quantization" if call.program == QUANTIZE else None)):
+        found = (examples / folder / call.script).resolve()
+        if found.is_file() and found.is_relative_to(examples.resolve()):
+            return found
+    return None

@@ -42,6 +42,7 @@ class Flag:
     only: tuple[str, ...] = ()
     alias: str | None = None
     bare: str | None = None
+    needs_script: bool = False
 
     @property
     def is_switch(self) -> bool:

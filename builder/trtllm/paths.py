@@ -1,7 +1,7 @@
-"""The folders that a config names: cog-trt-llm's paths, which know one machine.
+"""The paths of cog-trt-llm's configs, which are of one machine.
 
 The original ran in ``/src`` and put the model into ``/src/models/<model_id>``; ``./engine_outputs`` and
-``/src/engine_outputs`` are one folder. Nothing here touches a disk: the builder knows where they really are.
+``/src/engine_outputs`` are the same folder. Nothing here reads the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODELS_DIRECTORY = "/src/models"
 
 
 def resolve(path: str) -> str:
-    """The absolute path that ``path`` was in the original; two names of one folder give the same."""
+    """The absolute path that ``path`` was in the original."""
     return posixpath.normpath(posixpath.join(WORKING_DIRECTORY, path))
 
 
@@ -24,10 +24,9 @@ def is_same(path: str, other: str) -> bool:
 
 
 def model_directory(config: BuildConfig) -> str:
-    """Where a config's programs find the downloaded model."""
+    """Where a config's programs read the model."""
     return f"{MODELS_DIRECTORY}/{config.model_id or config.model_path or 'model'}"
 
 
 def is_model_directory(path: str) -> bool:
-    """Whether ``path`` lies where models are downloaded to."""
     return resolve(path).startswith(f"{MODELS_DIRECTORY}/")

@@ -1,7 +1,7 @@
-"""What can't be built or served, found before a byte of weights is fetched.
+"""Checks of a config before any weights are downloaded.
 
-The rules here need the config alone, those of ``gpu_rules`` a GPU's architecture and those of ``model_rules``
-the model's config.json.
+``check`` needs the config alone and ``check_gpu`` the GPU's architecture; ``model_rules`` has the checks that
+need the model's config.json.
 """
 
 from __future__ import annotations
@@ -9,18 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder.config.config import BuildConfig, Target
-from builder.trtllm.flags import CONVERT, QUANTIZE
-from builder.trtllm.gpu_rules import FP8_WEIGHTS, check_gpu, check_nvfp4
+from builder.trtllm.flags import CONVERT, QUANTIZE, VERSION
 from builder.trtllm.summary import ProgramCall, TrtllmBuild, summarize
-from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, WorldSizeMismatch
+from errors.build_config import (
+    ConflictingBuildKeys,
+    InvalidBuildValue,
+    QuantizationUnsupported,
+    WorldSizeMismatch,
+)
 
 AWQ_CALIB_SIZE = 32
-"""quantize.py takes no more samples for AWQ, whatever it is told."""
+"""Maximum number of samples that quantize.py uses for AWQ."""
+SMS = {80: "Ampere", 86: "Ampere", 89: "Ada", 90: "Hopper"}
+"""The architectures that TensorRT-LLM 0.16.0 compiles for; Volta and Blackwell are not among them."""
+_FP8_SM, _FP8_GEMM_SM = 89, 90
+_FP8_WEIGHTS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A8_AWQ")
+_QUANTIZATION_FLAGS = ("use_weight_only", "smoothquant", "use_fp8", "use_fp8_rowwise", "use_qserve")
+_NEEDS = (
+    ("use_paged_context_fmha", "enable", "kv_cache_type", "paged"),
+    ("use_paged_context_fmha", "enable", "context_fmha", "enable"),
+    ("use_paged_context_fmha", "enable", "remove_input_padding", "enable"),
+    ("use_paged_context_fmha", "enable", "streamingllm", "disable"),
+    ("use_fp8_context_fmha", "enable", "context_fmha", "enable"),
+    ("user_buffer", "enable", "reduce_fusion", "enable"),
+)
+"""Flag and value of trtllm-build that require another flag and value."""
 
 
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
-    """What ``config`` asks for, and notes for its reader; raises E1203, E1204 and E1220 to E1222."""
-    check_nvfp4(config)
+    """The build that ``config`` describes, with notes for its author. Raises E1203, E1204, E1220-E1222."""
+    _check_nvfp4(config)
     build = summarize(config)
     if config.target is not None:
         _check_world_size(build, config.target)
@@ -32,6 +50,64 @@ def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
     _check_checkpoint(build)
     _check_features(build)
     return build, list(_notes(build))
+
+
+def check_gpu(build: TrtllmBuild, sm: int) -> None:
+    """Raise E1222 if a GPU of architecture ``sm`` can't do what ``build`` asks for."""
+    if sm not in SMS:
+        raise QuantizationUnsupported(
+            key="target.sm",
+            value=sm,
+            needed="a later TensorRT-LLM" if sm > max(SMS) else "an earlier TensorRT-LLM",
+            found=f"{VERSION} compiles for SM {', '.join(map(str, SMS))}",
+            remedy="choose one of these",
+        )
+    for key, value, needed_sm in _fp8_uses(build):
+        if sm < needed_sm:
+            architecture = "Hopper (SM 90)" if needed_sm == _FP8_GEMM_SM else "Ada or Hopper (SM 89 or newer)"
+            raise QuantizationUnsupported(
+                key=key,
+                value=value,
+                needed=f"an {architecture} GPU" if needed_sm == _FP8_SM else f"a {architecture} GPU",
+                found=f"the engine is for SM {sm}",
+                remedy="quantize to int8 or int4 instead, or build for a newer GPU",
+            )
+
+
+def _check_nvfp4(config: BuildConfig) -> None:
+    """Raise E1222 for NVFP4, which this quantize.py does not support."""
+    for key, step in config.program_steps.items():
+        for name, value in (step.args or {}).items():
+            formats = str(value).lower().split(",")
+            if "nvfp4" in formats:
+                raise QuantizationUnsupported(
+                    key=f"{key}.args.{name}",
+                    value=value,
+                    needed="a Blackwell GPU (SM 100 or newer) and a later TensorRT-LLM",
+                    found=f"this one is {VERSION}",
+                    remedy="choose fp8 on Ada or Hopper, int4_awq elsewhere",
+                )
+
+
+def _fp8_uses(build: TrtllmBuild) -> Iterator[tuple[str, object, int]]:
+    """Key, value and minimum SM of everything in ``build`` that computes or stores FP8."""
+    key = build.checkpoint.key if build.checkpoint else "build"
+    if build.quantization in _FP8_WEIGHTS:
+        yield f"{key} (quantization)", build.quantization, _FP8_SM
+    if build.checkpoint is not None and build.checkpoint.program == QUANTIZE:
+        formats = str(build.checkpoint.value("autoq_format") or "")
+        if "fp8" in formats or "w4a8" in formats:
+            yield f"{key}.args.autoq_format", formats, _FP8_SM
+    if build.kv_cache_quantization == "FP8":
+        yield f"{key} (KV cache)", "FP8", _FP8_SM
+    for name in ("gemm_plugin", "fp8_rowwise_gemm_plugin", "use_fp8_context_fmha"):
+        if build.build.value(name) in ("fp8", "enable") or (
+            name == "fp8_rowwise_gemm_plugin" and build.build.value(name) != "disable"
+        ):
+            yield f"build.args.{name}", build.build.value(name), _FP8_SM
+    for name in ("gemm_swiglu_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin"):
+        if build.build.value(name) == "fp8":
+            yield f"build.args.{name}", "fp8", _FP8_GEMM_SM
 
 
 def _check_world_size(build: TrtllmBuild, target: Target) -> None:
@@ -90,26 +166,13 @@ def _check_checkpoint(build: TrtllmBuild) -> None:
             found=f"{call.key}.args.tp_size is {build.tp_size}",
             remedy="make the product of the first two tp_size",
         )
-    kinds = [name for name in _WAYS_TO_QUANTIZE if call.value(name) not in (None, False)]
+    kinds = [name for name in _QUANTIZATION_FLAGS if call.value(name) not in (None, False)]
     if len(kinds) > 1:
         problem = f"quantizes twice ({' and '.join(f'{call.key}.args.{each}' for each in kinds)})"
         raise ConflictingBuildKeys(problem=problem, remedy="choose one")
     if call.value("int8_kv_cache") and call.value("fp8_kv_cache"):
         problem = "asks for an int8 and an fp8 KV cache"
         raise ConflictingBuildKeys(problem=problem, remedy="choose one")
-
-
-_WAYS_TO_QUANTIZE = ("use_weight_only", "smoothquant", "use_fp8", "use_fp8_rowwise", "use_qserve")
-
-_NEEDS = (
-    ("use_paged_context_fmha", "enable", "kv_cache_type", "paged"),
-    ("use_paged_context_fmha", "enable", "context_fmha", "enable"),
-    ("use_paged_context_fmha", "enable", "remove_input_padding", "enable"),
-    ("use_paged_context_fmha", "enable", "streamingllm", "disable"),
-    ("use_fp8_context_fmha", "enable", "context_fmha", "enable"),
-    ("user_buffer", "enable", "reduce_fusion", "enable"),
-)
-"""Flag and value of trtllm-build that work only with another flag at a value."""
 
 
 def _check_features(build: TrtllmBuild) -> None:
@@ -121,7 +184,7 @@ def _check_features(build: TrtllmBuild) -> None:
                 remedy=f"set {needed} to {needed_at} or leave out {name}",
             )
     needs_fp8 = value("use_fp8_context_fmha") == "enable" and build.checkpoint is not None
-    if needs_fp8 and build.quantization not in FP8_WEIGHTS and build.quantization != "MIXED_PRECISION":
+    if needs_fp8 and build.quantization not in _FP8_WEIGHTS and build.quantization != "MIXED_PRECISION":
         raise ConflictingBuildKeys(
             problem=f"has build.args.use_fp8_context_fmha for {build.quantization or build.dtype} weights",
             remedy="quantize to fp8 or w4a8_awq, or leave it out",

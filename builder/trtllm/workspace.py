@@ -1,14 +1,14 @@
-"""The folder a build's programs run in: what ``/src`` was to cog-trt-llm's configs, and nothing outside of
-it.
+"""The folder in which a build's programs run: the model and other inputs are placed in it.
 
-Programs get paths relative to it, so that a command reads the same wherever the folder lies.
+It stands for ``/src`` of cog-trt-llm's configs. Programs get paths relative to it, so a command is the same
+wherever the folder is, and can't name anything outside.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from builder.config.config import BuildConfig
@@ -19,12 +19,13 @@ from builder.weights.files import place
 from builder.weights.model_files import Model
 from errors.build_config import InvalidBuildValue
 
-_RUNS_CODE = ("auto_map",)
-"""Keys of JSON files by which transformers is told to load a model's own Python code."""
+_CODE_KEY = "auto_map"
+"""Key of JSON files that makes transformers load the model's own Python code."""
+_NEED_NOT_EXIST = frozenset({"output_dir", "output-model-dir", "output_timing_cache", "input_timing_cache"})
 
 
 def relative(given: str, key: str) -> str:
-    """``given`` relative to the folder; E1203, which names ``key``, if it lies outside."""
+    """``given`` relative to the workspace; E1203, which names ``key``, if it is outside."""
     path = posixpath.relpath(resolve(given), WORKING_DIRECTORY)
     if path == ".." or path.startswith("../"):
         raise InvalidBuildValue(key=key, expected=f"a path inside {WORKING_DIRECTORY}", value=repr(given))
@@ -32,10 +33,9 @@ def relative(given: str, key: str) -> str:
 
 
 def check_output(call: ProgramCall) -> None:
-    """E1203 if the program would write over the model or into the folder itself."""
+    """E1203 if the program would write over the model or into the workspace itself."""
     path = relative(call.output_dir, f"{call.key}.output_dir")
-    models = posixpath.basename(MODELS_DIRECTORY)
-    if path == "." or PurePosixPath(path).parts[0] == models:
+    if path == "." or PurePosixPath(path).parts[0] == posixpath.basename(MODELS_DIRECTORY):
         expected = f"a folder of its own, outside {MODELS_DIRECTORY}"
         raise InvalidBuildValue(key=f"{call.key}.output_dir", expected=expected, value=repr(call.output_dir))
 
@@ -58,28 +58,73 @@ def _relative_argument(call: ProgramCall, name: str, value: Argument) -> Argumen
     return relative(value, key) if may_be_path and value.startswith(("/", "./", "../")) else value
 
 
+def find_inputs(
+    config: BuildConfig, calls: Sequence[ProgramCall], folders: Sequence[Path]
+) -> dict[str, Path]:
+    """What the programs read beside the model (LoRA weights, calibration texts): by path, where it is.
+
+    A config names them by paths relative to itself. Each is looked up in ``folders``, in order; E1203 for one
+    that is in none of them.
+    """
+    made = [model_directory(config), *(call.output_dir for call in calls)]
+    made = [relative(path, "output_dir") for path in made]
+    inputs = {}
+    for call in calls:
+        for name, path in _read_paths(call):
+            if not any(PurePosixPath(path).is_relative_to(each) for each in made):
+                inputs[path] = _find(path, f"{call.key}.args.{name}", folders)
+    return inputs
+
+
+def _read_paths(call: ProgramCall) -> list[tuple[str, str]]:
+    """Name and value of the arguments that are paths to read."""
+    found = []
+    for name, value in relative_args(call).items():
+        flag = find_flag(call.program, name)
+        is_path = flag is not None and flag.type == "path" and name not in _NEED_NOT_EXIST
+        given = str(call.args[name])
+        if is_path or name == "lora_dir" or (name == "calib_dataset" and given.startswith(("/", "./"))):
+            found += [(name, each) for each in str(value).split()]
+    return found
+
+
+def _find(path: str, key: str, folders: Sequence[Path]) -> Path:
+    """The first match; links that lead out of its folder are ignored."""
+    for folder in folders:
+        found = (folder / path).resolve()
+        if found.exists() and found.is_relative_to(folder.resolve()):
+            return found
+    places = " or ".join(map(str, folders))
+    raise InvalidBuildValue(key=key, expected=f"a file or folder in {places}", value=repr(path))
+
+
+def place_inputs(inputs: Mapping[str, Path], folder: Path) -> None:
+    """Link each input into ``folder``."""
+    for path, source in inputs.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source)
+
+
 def place_model(config: BuildConfig, model: Model, folder: Path) -> None:
     """Put the model's files where the programs look for them.
 
-    NOTE: TensorRT-LLM loads every model with trust_remote_code. Unless the config asks for that, too, the
-    files that would make it run the model's code are written without these keys.
+    NOTE: TensorRT-LLM loads every model with trust_remote_code. Unless the config sets it too, the key by
+    which a JSON file makes transformers run the model's code is removed.
     """
     target = folder / relative(model_directory(config), "model_id")
     target.mkdir(parents=True)
     for name, path in model.files.items():
-        if not config.trust_remote_code and name.endswith(".json"):
-            _place_without_code(path, target / name)
+        content = None if config.trust_remote_code or not name.endswith(".json") else _read_json(path)
+        if isinstance(content, dict) and _CODE_KEY in content:
+            del content[_CODE_KEY]
+            (target / name).write_text(json.dumps(content, indent=2))
         else:
             place(path, target / name)
 
 
-def _place_without_code(source: Path, target: Path) -> None:
+def _read_json(path: Path) -> object:
     try:
-        content = json.loads(source.read_bytes())
+        return json.loads(path.read_bytes())
     except ValueError:
-        content = None
-    if isinstance(content, Mapping) and any(key in content for key in _RUNS_CODE):
-        kept = {key: value for key, value in content.items() if key not in _RUNS_CODE}
-        target.write_text(json.dumps(kept, indent=2))
-    else:
-        place(source, target)
+        return None

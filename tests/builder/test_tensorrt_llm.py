@@ -18,7 +18,6 @@ import pytest
 import yaml
 
 from builder.build import build
-from builder.trtllm import commands
 from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
 from engine.tar.manifest import Manifest
@@ -182,6 +181,8 @@ def test_a_script_of_tensorrt_llm_is_run_where_it_lies(
     built_in = Path("builder/conversion/convert_checkpoint.py").read_text()
     script = machine / "TensorRT-LLM" / "examples" / "llama" / "convert_checkpoint.py"
     script.parent.mkdir(parents=True)
+    beside = f"import sys; sys.path.append({str(Path('builder/conversion').resolve())!r}); import flag_parser"
+    built_in = built_in.replace("import flag_parser", beside)
     script.write_text(built_in.replace("converting rank", "NVIDIA's script converts rank"))
     monkeypatch.setenv("TRTLLM_DIR", str(machine / "TensorRT-LLM"))
     lines = run(machine, config())[2]
@@ -420,8 +421,11 @@ def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machin
 
 
 @pytest.mark.parametrize("program", [CONVERT_PROGRAM, QUANTIZE])
-def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(program: str) -> None:
+def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path("builder/conversion") / program
+    monkeypatch.syspath_prepend(path.parent)
     specification = importlib.util.spec_from_file_location("built_in", path)
     assert specification is not None
     assert specification.loader is not None
@@ -430,4 +434,7 @@ def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(
     known = {option for action in module.make_parser()._actions for option in action.option_strings}
     flags = flags_of(program)
     assert flags is not None
-    assert {f"--{name}" for name in flags} - known == {f"--{name}" for name in commands.NEEDS_SCRIPT[program]}
+    assert {f"--{name}" for name in flags} - known == {
+        f"--{name}" for name, flag in flags.items() if flag.needs_script
+    }
+    assert {"nemo_ckpt_path"} <= {name for name, flag in flags.items() if flag.needs_script}

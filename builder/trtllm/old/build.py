@@ -1,4 +1,4 @@
-"""The build step: old ``build.py`` and earlier trtllm-builds become today's trtllm-build."""
+"""Migrate the build step: old ``build.py`` and earlier trtllm-builds to today's trtllm-build."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from builder.trtllm.flags import BUILD, CONVERT
-from builder.trtllm.old.flag_changes import BUILD_FATES
 from builder.trtllm.old.flags import migrate_flags
 from builder.trtllm.old.migration import Migration
-from builder.trtllm.old.scripts import write_where_args_tell
+from builder.trtllm.old.scripts import follow_output_argument
 from builder.trtllm.paths import MODELS_DIRECTORY, is_model_directory, resolve
 
 _OLD_SCRIPT = "build.py"
 _ADDED_CHECKPOINT = "./checkpoint"
 _DEFAULT_MAX_INPUT_LEN = 1024
 _SOURCES = ("ft_model_dir", "quant_ckpt_path", "model_dir", "checkpoint_dir")
-"""Flags that named what is built, the more telling first."""
+"""Flags that named what to build, the most specific first."""
 
 
 def migrate_build(migration: Migration) -> None:
-    """Bring the build step into today's form; a checkpoint that no step makes gets its conversion."""
+    """Migrate the build step; add a conversion step if no step makes the checkpoint that it reads."""
     step = migration.keys["build"]
     was_script = step.get("script") is not None
     if not _is_trtllm_build(migration, step):
         return
     was_added = _read_a_checkpoint(migration)
     _name_world_size(migration)
-    migrate_flags(migration, "build", BUILD, BUILD_FATES)
+    migrate_flags(migration, "build", BUILD)
     if was_added:
         _take_dtype_of_plugin(migration)
     _add_lengths(migration)
     if was_script:
-        _cut_prompts_of_old(migration)
+        _fit_input_length(migration)
     _count_workers(migration)
-    write_where_args_tell(migration, "build")
+    follow_output_argument(migration, "build")
 
 
 def _is_trtllm_build(migration: Migration, step: dict[str, Any]) -> bool:
-    """Whether the step is one that trtllm-build does now; then it says so."""
+    """Whether trtllm-build replaces the step; its ``executable`` is then set."""
     script, executable = step.get("script"), step.get("executable")
     if executable == BUILD and script is not None:
         migration.drop("build.script", "trtllm-build runs none")
@@ -54,7 +53,7 @@ def _is_trtllm_build(migration: Migration, step: dict[str, Any]) -> bool:
 
 
 def _read_a_checkpoint(migration: Migration) -> bool:
-    """Let the build read what the step before it writes; True if that step had to be added."""
+    """Make the build read the checkpoint of the step before it; True if that step had to be added."""
     args = migration.args("build")
     given = [name for name in _SOURCES if isinstance(args.get(name), str)]
     named = next((name for name in given if name != "quant_ckpt_path"), None)
@@ -77,7 +76,7 @@ def _read_a_checkpoint(migration: Migration) -> bool:
 
 
 def _set_checkpoint(migration: Migration, folder: str, name: str | None = None) -> None:
-    """Let the build read ``folder``; of the flags that named what to read, ``name`` told it."""
+    """Make the build read ``folder``, which flag ``name`` named until now."""
     args = migration.args("build")
     for each in ("ft_model_dir", "model_dir"):
         if each in args and each != name:
@@ -100,15 +99,15 @@ def _add_conversion(migration: Migration, named: str | None) -> None:
     build = migration.keys.pop("build")
     migration.keys |= {"convert_to_ft": step, "build": build}
     if "checkpoint_dir" in args:
-        why = f"added, since no step makes the checkpoint {folder}; if it was quantized, say so there"
+        why = f"added, as no step makes the checkpoint {folder}; if it was quantized, add the flags for it"
     else:
-        why = "added, since trtllm-build reads a checkpoint where build.py read the model"
+        why = "added, as trtllm-build reads a checkpoint and build.py read the model"
     migration.note("convert_to_ft", why, "convert_to_ft")
     _set_checkpoint(migration, folder, named)
 
 
 def _take_dtype_of_plugin(migration: Migration) -> None:
-    """A conversion of our own computes in what the plugins were told, which have to agree with it."""
+    """An added conversion takes the data type of the plugins, which must agree with it."""
     args = migration.args("build")
     for name in ("gpt_attention_plugin", "gemm_plugin"):
         if args.get(name) in ("float16", "bfloat16", "float32"):
@@ -122,21 +121,21 @@ def _name_world_size(migration: Migration) -> None:
     if world_size is None or not pp_size:
         return
     if "tp_size" in args or world_size % pp_size:
-        migration.drop("build.args.world_size", "tp_size and pp_size tell")
+        migration.drop("build.args.world_size", "given by tp_size and pp_size")
         del args["world_size"]
     else:
         args["world_size"] = world_size // pp_size
 
 
 def _add_lengths(migration: Migration) -> None:
-    """``max_seq_len`` counts prompt and output; of old each had a limit, and the model's was not asked."""
+    """``max_seq_len`` counts prompt and output; old builds had a limit for each and ignored the model's."""
     step, args = migration.keys["build"], migration.args("build")
     output = _whole(args.get("max_output_len"))
     prompt = _whole(args.get("max_input_len", _DEFAULT_MAX_INPUT_LEN))
     if output is None or prompt is None:
         return
     if "max_seq_len" in args:
-        migration.drop("build.args.max_output_len", "build.args.max_seq_len tells")
+        migration.drop("build.args.max_output_len", "given by build.args.max_seq_len")
         del args["max_output_len"]
         return
     renamed = {"max_seq_len" if name == "max_output_len" else name: value for name, value in args.items()}
@@ -149,12 +148,12 @@ def _add_lengths(migration: Migration) -> None:
     migration.note("build.args.max_output_len", text, "build.args.max_seq_len", why)
 
 
-def _cut_prompts_of_old(migration: Migration) -> None:
-    """build.py took a max_input_len of any size."""
+def _fit_input_length(migration: Migration) -> None:
+    """build.py accepted a max_input_len of any size."""
     step = migration.keys["build"]
     if "max_input_len" in step["args"] and "fit_lengths" not in step:
         step["fit_lengths"] = True
-        why = "build.py never asked how many positions the model has"
+        why = "build.py did not check the model's number of positions"
         migration.note("build.fit_lengths", "now true", "build.fit_lengths", why)
 
 
@@ -170,7 +169,7 @@ def _count_workers(migration: Migration) -> None:
         args["workers"] = gpus
         migration.note("build.args.parallel_build", f"now workers {gpus}", "build.args.workers")
     else:
-        why = "it is off" if not is_on else "one GPU has nothing to share" if gpus == 1 else "workers tells"
+        why = "it is off" if not is_on else "there is one GPU" if gpus == 1 else "given by workers"
         migration.drop("build.args.parallel_build", why)
 
 

@@ -1,7 +1,7 @@
-"""Old configs, written for TensorRT-LLM 0.5 to 0.15, become today's: what changes is told in a line each.
+"""Migrate configs written for TensorRT-LLM 0.5 to 0.15, with a note for each change.
 
-Works on the YAML's mapping before it is checked, and leaves alone what it does not understand: the checks
-that follow name it. A config with a ``version`` is today's and stays as it is.
+Works on the YAML mapping before it is checked. What it does not know it leaves unchanged, for the checks to
+report. A config with a ``version`` is current and is not changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = ("convert_to_ft", "quantize", "build")
 
 
 def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[Change, ...]]:
-    """Today's form of ``keys``, and what changed; nothing does in a config that has a ``version``."""
+    """The current form of ``keys``, and what changed."""
     if not _is_old(keys):
         return dict(keys), ()
     migration = Migration(copy.deepcopy(dict(keys)))
@@ -35,7 +35,7 @@ def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[Change, ...]
 
 
 def _is_old(keys: Mapping[Any, Any]) -> bool:
-    """Whether ``keys`` is a TensorRT-LLM config without a version, of the form that a config has."""
+    """Whether ``keys`` has the form of a TensorRT-LLM config without a version."""
     steps = [keys[key] for key in STEPS if keys.get(key) is not None]
     is_other = keys.get("version") is not None or keys.get("engine") not in (None, "tensorrt_llm")
     has_names = all(isinstance(keys.get(key), (str, NoneType)) for key in ("model_id", "example_name"))

@@ -1,45 +1,75 @@
-"""Old flags become today's, one by one, by the tables in ``spellings``."""
+"""Rename and convert old flags, one by one, as ``flag_changes.yaml`` says."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 from builder.trtllm.flags import BUILD, QUANTIZE, TOGGLE, Flag, find_flag
-from builder.trtllm.old.flag_changes import DTYPES, Fate
 from builder.trtllm.old.migration import Migration
 
 _QUANTIZE_FORMS = {"int8_kv_cache": ("kv_cache_dtype", "int8"), "fp8_kv_cache": ("kv_cache_dtype", "fp8")}
 _DEFAULT_SMOOTHQUANT = 0.5
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16"}
 
 
-def migrate_flags(migration: Migration, key: str, program: str, fates: Mapping[str, Fate]) -> None:
-    """Put the arguments of step ``key`` into the form that ``program`` takes today, in their order."""
+@dataclass(frozen=True)
+class FlagChange:
+    """``to`` is the flag today, None for a dropped one; ``step`` takes it, None for the step that had it."""
+
+    to: str | None = None
+    why: str = ""
+    kind: Literal["value", "switch", "kv_cache_type", "path_stem"] = "value"
+    step: Literal["checkpoint", "build"] | None = None
+
+
+@cache
+def flag_changes(program: str) -> Mapping[str, FlagChange]:
+    """The changes of ``program``'s flags, by old name."""
+    rows = yaml.safe_load(Path(__file__).with_name("flag_changes.yaml").read_text())[program]
+    changes = {}
+    for row in rows:
+        for name in row.pop("flags"):
+            changes[name] = FlagChange(**{**row, "to": name if row.get("to") == "same" else row.get("to")})
+    return changes
+
+
+def migrate_flags(
+    migration: Migration, key: str, program: str, more: Mapping[str, FlagChange] | None = None
+) -> None:
+    """Replace the arguments of step ``key`` by those of today's ``program``; ``more`` changes win."""
+    changes = {**flag_changes(program), **(more or {})}
     old = migration.args(key)
     migration.keys[key]["args"] = {}
     for name, value in old.items():
-        fate = _fate(fates, name)
-        if fate is None:
+        change = _find(changes, name)
+        if change is None:
             _keep(migration, key, program, name, value)
-        elif fate.place == "here" and fate.to is not None:
-            _rename(migration, key, program, name, value, fate)
-        elif fate.to is None:
-            migration.drop(f"{key}.args.{name}", fate.why)
-        elif fate.place == "checkpoint":
-            _move_to_checkpoint(migration, key, name, value, fate)
+        elif change.to is None:
+            migration.drop(f"{key}.args.{name}", change.why)
+        elif change.step is None:
+            new_value = _convert(change, value)
+            _put(migration, key, program, f"{key}.args.{name}", change.to, new_value, change.why)
+        elif change.step == "checkpoint":
+            _move_to_checkpoint(migration, key, name, value, change)
         elif "build" in migration.keys:
-            _put(migration, "build", BUILD, f"{key}.args.{name}", fate.to, value, fate.why)
+            _put(migration, "build", BUILD, f"{key}.args.{name}", change.to, value, change.why)
 
 
-def _fate(fates: Mapping[str, Fate], name: str) -> Fate | None:
-    """Scripts of old spelled flags with dashes or with underscores, and configs do either."""
+def _find(changes: Mapping[str, FlagChange], name: str) -> FlagChange | None:
+    """Old scripts spelled flags with dashes or with underscores; a config may have either."""
     spellings = (name, name.replace("_", "-"), name.replace("-", "_"))
-    return next((fates[each] for each in spellings if each in fates), None)
+    return next((changes[each] for each in spellings if each in changes), None)
 
 
 def _keep(migration: Migration, key: str, program: str, name: str, value: object) -> None:
-    """A flag that is still there; only how it is spelled or what stands for its value may be old."""
+    """Keep a flag that still exists, with today's spelling and value."""
     args, old = migration.args(key), f"{key}.args.{name}"
     example_name = migration.keys.get("example_name")
     plain = name.replace("-", "_")
@@ -57,16 +87,11 @@ def _keep(migration: Migration, key: str, program: str, name: str, value: object
         migration.note(old, f"was {was}, now {fitting}", f"{key}.args.{today}")
 
 
-def _rename(migration: Migration, key: str, program: str, name: str, value: object, fate: Fate) -> None:
-    value = _value_of(fate, value)
-    _put(migration, key, program, f"{key}.args.{name}", str(fate.to), value, fate.why)
-
-
-def _move_to_checkpoint(migration: Migration, key: str, name: str, value: object, fate: Fate) -> None:
-    old, target, to = f"{key}.args.{name}", migration.checkpoint_key, str(fate.to)
-    is_off = value is False and fate.kind == "switch"
+def _move_to_checkpoint(migration: Migration, key: str, name: str, value: object, change: FlagChange) -> None:
+    old, target, to = f"{key}.args.{name}", migration.checkpoint_key, str(change.to)
+    is_off = value is False and change.kind == "switch"
     if target is None or is_off:
-        migration.drop(old, "it is off" if is_off else fate.why)
+        migration.drop(old, "it is off" if is_off else change.why)
         return
     program = migration.keys[target].get("script", "")
     if program == QUANTIZE and to in _QUANTIZE_FORMS:
@@ -76,14 +101,14 @@ def _move_to_checkpoint(migration: Migration, key: str, name: str, value: object
     if find_flag(program, to, migration.keys.get("example_name")) is None:
         migration.drop(old, f"{program} decides")
     else:
-        _put(migration, target, program, old, to, _value_of(fate, value), fate.why)
+        _put(migration, target, program, old, to, _convert(change, value), change.why)
 
 
 def _put(migration: Migration, key: str, program: str, old: str, to: str, value: Any, why: str) -> None:
-    """Set ``to`` in step ``key``, if nothing has set it yet, and tell it."""
+    """Set ``to`` in step ``key`` unless it is set already, and note the change."""
     args, new = migration.args(key), f"{key}.args.{to}"
     if to in args:
-        migration.drop(old, f"{new} tells")
+        migration.drop(old, f"given by {new}")
         return
     flag = find_flag(program, to)
     args[to] = fit_value(flag, value) if flag is not None else value
@@ -92,20 +117,20 @@ def _put(migration: Migration, key: str, program: str, old: str, to: str, value:
     migration.note(old, f"now {new if is_elsewhere else to}{shown}", new, why)
 
 
-def _value_of(fate: Fate, value: object) -> object:
-    if fate.kind == "kv_cache_type":
+def _convert(change: FlagChange, value: object) -> object:
+    if change.kind == "kv_cache_type":
         return "continuous" if value in (False, "disable") else "paged"
-    if fate.kind == "switch":
+    if change.kind == "switch":
         return None if value is True else value
-    if fate.kind == "path_stem" and isinstance(value, str):
+    if change.kind == "path_stem" and isinstance(value, str):
         return re.sub(r"\.(pt|pth|npz|safetensors)$", "", value)
     return value
 
 
 def fit_value(flag: Flag, value: object) -> Any:
-    """``value`` as the flag takes it today: of old a flag alone turned features and plugins on."""
-    if isinstance(value, str) and value in DTYPES and "float16" in flag.choices:
-        return DTYPES[value]
+    """``value`` as the flag takes it today; an old flag without a value turned a feature or plugin on."""
+    if isinstance(value, str) and value in _DTYPES and "float16" in flag.choices:
+        return _DTYPES[value]
     if value is None or isinstance(value, bool):
         if flag.choices == TOGGLE:
             return "disable" if value is False else "enable"

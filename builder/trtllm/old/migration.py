@@ -1,4 +1,4 @@
-"""A config on its way from an old form to today's, and what changed in it."""
+"""A config that is being migrated, and the changes made to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Change:
-    """What became of ``old``, a key path; ``new`` is the key path that replaces it, None if nothing does."""
+    """What changed at ``old``, a key path; ``new`` replaces it, None if it was dropped."""
 
     old: str
     text: str
@@ -21,7 +21,7 @@ class Change:
 
 @dataclass
 class Migration:
-    """A config on its way. ``folders``: what a step wrote into of old, resolved, and which step that is."""
+    """``folders``: the resolved folders that steps wrote into, and the step of each."""
 
     keys: dict[str, Any]
     changes: list[Change] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The steps before the build: old conversion and quantization scripts become today's."""
+"""Migrate the steps before the build: old conversion and quantization scripts to today's."""
 
 from __future__ import annotations
 
@@ -6,41 +6,39 @@ import re
 from pathlib import PurePosixPath
 
 from builder.trtllm.flags import CONVERT, QUANTIZE
-from builder.trtllm.old.flag_changes import CONVERT_FATES, HF_CONVERTERS, QUANTIZE_FATES, Fate
-from builder.trtllm.old.flags import migrate_flags
+from builder.trtllm.old.flags import FlagChange, migrate_flags
 from builder.trtllm.old.migration import Migration
 from builder.trtllm.paths import is_same, resolve
 
-_FATES = {CONVERT: CONVERT_FATES, QUANTIZE: QUANTIZE_FATES}
-_OF_NEMO = {"in-file": Fate("nemo_ckpt_path"), "model": Fate(None, "the checkpoint tells")}
+_OLD_CONVERTERS = re.compile(r"hf_\w+_convert\.py|nemo_ckpt_convert\.py|hf_convert\.py")
+"""The scripts that convert_checkpoint.py replaced; they wrote into ``<out-dir>/<tensor parallelism>-gpu``."""
+_OF_NEMO = {"in-file": FlagChange("nemo_ckpt_path"), "model": FlagChange(None, "read from the checkpoint")}
 _OTHER_FOLDER = re.compile(r"(?:\.\./|(?:.*/)?examples/)(?P<example>[\w-]+)/(?P<script>[\w-]+\.py)")
 
 
 def migrate_script(migration: Migration, key: str) -> None:
-    """Bring step ``key``, which makes a checkpoint, into today's form, and learn where it wrote of old."""
+    """Migrate step ``key``, which makes a checkpoint, and record the folders that it wrote into."""
     step = migration.keys[key]
     script = step.get("script")
     if not isinstance(script, str):
         return
     script = _into_its_folder(migration, key, script)
-    appends = HF_CONVERTERS.fullmatch(script) is not None
+    appends = _OLD_CONVERTERS.fullmatch(script) is not None
     if appends:
         step["script"] = CONVERT
         migration.note(f"{key}.script", f"{script} is now {CONVERT}", f"{key}.script")
         _follow_appended_folder(migration, key, script)
     if "export_path" in step["args"] and "qformat" not in step["args"]:
         step["args"]["qformat"] = "fp8"
-        migration.note(f"{key}.args.qformat", "now fp8, the default of old", f"{key}.args.qformat")
-    fates = _FATES.get(step["script"])
-    if fates is not None:
-        of_nemo = _OF_NEMO if script.startswith("nemo") else {}
-        migrate_flags(migration, key, step["script"], {**fates, **of_nemo})
-        write_where_args_tell(migration, key)
+        migration.note(f"{key}.args.qformat", "now fp8, the old default", f"{key}.args.qformat")
+    if step["script"] in (CONVERT, QUANTIZE):
+        migrate_flags(migration, key, step["script"], _OF_NEMO if script.startswith("nemo") else None)
+        follow_output_argument(migration, key)
     migration.folders[resolve(step["output_dir"])] = key
 
 
-def write_where_args_tell(migration: Migration, key: str) -> None:
-    """Let ``output_dir`` of the step be the folder that its program is told: there the files are."""
+def follow_output_argument(migration: Migration, key: str) -> None:
+    """Set ``output_dir`` of the step to the folder in its program's arguments, where the files are."""
     step = migration.keys[key]
     written = step["args"].get("output_dir", step["output_dir"])
     if isinstance(written, str) and not is_same(written, step["output_dir"]):
@@ -64,7 +62,7 @@ def _into_its_folder(migration: Migration, key: str, script: str) -> str:
 
 
 def _follow_appended_folder(migration: Migration, key: str, script: str) -> None:
-    """The old scripts wrote into ``<out-dir>/<tensor parallelism>-gpu``; today's into what they are told."""
+    """Old scripts wrote into ``<out-dir>/<tensor parallelism>-gpu``, today's into ``output_dir``."""
     step = migration.keys[key]
     args = step["args"]
     name = next((each for each in ("out-dir", "out_dir") if isinstance(args.get(each), str)), None)
@@ -80,6 +78,6 @@ def _follow_appended_folder(migration: Migration, key: str, script: str) -> None
         step["output_dir"] = appended
     args["output_dir"] = step["output_dir"]
     text = f"now output_dir {step['output_dir']}"
-    is_told = is_same(out_dir, step["output_dir"])
-    why = "" if is_told else f"{script} appended {PurePosixPath(appended).name} itself"
+    is_named = is_same(out_dir, step["output_dir"])
+    why = "" if is_named else f"{script} appended {PurePosixPath(appended).name} itself"
     migration.note(f"{key}.args.{name}", text, f"{key}.args.output_dir", why)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from builder.config.config import BuildConfig
-from builder.trtllm.gpu_rules import check_gpu
 from builder.trtllm.model_rules import ModelLimits, fit_model
-from builder.trtllm.rules import check
+from builder.trtllm.rules import check, check_gpu
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.build_config import (
     ConflictingBuildKeys,

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from builder.config.file import ConfigFile, parse_config
 from builder.config.text import config_text
+from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE
 from builder.trtllm.model_rules import ModelLimits, fit_model
 from builder.trtllm.old.config import migrate
-from builder.trtllm.old.flag_changes import BUILD_FATES, CONVERT_FATES, QUANTIZE_FATES
+from builder.trtllm.old.flags import flag_changes
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild
 from errors.coded_error import CodedError
 from tests.builder.trtllm.old import old_configs as old
+
+BUILD_CHANGES, CONVERT_CHANGES, QUANTIZE_CHANGES = map(flag_changes, (BUILD, CONVERT, QUANTIZE))
 
 MODEL = "/src/models/a/b"
 VALUES: dict[str, Any] = {
@@ -100,29 +103,29 @@ def test_the_quick_start_becomes_todays_two_programs() -> None:
     )
 
 
-@pytest.mark.parametrize("name", BUILD_FATES)
+@pytest.mark.parametrize("name", BUILD_CHANGES)
 def test_every_flag_of_an_old_build_has_one_line_and_a_config_that_plans(name: str) -> None:
-    fate = BUILD_FATES[name]
-    with_it = {"lora_plugin": "auto"} if fate.to == "lora_dir" else {}
+    change = BUILD_CHANGES[name]
+    with_it = {"lora_plugin": "auto"} if change.to == "lora_dir" else {}
     keys, changes = migrate(of_build({name: VALUES.get(name), **with_it}))
     told = [each for each in changes if each.old == f"build.args.{name}"]
     assert len(told) == 1
     build, _ = planned(dump(keys | {"version": 1}))
-    where = build.checkpoint if fate.place == "checkpoint" else build.build
+    where = build.checkpoint if change.step == "checkpoint" else build.build
     assert where is not None
-    assert name == fate.to or name not in build.build.args
-    if fate.to is None:
-        assert str(told[0]) == f"build.args.{name}: dropped ({fate.why})"
+    assert name == change.to or name not in build.build.args
+    if change.to is None:
+        assert str(told[0]) == f"build.args.{name}: dropped ({change.why})"
     else:
-        assert fate.to in where.args
-        assert told[0].new == f"{where.key}.args.{fate.to}"
+        assert change.to in where.args
+        assert told[0].new == f"{where.key}.args.{change.to}"
 
 
-@pytest.mark.parametrize("name", CONVERT_FATES)
+@pytest.mark.parametrize("name", CONVERT_CHANGES)
 def test_every_flag_of_an_old_conversion_has_one_line_and_a_config_that_plans(name: str) -> None:
-    fate = CONVERT_FATES[name]
-    keys = of_build({"lora_plugin": "auto"} if fate.to == "lora_dir" else {})
-    keys["example_name"] = "gpt" if fate.to == "gpt_variant" else "llama"
+    change = CONVERT_CHANGES[name]
+    keys = of_build({"lora_plugin": "auto"} if change.to == "lora_dir" else {})
+    keys["example_name"] = "gpt" if change.to == "gpt_variant" else "llama"
     keys["convert_to_ft"]["args"] |= {name: VALUES.get(name)}
     keys["convert_to_ft"]["output_dir"] = keys["build"]["args"]["model_dir"] = "./ft/2-gpu"
     migrated, changes = migrate(keys)
@@ -130,11 +133,11 @@ def test_every_flag_of_an_old_conversion_has_one_line_and_a_config_that_plans(na
     assert len(told) == 1
     build, _ = planned(dump(migrated | {"version": 1}))
     assert build.checkpoint is not None
-    if fate.to is not None:
-        assert fate.to in (build.build if fate.place == "build" else build.checkpoint).args
+    if change.to is not None:
+        assert change.to in (build.build if change.step == "build" else build.checkpoint).args
 
 
-@pytest.mark.parametrize("name", QUANTIZE_FATES)
+@pytest.mark.parametrize("name", QUANTIZE_CHANGES)
 def test_every_flag_of_an_old_quantization_has_one_line_and_a_config_that_plans(name: str) -> None:
     step = {"script": "quantize.py", "output_dir": "./c", "args": {name: VALUES.get(name)}}
     build = {"script": "build.py", "output_dir": "./e", "args": {"model_dir": MODEL}}
@@ -222,7 +225,7 @@ def test_a_one_stage_build_gets_its_conversion() -> None:
 def test_a_checkpoint_that_no_step_makes_gets_its_conversion_in_the_plugins_precision() -> None:
     build, notes = planned(old.LLAMA_CONVERTED_BEFORE)
     assert build.dtype == "float16"
-    assert any(each.startswith("convert_to_ft: added, since no step makes the checkpoint") for each in notes)
+    assert any(each.startswith("convert_to_ft: added, as no step makes the checkpoint") for each in notes)
 
 
 def test_smoothquant_weights_of_ft_are_the_checkpoint() -> None:
@@ -304,7 +307,7 @@ def test_a_placeholder_is_no_token() -> None:
 OTHERS = (
     "model_dir ft_model_dir output_dir checkpoint_dir max_input_len max_output_len max_seq_len parallel_build"
 )
-WORDS = sorted({*BUILD_FATES, *CONVERT_FATES, *QUANTIZE_FATES, *OTHERS.split()})
+WORDS = sorted({*BUILD_CHANGES, *CONVERT_CHANGES, *QUANTIZE_CHANGES, *OTHERS.split()})
 SCRIPTS = [
     "build.py",
     "hf_gpt_convert.py",
