@@ -64,7 +64,7 @@ def settings_table() -> str:
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
     for variable in VARIABLES:
         default = Settings.model_fields[variable.field].default
-        shown = "" if default is None or not str(default) or "Undefined" in repr(default) else f"`{default}`"
+        shown = "" if default in (None, "", ()) or "Undefined" in repr(default) else f"`{default}`"
         rows.append(f"| `{variable.name}` | {shown} | {variable.meaning} |")
     return "\n".join(rows)
 

@@ -1,6 +1,6 @@
-"""The server configuration YAML (COG_TRITON_CONFIG) of cog-triton: ``instantiate:`` and what is in it.
+"""The server configuration YAML (COG_TRITON_CONFIG): the section ``instantiate``.
 
-A key that is not known is E1006, naming the nearest that is.
+An unknown key is E1006, which suggests the nearest known key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
-    """The arguments of each Triton model that ``instantiate.server`` has a section for."""
+    """``instantiate.server.<model>.args`` for each Triton model in the section."""
     sections = _mapping("instantiate.server", config.get("server"), _SERVER_MODELS)
     arguments: ServerArguments = {}
     for model, section in sections.items():
@@ -57,7 +57,7 @@ def server_arguments(config: Mapping[str, Any]) -> ServerArguments:
 
 
 def _mapping(name: str, value: object, keys: tuple[str, ...] | None) -> dict[str, Any]:
-    """``value`` as a mapping (None: empty) whose keys are all known; otherwise E1006."""
+    """``value`` as a mapping (None: empty); E1006 if it is none or has a key that is not in ``keys``."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The runner's configuration: the environment, and the YAML that it names, parsed once, at the edge.
+"""The runner's settings, parsed once from the environment and the YAML file that it names.
 
-A value that does not fit is E1006, naming the variable. The environment wins over the YAML.
+An invalid value is E1006, which names the variable. Variables override the YAML file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
 
 
 class Settings(BaseModel):
-    """Everything the runner reads from outside a request. Units are in the names; see ``VARIABLES``."""
+    """All settings of the runner. ``VARIABLES`` has their environment variables and meanings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class Settings(BaseModel):
     failure_limit: int = 5
     failure_window_s: float = 600.0
     flight_recorder_dir: Path | None = None
-    triton_host: str = "0.0.0.0"  # noqa: S104 - the image's ports are published by its user
+    triton_host: str = "0.0.0.0"  # noqa: S104 - the user of an image decides which ports to publish
     triton_http_port: int = 8000
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
@@ -72,7 +72,7 @@ class Settings(BaseModel):
 
     @property
     def otlp_traces_url(self) -> str | None:
-        """Where traces go, by OpenTelemetry's rules; None: nowhere."""
+        """URL to which traces are sent, by OpenTelemetry's rules; None: tracing is disabled."""
         if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
             return None
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
@@ -85,11 +85,11 @@ class Settings(BaseModel):
 
 
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
-"""Set to nothing, these mean nothing; others set to nothing count as unset."""
+"""An empty value sets these to empty; for all other variables an empty value counts as unset."""
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the environment (by default this process's) and the YAML that it names."""
+    """Settings from ``environment`` (default: this process's) and the YAML file that it names."""
     environment = os.environ if environment is None else environment
     config = read_server_config(environment)
     values: dict[str, Any] = {
@@ -125,7 +125,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _parse(variable: Variable, text: str) -> Any:
-    """The variable's value; one that does not parse is E1006."""
+    """Raises E1006 if ``text`` is not valid for the variable."""
     try:
         return variable.parse(text)
     except ValueError as exc:
