@@ -160,7 +160,7 @@ def test_a_metric_by_another_name_would_be_noticed(prometheus: str) -> None:
 
 
 def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: str) -> None:
-    asked = next(each for where, each in expressions() if where == "Time between tokens")
+    asked = next(each for where, each in expressions() if where == "Inter-token latency")
     (median,) = ask(prometheus, asked)
     assert float(median["value"][1]) == pytest.approx(1 / TOKENS_PER_SECOND, rel=1)
 
