@@ -43,11 +43,15 @@ BY_CODE: dict[str, type[CodedError]] = {
 
 
 def find_in_text(text: str) -> CodedError | None:
-    """The coded error that ``text`` carries (from another process's message), or None."""
+    """The coded error in a text of a channel that carries only text: Triton's errors and logs, Cog's answers.
+
+    The contract is ``E[code] Name: sentence``. The code chooses the class, and nothing else may be read out
+    of the text, so ``facts`` is empty. Where both ends are ours, errors travel as ``errors.wire``.
+    """
     match = _TEXT.search(text)
     if match is None or match[1] not in BY_CODE:
         return None
-    return BY_CODE[match[1]].from_sentence(match[3])
+    return BY_CODE[match[1]].restore(match[3], {})
 
 
 def markdown_table() -> str:

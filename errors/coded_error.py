@@ -1,4 +1,4 @@
-"""What every coded error has in common: a code, a name, a published sentence and the facts of this case."""
+"""The base class of all errors with a code."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ from typing import ClassVar
 
 _MOST_CHARACTERS = 4000
 _LAST_CHARACTERS = 1000
-"""Of a longer sentence, what is kept of its end, where the remedy stands."""
+"""Kept of the end of a longer sentence, where the remedy stands."""
 
 
 class CodedError(Exception):
     """A failure with a published code; its text is one sentence that says what to do.
 
-    A subclass is one code. ``summary`` is the sentence the error table publishes; ``template``, if
-    there are facts to tell, is the sentence raised, a format string filled with the facts given to
-    the constructor. The facts stay readable as ``error.facts``: programs need not parse text.
+    A subclass is one code. ``summary`` is the sentence of the error table. ``template`` is the sentence of
+    one error: a format string for the facts given to the constructor. ``error.facts`` holds these facts, so
+    that no program needs to parse the sentence.
     """
 
     code: ClassVar[str]
     summary: ClassVar[str]
     template: ClassVar[str] = ""
+    facts: dict[str, object]
+    sentence: str
 
     def __init__(self, **facts: object) -> None:
-        self._tell(self.template.format(**facts) if self.template else self.summary, facts)
-
-    def _tell(self, sentence: str, facts: dict[str, object]) -> None:
-        self.facts = facts
-        self.sentence = _one_line(sentence)
-        super().__init__(f"{self.code} {type(self).__name__}: {self.sentence}")
+        self._set(self.template.format(**facts) if self.template else self.summary, facts)
 
     @classmethod
-    def from_sentence(cls, sentence: str) -> CodedError:
-        """The same error as raised in another process, of which only the sentence is known."""
+    def restore(cls, sentence: str, facts: dict[str, object]) -> CodedError:
+        """The same error as raised in another process, which wrote the sentence."""
         error = cls.__new__(cls)
-        error._tell(sentence, {})
+        error._set(sentence, facts)
         return error
 
+    def _set(self, sentence: str, facts: dict[str, object]) -> None:
+        self.facts = facts
+        self.sentence = one_line(sentence)
+        super().__init__(f"{self.code} {type(self).__name__}: {self.sentence}")
 
-def _one_line(sentence: str) -> str:
-    """Fit for a log, a header and JSON, whatever was quoted: no line break, no half a character, no book."""
+
+def one_line(sentence: str) -> str:
+    """Fit for a log, a header and JSON: no line break, no unpaired surrogate, at most 4,005 characters."""
     if len(sentence) > _MOST_CHARACTERS:
         first = _MOST_CHARACTERS - _LAST_CHARACTERS
         sentence = f"{sentence[:first]} ... {sentence[-_LAST_CHARACTERS:]}"

@@ -16,7 +16,6 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.events import Event
-from runner.engines.worker.process import NOT_READY
 from runner.generation.generation import TokenSource
 from runner.supervision.child import Log
 from runner.supervision.request_shapes import RequestShapes
@@ -83,7 +82,8 @@ class RequestGuard:
                     ended = "done"
                     return
                 except _GONE as exc:
-                    if has_tokens or not may_retry or NOT_READY in exc.sentence or not await self._is_back():
+                    was_ready = exc.facts.get("was_ready", True)
+                    if has_tokens or not may_retry or not was_ready or not await self._is_back():
                         raise
                     may_retry = False
         except CodedError as exc:

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
@@ -27,7 +27,8 @@ Place = tuple[int, int]
 """Of an output in its call: the row of the batch, and which of the row's sequences."""
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
-CANCELLED = "cancelled by the client"
+Problem = CodedError | Literal["cancelled"]
+"""Why an output ends without a result."""
 
 
 Outputs = dict[str, list[Any]]
@@ -57,7 +58,7 @@ class Call(ABC):
 
     def refuse(self, error: CodedError) -> None:
         """Answer with an error alone."""
-        self._send({}, str(error), is_last=True)
+        self._send({}, error, is_last=True)
 
     def respond(
         self,
@@ -91,7 +92,7 @@ class Call(ABC):
         """Whether nobody waits any more; False once all rows have ended."""
 
     @abstractmethod
-    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+    def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
         """Send one response; an error has no outputs."""
 
     def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> Outputs:
@@ -207,7 +208,5 @@ def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
     phases.observe("queue", max(time.perf_counter() - seconds[0], 0.0))
 
 
-def _error(end: End | None) -> str | None:
-    if isinstance(end, CodedError):
-        return str(end)
-    return CANCELLED if end == "cancelled" else None
+def _error(end: End | None) -> Problem | None:
+    return end if isinstance(end, CodedError) or end == "cancelled" else None

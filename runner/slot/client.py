@@ -19,19 +19,12 @@ from typing import Any
 
 import msgspec
 
-from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.requests import ClientStalled
-from errors.triton import (
-    TritonMalformedEvent,
-    TritonMalformedJSON,
-    TritonTimeout,
-    TritonUnavailable,
-    TritonUnknownError,
-)
+from errors.triton import TritonMalformedEvent, TritonMalformedJSON, TritonTimeout, TritonUnavailable
 from runner.engines.protocol.events import Event
 from runner.engines.protocol.wire import frame
-from runner.slot.protocol import Ask, Leave
+from runner.slot.protocol import Answer, Answers, Ask, Leave
 
 _LENGTH = struct.Struct("<I")
 _TOKEN_BYTES = 4
@@ -60,10 +53,10 @@ class _Stream:
         """When the first of ``events`` came, if there are any."""
         self.waiter: asyncio.Future[None] | None = None
 
-    def hear(self, event: Event, now_s: float) -> None:
+    def hear(self, event: Answer, now_s: float) -> None:
         self.heard_s = now_s
         if event.error is not None:
-            self.fail(find_in_text(event.error) or TritonUnknownError(reason=event.error))
+            self.fail(event.error.restore())
             return
         if event.output_ids is None:
             self.fail(TritonMalformedEvent(event="an answer without output_ids"))
@@ -106,7 +99,7 @@ class _Connection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         """Further frames of this round of the loop: sent together, for sending each costs as much as all."""
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(list[tuple[int, Event]])
+        self._decoder = msgspec.msgpack.Decoder(Answers)
         self._ids = itertools.count(1)
         self._streams: dict[int, _Stream] = {}
         self._watch: asyncio.TimerHandle | None = None

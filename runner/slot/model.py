@@ -19,9 +19,7 @@ from typing import Any
 import msgspec
 import triton_python_backend_utils as pb_utils
 
-from errors import find_in_text
 from errors.coded_error import CodedError
-from errors.engines import EngineFailed
 from errors.requests import InvalidTensor
 from runner.engines.protocol.engine_ready import PARAMETER
 from runner.engines.protocol.messages import (
@@ -152,7 +150,7 @@ class TritonPythonModel:
         with self._lock:
             targets = [each for each in self._running.values() if each.call.request_id == call.request_id]
         if not self._engine.is_ready:
-            self._engine.send(Cancel(0))  # Raises E2107 with the reason.
+            self._engine.send(Cancel(0))  # Raises E2107.
         for generation in targets:
             self._cancel(generation)
         call.respond((0, 0), [], "stop")
@@ -168,8 +166,11 @@ class TritonPythonModel:
             return
         generation.is_cancelled = True
         self._metrics.cancel_requests += 1
+        self._cancel_in_engine(generation.request_id)
+
+    def _cancel_in_engine(self, request_id: int) -> None:
         try:
-            self._engine.send(Cancel(generation.request_id))
+            self._engine.send(Cancel(request_id))
         except CodedError:
             pass  # The worker is gone, and with it what the request held; lost() ends the request.
 
@@ -195,8 +196,9 @@ class TritonPythonModel:
                         self._metrics.tokens += sum(map(len, sequences))
                         generation.beams = sequences
                     feeds += self._ends([(request_id, reason)])
-                case Failed(request_id=request_id, error=text):
-                    error = _coded(text, self._ready.engine_kind)
+                case Failed(request_id=request_id, error=wire_error):
+                    error = wire_error.restore()
+                    self._cancel_in_engine(request_id)  # It still runs if the worker rejected its output.
                     self._log_lost([request_id], f"the engine failed a request: {error.code}")
                     feeds += self._ends([(request_id, error)])
                 case Statistics():
@@ -273,10 +275,6 @@ class TritonPythonModel:
 
 def _tensors(request: Any) -> Tensors:
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-
-
-def _coded(text: str, engine_kind: str) -> CodedError:
-    return find_in_text(text) or EngineFailed(engine_kind=engine_kind, reason=text)
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:

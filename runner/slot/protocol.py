@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+from errors.wire import WireError
+from runner.engines.protocol.events import Event
+
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
     """Start a request: the slot's tensors of one row by name; bytes are 32-bit integers.
@@ -23,5 +26,11 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     request_id: int
 
 
-Answers = list[tuple[int, dict[str, Any]]]
-"""By request: outputs as in Triton's JSON, or ``error``. The last has ``finish_reason`` or ``error``."""
+class Answer(Event):
+    """New outputs of a request, or its error. The last of a request has ``finish_reason`` or ``error``."""
+
+    error: WireError | None = None
+
+
+Answers = list[tuple[int, Answer]]
+"""What a frame holds: answers with the ids of their requests."""

@@ -20,15 +20,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from errors.triton import TritonUnknownError
+from errors.wire import WireError
 from runner.engines.protocol.wire import FrameReader, FrameTooLong, frame
-from runner.slot.call import Call, Outputs
-from runner.slot.protocol import Answers, Ask, Leave
+from runner.slot.call import Call, Outputs, Problem
+from runner.slot.protocol import Answer, Answers, Ask, Leave
 from runner.slot.tensors import Tensors
 
 log = logging.getLogger("cog_triton.slot")
 
 _BACKLOG = 16
 _MOST_ASK_BYTES = 1 << 28
+_OUTPUTS = frozenset(Answer.__struct_fields__)
+"""Outputs that our clients read."""
 
 
 Start = Callable[[Callable[[], Tensors], Call], None]
@@ -122,7 +126,7 @@ class Asker:
             self._calls[message.request_id] = call
             start(partial(_tensors, message.tensors), call)
 
-    def answer(self, request_id: int, answer: dict[str, Any], *, is_last: bool) -> None:
+    def answer(self, request_id: int, answer: Answer, *, is_last: bool) -> None:
         """Goes out with the next ``flush``."""
         if is_last:
             self._calls.pop(request_id, None)
@@ -180,8 +184,12 @@ class SocketCall(Call):
     def is_cancelled(self) -> bool:
         return False  # Who leaves says so.
 
-    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
-        answer = {"error": error} if error else {name: _plain(value) for name, value in outputs.items()}
+    def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
+        if error is None:
+            answer = Answer(**{name: _plain(value) for name, value in outputs.items() if name in _OUTPUTS})
+        else:
+            coded = TritonUnknownError(reason="cancelled by the client") if error == "cancelled" else error
+            answer = Answer(error=WireError.of(coded))
         self._asker.answer(self._number, answer, is_last=is_last)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from runner.slot.call import CANCELLED, Call, Outputs
+from runner.slot.call import Call, Outputs, Problem
 
 _TYPES: Mapping[str, Any] = {
     "output_ids": np.int32,
@@ -42,7 +42,7 @@ class TritonCall(Call):
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _send(self, outputs: Outputs, error: str | None, *, is_last: bool) -> None:
+    def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
         # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
         # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
         tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
@@ -53,7 +53,7 @@ class TritonCall(Call):
             self._sender.send(response)
 
 
-def _triton_error(text: str) -> Any:
-    if text == CANCELLED:
-        return pb_utils.TritonError(text, pb_utils.TritonError.CANCELLED)
-    return pb_utils.TritonError(text)
+def _triton_error(error: Problem) -> Any:
+    if error == "cancelled":
+        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
+    return pb_utils.TritonError(str(error))

@@ -40,6 +40,12 @@ _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'
 """What Triton says where NVIDIA's C++ backend fills the slot and was not told to follow guides."""
 
 
+class _Event(Event):
+    """As Triton's HTTP server sends it. Other keys are Triton's own."""
+
+    error: str | None = None
+
+
 class TritonClient:
     """Use as ``async with``; one per process. ``down_reason`` tells why Triton is known to be away."""
 
@@ -48,7 +54,7 @@ class TritonClient:
     ) -> None:
         self._timeout_s = timeout_s
         self._down_reason = down_reason
-        self._decoder = msgspec.json.Decoder(Event)
+        self._decoder = msgspec.json.Decoder(_Event)
         self._connections = ConnectionPool(base_url)
 
     async def __aenter__(self) -> TritonClient:

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import msgpack
 
 from errors.coded_error import CodedError
+from errors.requests import InvalidTensor
 from runner.slot.call import Call
 from runner.slot.client import SlotClient
 from runner.slot.request import parse_row
@@ -32,7 +33,12 @@ _EVENT_KEYS = (
 )
 _ANSWERS = (
     *([[1, {"output_ids": 5}]], [[1, {"output_ids": [6, 7], "finish_reason": "end"}]], [[1, {}]], []),
-    *([[1, {"error": "E2107 EngineCrashed: x"}]], [[1, {"output_ids": [-1]}]], [[2, {"output_ids": 1}]]),
+    *(
+        [[1, {"error": {"code": "E2107", "name": "EngineCrashed", "sentence": "x"}}]],
+        [[1, {"error": "x"}]],
+        [[1, {"output_ids": [-1]}]],
+        [[2, {"output_ids": 1}]],
+    ),
     *([[1, {"finish_reason": "end"}]], [[1, {"output_ids": 1 << 40}]], {"a": 1}, [[]], 7, None),
 )
 _TENSORS = (
@@ -140,7 +146,7 @@ class _Slot:
             check_refusal(exc, "E1")
             call.refuse(exc)
         except Exception as exc:  # noqa: BLE001 - the slot answers E1103 to what can't be read
-            call.refuse(CodedError.from_sentence(str(exc)))
+            call.refuse(InvalidTensor(name="request", expected="of the model's tensors", value=exc))
         else:
             self.running.append(call)
 

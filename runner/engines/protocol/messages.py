@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from errors.wire import WireError
+
 SEEDS = 1 << 64
 """Seeds are whole numbers from 0 to one below it."""
 
@@ -121,9 +123,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):
-    """The engine can't be loaded; ``error`` is a coded error's text."""
+    """The engine can't be loaded."""
 
-    error: str
+    error: WireError
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -158,10 +160,10 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request failed alone; ``error`` is a coded error's text."""
+    """The request failed alone."""
 
     request_id: int
-    error: str
+    error: WireError
 
 
 class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
+from errors.wire import ExitReason
 from runner.engines.tensorrt_llm.adapter import ENGINE_KIND, open_executor
 from runner.engines.tensorrt_llm.settings import parse_options
 from runner.engines.worker.main import serve
@@ -39,16 +40,13 @@ def main() -> int:
     call = socket.socket(socket.AF_UNIX)
     call.connect(f"\0{arguments.call}")
     call.sendall(str(rank).encode())
-    connection = _slot(call) if rank == 0 else None
+    _, descriptors, _, _ = socket.recv_fds(call, 16, 2)
+    exit_reason = ExitReason(descriptors[0])
     threading.Thread(target=_end_with_launcher, args=(call,), name="launcher", daemon=True).start()
-    if connection is not None:
-        return serve(connection, ENGINE_KIND, arguments.engine_dir, options)
-    return _follow(arguments.engine_dir, options)
-
-
-def _slot(call: socket.socket) -> socket.socket:
-    _, descriptors, _, _ = socket.recv_fds(call, 16, 1)
-    return socket.socket(fileno=descriptors[0])
+    if rank == 0:
+        connection = socket.socket(fileno=descriptors[1])
+        return serve(connection, ENGINE_KIND, arguments.engine_dir, options, exit_reason)
+    return _follow(arguments.engine_dir, options, exit_reason)
 
 
 def _end_with_launcher(call: socket.socket) -> None:
@@ -57,11 +55,12 @@ def _end_with_launcher(call: socket.socket) -> None:
     os._exit(_ORPHANED_EXIT_CODE)
 
 
-def _follow(engine_dir: Path, options: Mapping[str, str]) -> int:
+def _follow(engine_dir: Path, options: Mapping[str, str], exit_reason: ExitReason) -> int:
     try:
         _, executor = open_executor(engine_dir, parse_options(options), read_compiled_config(engine_dir))
     except CodedError as exc:
         log.error("%s", exc)
+        exit_reason.write(exc)
         return 1
     # NOTE: on a rank that does not lead, this waits until the leader ends.
     executor.shutdown()

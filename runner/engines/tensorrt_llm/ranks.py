@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.machine.mpirun import mpi_environment, mpirun
-from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.engines import RankEnded
+from errors.wire import ExitReason
 from runner.engines.worker.parent_death import die_with_parent
 
 _POLL_S = 0.2
@@ -54,9 +54,14 @@ class Ranks:
         self._calls: list[socket.socket] = []
         self._process: subprocess.Popen[bytes]
         self._log_thread: threading.Thread
+        self._exit_reason: ExitReason
 
-    def start(self, connection: socket.socket) -> None:
-        """Start the ranks and hand ``connection`` to rank 0. Raises E1008, or E2403 if they end before."""
+    def start(self, connection: socket.socket, exit_reason: ExitReason) -> None:
+        """Start the ranks; hand ``exit_reason`` to each and ``connection`` to rank 0.
+
+        Raises E1008, and if they end before: the error that a rank left as its exit reason, else E2403.
+        """
+        self._exit_reason = exit_reason
         self._listener.bind(f"\0{self._place}")
         self._listener.listen(self._world_size)
         self._process = self._launch()
@@ -75,8 +80,8 @@ class Ranks:
                 continue
             self._calls.append(call)
             rank = int(call.recv(16) or b"-1")
-            if rank == 0:
-                socket.send_fds(call, [b"slot"], [connection.fileno()])
+            descriptors = [exit_reason.descriptor] + ([connection.fileno()] if rank == 0 else [])
+            socket.send_fds(call, [b"slot"], descriptors)
 
     def wait(self) -> CodedError | None:
         """Wait until all have ended; why, unless they ended in order."""
@@ -114,13 +119,12 @@ class Ranks:
                 print(text, file=sys.stderr, flush=True)
 
     def _ended(self) -> CodedError:
-        """The coded error that a rank's log holds, else E2403 with its last lines."""
+        """The error that a rank left as its exit reason, else E2403 with the log's last lines."""
         code = self._process.wait()
         self._log_thread.join(_LOG_END_S)
+        if (cause := self._exit_reason.read()) is not None:
+            return cause
         lines = [line for line in self._log_tail if not set(line) <= set("-= ")]
-        for line in lines:
-            if (cause := find_in_text(line)) is not None:
-                return cause
         ours = [line for line in lines if line.startswith("rank ")] or lines
         why = next((line for line in lines if "noticed that process" in line), f"exit code {code}")
         return RankEnded(

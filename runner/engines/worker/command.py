@@ -28,9 +28,9 @@ class EngineCommand:
     hang_timeout_s: float = 300.0
     """0: never."""
 
-    def arguments(self, socket_fd: int, last_words_fd: int) -> list[str]:
+    def arguments(self, socket_fd: int, exit_reason_fd: int) -> list[str]:
         arguments = [self.python, "-m", "runner.engines.worker.main", "--socket-fd", str(socket_fd)]
-        arguments += ["--last-words-fd", str(last_words_fd)]
+        arguments += ["--exit-reason-fd", str(exit_reason_fd)]
         arguments += ["--kind", self.engine_kind, "--engine-dir", str(self.engine_dir)]
         for key, value in self.options.items():
             arguments += ["--option", f"{key}={value}"]

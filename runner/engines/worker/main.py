@@ -22,6 +22,7 @@ import msgspec
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, EngineStartFailed
+from errors.wire import ExitReason, WireError
 from runner.engines.kinds import factory, libraries, num_ranks, preload
 from runner.engines.protocol.adapter import Engine
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
@@ -49,55 +50,68 @@ _BROKEN_EXIT_CODE = 70
 log = logging.getLogger("cog_triton.engine")
 
 
-class LastWords:
-    """Why this process ends, left in memory that the slot still reads when we are gone."""
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = descriptor
-
-    def leave(self, text: str) -> None:
-        if self._descriptor is not None:
-            os.pwrite(self._descriptor, text.encode(), 0)
-
-
-_UNHEARD = LastWords()
-
-
 class SocketSink:
     """Turns what an engine reports into frames. See ``runner.engines.protocol.adapter.Sink``."""
 
-    def __init__(self, sender: FrameSender, engine_kind: str, last_words: LastWords) -> None:
+    def __init__(self, sender: FrameSender, engine_kind: str, exit_reason: ExitReason) -> None:
         self._sender = sender
         self._engine_kind = engine_kind
-        self._last_words = last_words
+        self._exit_reason = exit_reason
+        self._log_prob_counts: dict[int, int] = {}
+        """By request that wants log probabilities: how many came for its next tokens."""
+
+    def expect(self, request: Submit) -> None:
+        """Called before the engine gets the request."""
+        if request.wants_log_probs:
+            self._log_prob_counts[request.request_id] = 0
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
-        self._sender.send(Tokens(list(new)))
+        new = list(new)
+        if self._log_prob_counts:
+            new = [each for each in new if self._has_log_probs(*each)]
+        self._sender.send(Tokens(new))
 
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
-        self._sender.send(LogProbs(list(new)))
+        new = list(new)
+        for request_id, values in new:
+            if request_id in self._log_prob_counts:
+                self._log_prob_counts[request_id] += len(values)
+        self._sender.send(LogProbs(new))
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:
+        self._log_prob_counts.pop(request_id, None)
         self._sender.send(Finished(request_id, reason, sequences))
 
     def failed(self, request_id: int, error: Exception) -> None:
+        self._log_prob_counts.pop(request_id, None)
         if not isinstance(error, CodedError):
             fields = {"engine_request_ids": [request_id]}
             log.error("request %d failed", request_id, exc_info=error, extra={"fields": fields})
             error = EngineFailed(engine_kind=self._engine_kind, reason=_reason(error))
-        self._sender.send(Failed(request_id, str(error)))
+        self._sender.send(Failed(request_id, WireError.of(error)))
 
     def broken(self, error: Exception) -> None:
         cause = error
         if not isinstance(error, CodedError):
             error = EngineCrashed(engine_kind=self._engine_kind, reason=_reason(error))
         log.critical("%s", error, exc_info=cause)
-        self._last_words.leave(str(error))
+        self._exit_reason.write(error)
         self._sender.close()
         # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
         os._exit(_BROKEN_EXIT_CODE)
+
+    def _has_log_probs(self, request_id: int, tokens: list[int]) -> bool:
+        """Whether each token has a value, if the request wants values; if not, the request fails."""
+        count = self._log_prob_counts.get(request_id)
+        if count is None:
+            return True
+        self._log_prob_counts[request_id] = 0
+        if count != len(tokens):
+            reason = f"it sent {count} log probabilities for {len(tokens)} tokens"
+            self.failed(request_id, EngineFailed(engine_kind=self._engine_kind, reason=reason))
+        return count == len(tokens)
 
 
 def _reason(error: BaseException) -> str:
@@ -109,14 +123,15 @@ def serve(
     engine_kind: str,
     engine_dir: Path,
     options: dict[str, str],
-    last_words: LastWords = _UNHEARD,
+    exit_reason: ExitReason,
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
     # What is imported and loaded stays: looking through it again and again takes a tenth of an import's time.
     gc.disable()
     try:
-        engine = factory(engine_kind)(engine_dir, SocketSink(sender, engine_kind, last_words), options)
+        sink = SocketSink(sender, engine_kind, exit_reason)
+        engine = factory(engine_kind)(engine_dir, sink, options)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
         return _start_failed(sender, engine_kind, exc)
     gc.freeze()
@@ -128,7 +143,7 @@ def serve(
     decoder: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
     for messages in FrameReader(connection, decoder).batches():
         for message in messages:
-            _handle(engine, message)
+            _handle(engine, sink, message)
     engine.close()
     return 0
 
@@ -141,7 +156,7 @@ def _start_failed(sender: FrameSender, engine_kind: str, cause: Exception) -> in
         else EngineStartFailed(engine_kind=engine_kind, reason=_reason(cause))
     )
     log.error("%s", error, exc_info=cause)
-    sender.send(StartFailed(str(error)))
+    sender.send(StartFailed(WireError.of(error)))
     sender.close()
     return 1
 
@@ -151,27 +166,28 @@ def serve_ranks(
     engine_kind: str,
     engine_dir: Path,
     options: dict[str, str],
-    last_words: LastWords,
+    exit_reason: ExitReason,
 ) -> int:
     """As ``serve``, by as many processes as the engine has ranks: rank 0 gets the connection."""
     from runner.engines.tensorrt_llm.ranks import Ranks
 
     try:
         ranks = Ranks(engine_dir, options, num_ranks(engine_kind, engine_dir))
-        ranks.start(connection)
+        ranks.start(connection, exit_reason)
     except CodedError as exc:
         return _start_failed(FrameSender(connection, "launcher-sender"), engine_kind, exc)
     error = ranks.wait()
     if error is None:
         return 0
     log.critical("%s", error)
-    last_words.leave(str(error))
+    exit_reason.write(error)
     return _BROKEN_EXIT_CODE
 
 
-def _handle(engine: Engine, message: ToWorker) -> None:
+def _handle(engine: Engine, sink: SocketSink, message: ToWorker) -> None:
     match message:
         case Submit():
+            sink.expect(message)
             engine.submit(message)
         case Cancel():
             engine.cancel(message.request_id)
@@ -190,7 +206,7 @@ def _report_statistics(engine: Engine, sender: FrameSender, interval_s: float) -
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runner.engines.worker.main", description=__doc__)
     parser.add_argument("--socket-fd", type=int, required=True, help="inherited stream socket to the slot")
-    parser.add_argument("--last-words-fd", type=int, help="inherited file for the reason of our end")
+    parser.add_argument("--exit-reason-fd", type=int, required=True, help="inherited errors.wire.ExitReason")
     parser.add_argument("--kind", required=True, help="engine kind")
     parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
@@ -205,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.register_at_fork(after_in_child=connection.close)
     os.register_at_fork(after_in_child=die_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
-    last_words = LastWords(options.last_words_fd)
+    exit_reason = ExitReason(options.exit_reason_fd)
     if cache_dir := pairs.get("engine_cache_dir"):
         folder = Path(cache_dir) / "bytecode"
         if keep_bytecode(libraries(options.kind), folder):
@@ -218,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CodedError as exc:
         return _start_failed(FrameSender(connection, "engine-sender"), options.kind, exc)
     work = serve_ranks if has_ranks else serve
-    return work(connection, options.kind, options.engine_dir, pairs, last_words)
+    return work(connection, options.kind, options.engine_dir, pairs, exit_reason)
 
 
 if __name__ == "__main__":

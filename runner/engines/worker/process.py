@@ -13,9 +13,9 @@ from typing import Protocol
 
 import msgspec
 
-from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed
+from errors.wire import ExitReason
 from runner.engines.protocol.engine_ready import await_arrival
 from runner.engines.protocol.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.protocol.wire import FrameReader, frame
@@ -24,7 +24,6 @@ from runner.engines.worker.hang_detection import HangWatch
 from runner.supervision.backoff import Backoff
 
 _STOP_GRACE_S = 5.0
-_LAST_WORDS_BYTES = 1 << 16
 _END_S = 2.0
 """A worker's socket closes just before its process ends."""
 
@@ -32,8 +31,6 @@ _WATCH_POLL_S = 0.1
 
 ENGINE_LOST = "engine worker lost: "
 """Begins the log line of a worker that ended or could not be started again: the runner reads it."""
-NOT_READY = "it is not ready yet"
-"""The reason given to a request that came while there is no worker."""
 
 log = logging.getLogger("cog_triton.slot")
 
@@ -60,7 +57,7 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._last_words = os.memfd_create("last-words")
+        self._exit_reason = ExitReason()
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
         self._hang_watch = HangWatch(command.hang_timeout_s)
@@ -94,10 +91,10 @@ class EngineProcess:
         with self._lock:
             try:
                 if self._connection is None:
-                    raise BrokenPipeError(NOT_READY)
+                    raise self._crashed("it is not ready yet", was_ready=False)
                 self._connection.sendall(data)
             except OSError as exc:
-                raise EngineCrashed(engine_kind=self._command.engine_kind, reason=exc) from exc
+                raise self._crashed(str(exc)) from exc
 
     def stop(self) -> None:
         """End the worker: closing the socket asks, a kill after a grace period insists."""
@@ -115,15 +112,15 @@ class EngineProcess:
             self._supervisor.join(_STOP_GRACE_S)  # It may be about to start another worker.
 
     def _launch(self) -> tuple[Ready, FrameReader[FromWorker]]:
-        os.ftruncate(self._last_words, 0)
+        self._exit_reason.clear()
         self._hang_reason = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    self._command.arguments(theirs.fileno(), self._last_words),
+                    self._command.arguments(theirs.fileno(), self._exit_reason.descriptor),
                     env=self._command.environment(),
-                    pass_fds=(theirs.fileno(), self._last_words),
+                    pass_fds=(theirs.fileno(), self._exit_reason.descriptor),
                     stdin=subprocess.DEVNULL,
                 )
             except OSError as exc:
@@ -156,16 +153,19 @@ class EngineProcess:
         match messages:
             case [Ready() as ready, *_]:
                 return ready
-            case [StartFailed(error=text)]:
-                raise find_in_text(text) or self._start_failed(text)
+            case [StartFailed(error=error)]:
+                raise error.restore()
             case None if self._process.poll() is None and not _ends_within(self._process, _END_S):
                 raise self._start_failed(f"it was not ready after {self._command.start_timeout_s:g} s")
-        if (cause := find_in_text(self._read_last_words())) is not None:
+        if (cause := self._exit_reason.read()) is not None:
             raise cause
         raise self._start_failed(f"its process ended ({_exit_reason(self._process)}); its log is above")
 
     def _start_failed(self, reason: str) -> EngineStartFailed:
         return EngineStartFailed(engine_kind=self._command.engine_kind, reason=reason)
+
+    def _crashed(self, reason: str, *, was_ready: bool = True) -> EngineCrashed:
+        return EngineCrashed(engine_kind=self._command.engine_kind, reason=reason, was_ready=was_ready)
 
     def _supervise(self, reader: FrameReader[FromWorker]) -> None:
         """Hear the worker until it is gone; then start another, as long as nobody stops us."""
@@ -191,13 +191,10 @@ class EngineProcess:
             reader = replacement
 
     def _why_lost(self, process: subprocess.Popen[bytes]) -> CodedError:
-        """That it hung, else what the worker left as its last words, else how its process ended."""
+        """That it hung, else the exit reason that the worker left, else how its process ended."""
         reason = self._hang_reason or _exit_reason(process)
-        crash = EngineCrashed(engine_kind=self._command.engine_kind, reason=reason)
-        return crash if self._hang_reason else find_in_text(self._read_last_words()) or crash
-
-    def _read_last_words(self) -> str:
-        return os.pread(self._last_words, _LAST_WORDS_BYTES, 0).decode(errors="replace")
+        crash = self._crashed(reason)
+        return crash if self._hang_reason else self._exit_reason.read() or crash
 
     def _restart(self) -> FrameReader[FromWorker] | None:
         backoff = Backoff()

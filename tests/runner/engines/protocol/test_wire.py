@@ -9,6 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from errors.wire import WireError
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -25,6 +26,8 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import FrameReader, FrameSender, frame
 
 IDS = st.integers(0, 2**63 - 1)
+FACTS = st.dictionaries(st.text(), st.none() | st.booleans() | IDS | st.floats(allow_nan=False) | st.text())
+ERRORS = st.builds(WireError, st.text(), st.text(), st.text(), FACTS)
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 SUBMITS = st.builds(
     Submit,
@@ -44,10 +47,10 @@ TO_WORKER: st.SearchStrategy[list[ToWorker]] = st.lists(st.one_of(SUBMITS, st.bu
 FROM_WORKER: st.SearchStrategy[list[FromWorker]] = st.lists(
     st.one_of(
         st.builds(Ready, st.text(), IDS, IDS, IDS),
-        st.builds(StartFailed, st.text()),
+        st.builds(StartFailed, ERRORS),
         st.builds(Tokens, st.lists(st.tuples(IDS, TOKENS), max_size=5)),
         st.builds(Finished, IDS, st.sampled_from(["end", "stop", "length", "cancelled"])),
-        st.builds(Failed, IDS, st.text()),
+        st.builds(Failed, IDS, ERRORS),
         st.builds(Statistics, IDS, IDS, st.none() | st.floats(0, 1)),
     )
 )

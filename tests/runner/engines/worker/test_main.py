@@ -14,7 +14,9 @@ import msgspec
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
+from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
+from errors.wire import ExitReason
 from runner.engines import kinds as registry
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
@@ -26,6 +28,7 @@ from runner.engines.protocol.messages import (
     StartFailed,
     Statistics,
     Submit,
+    TokenLogProb,
     Tokens,
     ToWorker,
 )
@@ -61,6 +64,12 @@ class BrittleEngine:
             case 2:
                 self.sink.tokens([(request.request_id, [7])])
                 self.sink.broken(MemoryError("out of memory"))
+            case 3:
+                self.sink.log_probs([(request.request_id, [TokenLogProb(-1.0)])])
+                self.sink.tokens([(request.request_id, [7, 8]), (1, [7])])
+                self.sink.finished(request.request_id, "end")
+            case 4:
+                self.sink.tokens([(request.request_id, [7])])
             case _:
                 self.sink.tokens([(request.request_id, [7])])
                 self.sink.finished(request.request_id, "end")
@@ -105,7 +114,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Conversa
 
     monkeypatch.setitem(registry.FACTORIES, "brittle", load)
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(theirs, "brittle", tmp_path, {}))
+    thread = threading.Thread(target=serve, args=(theirs, "brittle", tmp_path, {}, ExitReason()))
     thread.start()
     yield Conversation(ours)
     ours.shutdown(socket.SHUT_RDWR)
@@ -127,8 +136,9 @@ def test_an_error_without_a_code_becomes_e2109(
     answer = worker.receive()
     assert isinstance(answer, Failed)
     assert answer.request_id == 1
-    assert answer.error.startswith("E2109 EngineFailed: The brittle engine failed on this request")
-    assert "ValueError: no\\nsuch luck" in answer.error
+    error = answer.error.restore()
+    assert str(error).startswith("E2109 EngineFailed: The brittle engine failed on this request")
+    assert error.facts["reason"] == "ValueError: no\\nsuch luck"
     assert "request 1 failed" in caplog.text
 
 
@@ -139,7 +149,9 @@ def test_a_coded_error_keeps_its_code_and_is_nothing_to_log(
     worker.send(Submit(1, input_ids=[1], max_tokens=1))
     answer = worker.receive()
     assert isinstance(answer, Failed)
-    assert answer.error.startswith("E1002 PromptTooLong: Prompt length (3)")
+    error = answer.error.restore()
+    assert str(error) == str(PromptTooLong(prompt_tokens=3, max_input_tokens=2))
+    assert error.facts == {"prompt_tokens": 3, "max_input_tokens": 2, "excess_tokens": 1}
     assert caplog.text == ""
 
 
@@ -154,24 +166,43 @@ def test_a_request_that_failed_does_not_touch_the_next(worker: Conversation) -> 
     assert worker.receive() == Finished(3, "cancelled")
 
 
+@pytest.mark.parametrize(
+    ("fault", "counts"), [(3, "1 log probabilities for 2 tokens"), (4, "0 log probabilities for 1 tokens")]
+)
+def test_an_engine_that_sends_too_few_log_probabilities_fails_the_request(
+    worker: Conversation, fault: int, counts: str
+) -> None:
+    assert worker.receive() == READY
+    worker.send(Submit(2, input_ids=[fault], max_tokens=2, wants_log_probs=True))
+    received = [worker.receive() for _ in range(4 if fault == 3 else 2)]
+    failure = next(each for each in received if isinstance(each, Failed))
+    assert (failure.request_id, failure.error.code) == (2, "E2109")
+    assert counts in failure.error.sentence
+    tokens = [pair for each in received if isinstance(each, Tokens) for pair in each.new]
+    assert tokens == ([(1, [7])] if fault == 3 else [])
+
+
 def test_an_engine_whose_library_is_missing_is_e2108(worker: Conversation, tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert serve(theirs, "brittle", tmp_path, {"error": "no module named torch"}) == 1
+        assert serve(theirs, "brittle", tmp_path, {"error": "no module named torch"}, ExitReason()) == 1
         answer = Conversation(ours).receive()
     assert isinstance(answer, StartFailed)
-    assert answer.error.startswith("E2108 EngineStartFailed: The brittle engine could not start")
-    assert "no module named torch" in answer.error
+    assert answer.error.code == "E2108"
+    assert answer.error.sentence.startswith("The brittle engine could not start")
+    assert "no module named torch" in answer.error.sentence
 
 
 def test_a_broken_engine_ends_its_process_after_what_it_had_to_say(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
+    exit_reason = ExitReason()
     with ours, theirs:
-        arguments = ["--socket-fd", str(theirs.fileno()), "--kind", "brittle", "--engine-dir", str(tmp_path)]
+        arguments = ["--socket-fd", str(theirs.fileno()), "--exit-reason-fd", str(exit_reason.descriptor)]
+        arguments += ["--kind", "brittle", "--engine-dir", str(tmp_path)]
         process = subprocess.Popen(
             [sys.executable, "-c", BROKEN, *arguments],
             env=dict(os.environ, PYTHONPATH=str(SOURCE_ROOT)),
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), exit_reason.descriptor],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -183,5 +214,8 @@ def test_a_broken_engine_ends_its_process_after_what_it_had_to_say(tmp_path: Pat
         assert worker.receive() is None
         _, log = process.communicate(timeout=300)
     assert process.returncode == 70
+    error = exit_reason.read()
+    assert isinstance(error, EngineCrashed)
+    assert error.facts == {"engine_kind": "brittle", "reason": "MemoryError: out of memory"}
     assert "E2107" in log
     assert "MemoryError: out of memory" in log
