@@ -14,7 +14,7 @@ import httpx
 
 from runner.api.application import API, make_application
 from runner.api.call import Call, WatchCalls
-from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.requests import Served
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.events import Event
@@ -28,7 +28,7 @@ from tests.fuzz.choices import Choices, as_json
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
-_PATHS = {
+_PATHS: dict[str, type[Body]] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
     "/tokenize": TokenizeBody,
@@ -79,15 +79,7 @@ def request_body(data: bytes) -> None:
 
 async def _post(choices: Choices) -> None:
     path = choices.of(tuple(_PATHS))
-    fields = (*_PATHS[path].__struct_fields__, *_INNER)
-    body = choices.object(fields, _WORDS)
-    if choices.below(4):
-        body |= {"prompt": "hi"} if path in ("/v1/completions", "/tokenize") else {}
-        body |= {"messages": _WORDS[9]} if path == "/v1/chat/completions" else {}
-        body |= {"tokens": [1, 2]} if path == "/detokenize" else {}
-    document = choices.of(
-        (as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000)
-    )
+    document = _document(choices, path)
     async with httpx.AsyncClient(transport=transport(), base_url="http://api") as client:
         content = choices.damaged(document)
         response = await client.post(
@@ -99,6 +91,22 @@ async def _post(choices: Choices) -> None:
         assert "Traceback" not in response.text
     elif response.headers["content-type"].startswith("application/json"):
         json.loads(response.text)
+
+
+def random_document(choices: Choices) -> tuple[bytes, type[Body]]:
+    """JSON, and the type of the body that it was made for."""
+    path = choices.of(tuple(_PATHS))
+    return _document(choices, path), _PATHS[path]
+
+
+def _document(choices: Choices, path: str) -> bytes:
+    fields = (*_PATHS[path].__struct_fields__, *_INNER)
+    body = choices.object(fields, _WORDS)
+    if choices.below(4):
+        body |= {"prompt": "hi"} if path in ("/v1/completions", "/tokenize") else {}
+        body |= {"messages": _WORDS[9]} if path == "/v1/chat/completions" else {}
+        body |= {"tokens": [1, 2]} if path == "/detokenize" else {}
+    return choices.of((as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000))
 
 
 @lru_cache

@@ -1,0 +1,114 @@
+"""A body that does not fit is refused with the field's path, what it must be and what it is, all as facts."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from errors.api import InvalidBody, UnknownField
+from errors.coded_error import CodedError
+from errors.requests import InvalidInput
+from runner.api.openai.bodies import Body, ChatBody, CompletionBody
+from runner.api.validation import check_document
+from tests.fuzz.bodies import random_document
+from tests.fuzz.choices import Choices
+
+
+def refusal(document: object, kind: type[Body] = CompletionBody) -> CodedError:
+    with pytest.raises(CodedError) as refused:
+        check_document(document, kind)
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name", "expected", "shown"),
+    [
+        ("max_tokens", 0, "max_tokens", "a whole number of 1 to 2147483647", 0),
+        ("max_tokens", 5.0, "max_tokens", "a whole number of 1 to 2147483647", 5.0),
+        ("max_tokens", True, "max_tokens", "a whole number of 1 to 2147483647", True),
+        ("top_k", -2, "top_k", "a whole number of at least -1", -2),
+        ("temperature", "hot", "temperature", "a number of 0 to 2", "hot"),
+        ("repetition_penalty", 10**400, "repetition_penalty", "a number of at least 0.01", 10**400),
+        ("stream", "yes", "stream", "true or false", "yes"),
+        ("stop", 5, "stop", "a string that is not empty or a list of at most 16 items", 5),
+        ("stop", ["a", ""], "stop[1]", "a string that is not empty", ""),
+        ("prompt", [[1], []], "prompt[1]", "a list that is not empty", []),
+        ("prompt", None, "prompt", "a string or a list that is not empty", None),
+        ("logit_bias", {"5": 101}, "logit_bias.5", "a number of -100 to 100", 101),
+        ("response_format", {}, "response_format.type", "text or json_object or json_schema", None),
+        ("response_format", {"type": 5}, "response_format.type", "text or json_object or json_schema", 5),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            *("response_format.json_schema.schema", "given", None),
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_path(
+    field: str, value: object, name: str, expected: str, shown: object
+) -> None:
+    error = refusal({"prompt": "Earth", field: value})
+    assert isinstance(error, InvalidInput)
+    assert error.facts == {"name": name, "expected": expected, "value": shown}
+
+
+def test_a_missing_field_and_a_value_that_is_none_of_a_few_are_named() -> None:
+    assert refusal({}).facts == {"name": "prompt", "expected": "given", "value": None}
+    refused = refusal({"messages": [], "tool_choice": "required"}, ChatBody)
+    assert refused.facts == {"name": "tool_choice", "expected": "auto or none", "value": "required"}
+
+
+@pytest.mark.parametrize(
+    ("document", "name", "remedy"),
+    [
+        ({"max_token": 5}, "max_token", "leave it out, or send max_tokens if that is meant"),
+        ({"prompt": 5, "store": 1}, "prompt", None),
+        ({"store": 1, "prompt": 5}, "store", "leave it out"),
+        ({"stream_options": {"include_usages": True}}, "stream_options.include_usages", None),
+        ({"response_format": {"type": "text", "strict": 1}}, "response_format.strict", "leave it out"),
+    ],
+)
+def test_the_first_field_that_does_not_fit_is_named(
+    document: dict[str, object], name: str, remedy: str | None
+) -> None:
+    error = refusal(document)
+    assert error.facts["name"] == name
+    assert isinstance(error, InvalidInput if name == "prompt" else UnknownField)
+    assert remedy in (None, error.facts.get("remedy"))
+
+
+@pytest.mark.parametrize("document", [[], 5, None, "prompt"])
+def test_a_body_that_is_no_object_has_no_field_to_name(document: object) -> None:
+    assert isinstance(refusal(document), InvalidBody)
+
+
+def test_what_is_refused_is_what_msgspec_refuses() -> None:
+    chance = random.Random(8)
+    outcomes = set()
+    for _ in range(5000):
+        content, kind = random_document(Choices(chance.randbytes(chance.randrange(400))))
+        try:
+            document = msgspec.json.decode(content)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            continue
+        outcomes.add(outcome := (_is_decoded(content, kind), _is_accepted(document, kind)))
+        assert outcome[0] == outcome[1], content
+    assert outcomes == {(True, True), (False, False)}
+
+
+def _is_decoded(content: bytes, kind: type[Body]) -> bool:
+    try:
+        msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _is_accepted(document: object, kind: type[Body]) -> bool:
+    try:
+        check_document(document, kind)
+    except CodedError:
+        return False
+    return True
