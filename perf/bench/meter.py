@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors.api import UnknownField
 from perf.bench.table import table
-from runner.api.call import WatchCalls, call_of
+from runner.api.call import call_of
+from runner.api.call_observer import CallObserver
 from runner.api.error_response import Failure
 from runner.observability.meter import Meter, RequestMeter
 
@@ -46,7 +47,7 @@ def main() -> int:
             ("the same, refused", _refuse, False),
             ("the same, refused, with its line of JSON", _refuse, True),
         ):
-            watch = WatchCalls(app, meter, is_log_json=is_log_json, tracing=None)
+            watch = CallObserver(app, meter, is_log_json=is_log_json, tracing=None)
             with contextlib.redirect_stderr(io.StringIO()):
                 best_s = _best(lambda watch=watch: asyncio.run(_calls(watch)), _REQUESTS)  # type: ignore[misc]
             rows.append((name, best_s))

@@ -14,9 +14,10 @@ import uvicorn
 from engine.directory import load
 from errors.coded_error import CodedError
 from runner.api.application import API, make_application
-from runner.api.call import Call, WatchCalls
+from runner.api.call import Call
+from runner.api.call_observer import CallObserver
 from runner.api.headers import GENERATION_PATHS
-from runner.api.openai.requests import Served
+from runner.api.served import Served
 from runner.api.start import Start
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
@@ -96,7 +97,7 @@ async def serve(start: Start) -> None:
 
         application = make_application(API(served, client, generate, start.metrics_dir), served)
         config = uvicorn.Config(
-            WatchCalls(application, meter, is_log_json=is_log_json, tracing=tracing),
+            CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing),
             http="httptools",
             lifespan="off",
             log_config=None,

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API as an ASGI application: its endpoints, and who may use them."""
+"""The API as an ASGI application: endpoints, API keys, CORS, and errors as answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from runner.api.keys import RequireKey
 from runner.api.limits import Admission
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from runner.api.openai.formats import ChatShape, CompletionShape
-from runner.api.openai.generating import Generate, Generating
-from runner.api.openai.requests import Served, chat_order, chat_prompt, completion_orders
+from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
+from runner.api.openai.generation_response import Generate, GenerationService
+from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
 from runner.api.page import load_page
 from runner.api.request_body import read_body
-from runner.api.token_texts import TokenTexts
+from runner.api.served import Served
 from runner.observability.metrics_text import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.triton_server.client import TritonClient
@@ -40,15 +40,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class API:
-    """The endpoints. Each reads its body and answers, or raises a CodedError."""
+    """The endpoints. Each reads its body and returns an answer, or raises a CodedError."""
 
-    def __init__(
-        self,
-        served: Served,
-        client: TritonClient,
-        generate: Generate,
-        metrics_dir: Path,
-    ) -> None:
+    def __init__(self, served: Served, client: TritonClient, generate: Generate, metrics_dir: Path) -> None:
         settings = served.settings
         self._served = served
         self._metrics_dir = metrics_dir
@@ -58,7 +52,7 @@ class API:
         self._document = msgspec.json.encode(make_document(served))
         self._page = load_page()
         self._tokens = TokenTexts(served.model.tokenizer)
-        self._generating = Generating(
+        self._service = GenerationService(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
         )
 
@@ -80,15 +74,15 @@ class API:
     async def chat_completions(self, request: Request) -> Response:
         body = await read_body(request, ChatBody, self._max_body_bytes)
         model = self._served.find(body.model)
-        # Rendering waits for another process.
-        order = await asyncio.to_thread(chat_order, body, self._served)
-        return self._generating.answer(body, [order], ChatShape(self._tokens), model)
+        # In a thread, as rendering waits for another process.
+        prompt_request = await asyncio.to_thread(chat_request, body, self._served)
+        return self._service.answer(body, [prompt_request], ChatFormat(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
         body = await read_body(request, CompletionBody, self._max_body_bytes)
         model = self._served.find(body.model)
-        orders = completion_orders(body, self._served)
-        return self._generating.answer(body, orders, CompletionShape(self._tokens), model)
+        requests = completion_requests(body, self._served)
+        return self._service.answer(body, requests, CompletionFormat(self._tokens), model)
 
     async def models(self, request: Request) -> Response:
         return _json(Models([self._model(name) for name in self._served.names]))
@@ -101,15 +95,12 @@ class API:
         self._served.find(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
-        adds_special_tokens = body.add_special_tokens
+        text, adds_special_tokens = body.prompt or "", body.add_special_tokens
         if body.messages is not None:
             text = await asyncio.to_thread(chat_prompt, body.messages, body, self._served)
-            by_default = False
-        else:
-            text, by_default = body.prompt or "", True
-        ids = await self._served.model.encode(
-            text, adds_special_tokens=by_default if adds_special_tokens is None else adds_special_tokens
-        )
+        if adds_special_tokens is None:
+            adds_special_tokens = body.messages is None  # A chat template writes them itself.
+        ids = await self._served.model.encode(text, adds_special_tokens=adds_special_tokens)
         return _json(Tokens(len(ids), self._served.model.max_sequence_length, ids))
 
     async def detokenize(self, request: Request) -> Response:
@@ -118,16 +109,16 @@ class API:
         return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
     async def health(self, request: Request) -> Response:
-        """This process answers."""
+        """200 while this process answers."""
         return _json(State("ok"))
 
     async def ready(self, request: Request) -> Response:
-        """Triton and the engine answer as well."""
+        """200 while Triton and the engine answer too, else 503."""
         is_ready = await self._client.is_slot_answering()
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Of all processes of the runner, and Triton's."""
+        """Metrics of all processes of the runner, and Triton's."""
         settings = self._served.settings
         text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_ports.metrics_url)
         return Response(text, media_type=CONTENT_TYPE)
@@ -136,7 +127,7 @@ class API:
         return Response(self._document, media_type="application/json")
 
     async def page(self, request: Request) -> Response:
-        """To try all this in a browser."""
+        """The page to try the API in a browser."""
         return self._page.response()
 
     def _model(self, name: str) -> Model:
@@ -147,7 +138,7 @@ def make_application(api: API, served: Served) -> Starlette:
     settings = served.settings
     middleware = [Middleware(RequireKey, keys=settings.openai_api_keys)] if settings.openai_api_keys else []
     if settings.openai_cors_origins:
-        # First, so that a page is told also why its key is refused.
+        # First, so that a page on another origin can read why its key is refused.
         cors = Middleware(
             CORSMiddleware,
             allow_origins=settings.openai_cors_origins,
@@ -181,7 +172,7 @@ async def _on_coded_error(request: Request, error: Any) -> Response:
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:
-    """404 and 405: Starlette raises no other."""
+    """404 and 405: Starlette raises no others."""
     response = Failure(UnknownEndpoint(method=request.method, path=request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
@@ -189,10 +180,10 @@ async def _on_http_error(request: Request, error: Any) -> Response:
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    """Nobody hears this."""
+    """The client has disconnected: nothing is sent."""
     return Response(status_code=400)
 
 
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
-    """Starlette raises it again after this, so that the log has it."""
+    """Starlette raises the error again after this, so that it is logged."""
     return Failure(InternalError())

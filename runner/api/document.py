@@ -1,6 +1,6 @@
-"""GET /openapi.json: the API described, from the bodies and answers themselves.
+"""GET /openapi.json: the description of the API, made from the types of bodies and answers.
 
-It tells what this server does: what its model or engine can't do is not in it. The page at / is made from it.
+Fields that the model or engine of this server does not support are left out. The page at / is made from it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
+from runner.api.error_response import ErrorAnswer
 from runner.api.keys import is_guarded
 from runner.api.openai.answers import (
     Answer,
     ChatChoice,
     CompletionChoice,
-    ErrorAnswer,
     Model,
     Models,
     State,
@@ -23,7 +23,8 @@ from runner.api.openai.answers import (
 )
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.guides import GUIDE_FIELDS
-from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, Served
+from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
+from runner.api.served import Served
 from runner.engines.capabilities import Capability, honours
 from runner.generation.request import SamplingInputs
 
@@ -39,13 +40,13 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/metrics", "Metrics for Prometheus", None, None),
 )
 _REF = "#/components/schemas/{name}"
-_NEEDED: dict[Capability, tuple[str, ...]] = {
+_FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "log_probs": ("logprobs", "top_logprobs"),
     "min_p": ("min_p",),
     "logit_bias": ("logit_bias",),
     "guides": GUIDE_FIELDS,
 }
-"""Fields that want something of the engine."""
+"""Fields that need a capability of the engine."""
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
@@ -83,8 +84,8 @@ def make_document(served: Served) -> dict[str, Any]:
 
 
 def _fit(fields: dict[str, Any], engine_kind: str) -> None:
-    """Leave out what the engine can't honour, and tell what counts where a field is not sent."""
-    for capability, names in _NEEDED.items():
+    """Leave out fields that the engine does not support; add the defaults of the others."""
+    for capability, names in _FIELDS_OF.items():
         if not honours(engine_kind, capability):
             for name in names:
                 fields.pop(name, None)

@@ -23,7 +23,6 @@ from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnde
 from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
-from runner.api.openai.answers import Error, ErrorAnswer
 
 _STATUSES: dict[type[CodedError], int] = {
     InvalidAPIKey: 401,
@@ -69,6 +68,17 @@ _FIELDS = {
 }
 """Fields by the names of the slot's tensors, where they differ."""
 _NAMED_FIRST = re.compile(r"(?:The field )?([a-z_]\w*)\S*(?: must be |=| is not one | can't be )")
+
+
+class Error(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorAnswer(msgspec.Struct):
+    error: Error
 
 
 def status_of(error: CodedError) -> int:

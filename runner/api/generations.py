@@ -1,4 +1,4 @@
-"""The texts of one request while they are generated: what has arrived of all of them, batch by batch."""
+"""All texts that one call asks for, while they are generated: what has arrived of them, batch by batch."""
 
 from __future__ import annotations
 
@@ -6,59 +6,72 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from errors.coded_error import CodedError
-from runner.api.openai.answers import Usage
-from runner.api.openai.requests import Order
-from runner.engines.protocol.messages import TokenLogProb
-from runner.generation.generation import Generation
+from runner.engines.protocol.messages import SEEDS, TokenLogProb
+from runner.generation.generation import FinishReason, Generation
 from runner.generation.request import GenerationRequest
 
-_FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length"}
-"""OpenAI's words for ours: a text that ended by itself or by a stop sequence has stopped."""
+
+@dataclass(frozen=True)
+class PromptRequest:
+    """One prompt with its parameters, of which ``count`` texts are wanted."""
+
+    request: GenerationRequest
+    count: int
+    echo: str = ""
+    """The beginning of each text."""
+
+    def per_text(self) -> list[GenerationRequest]:
+        """A request for each text: the seeds follow each other."""
+        sampling = self.request.sampling
+        return [
+            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % SEEDS))
+            for number in range(self.count)
+        ]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What came of one text; the last one has the finish reason."""
+    """What arrived of one text; the last piece has the finish reason."""
 
     index: int
     text: str
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     log_probs: list[tuple[int, TokenLogProb]] = field(default_factory=list)
-    """Of the tokens that came, by their ids; empty where they were not asked for."""
+    """Of the tokens that arrived, by their ids; empty unless the request asked for them."""
 
 
-class Texts:
-    """The texts of some orders. Iterate ``batches`` once; then ``usage`` is true."""
+class Generations:
+    """Iterate ``batches`` once; the numbers of tokens count what has arrived so far."""
 
-    def __init__(self, orders: Sequence[Order], generate: Callable[[GenerationRequest], Generation]) -> None:
-        self._orders = orders
-        self._generations = [[generate(request) for request in order.requests()] for order in orders]
+    def __init__(
+        self, requests: Sequence[PromptRequest], generate: Callable[[GenerationRequest], Generation]
+    ) -> None:
+        self._requests = requests
+        self._of_prompts = [[generate(each) for each in request.per_text()] for request in requests]
 
-    def usage(self) -> Usage:
-        """A prompt counts once, however many texts were made of it."""
-        prompt_tokens = sum(generations[0].input_token_count for generations in self._generations)
-        output_tokens = sum(each.output_token_count for group in self._generations for each in group)
-        return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
+    @property
+    def prompt_tokens(self) -> int:
+        """A prompt counts once, however many texts it has."""
+        return sum(generations[0].input_token_count for generations in self._of_prompts)
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(each.output_token_count for each in itertools.chain.from_iterable(self._of_prompts))
 
     def fail(self, error: CodedError) -> None:
-        """What is not done has failed; whoever iterates ends it."""
-        for generation in itertools.chain.from_iterable(self._generations):
+        """Mark each unfinished text as failed. The caller ends the iteration."""
+        for generation in itertools.chain.from_iterable(self._of_prompts):
             if generation.finish_reason is None:
                 generation.fail(error)
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All pieces that have arrived, each time. Raises a CodedError."""
-        sources = [
-            _pieces(index, order.echo, generation)
-            for index, (order, generation) in enumerate(
-                (order, generation)
-                for order, group in zip(self._orders, self._generations, strict=True)
-                for generation in group
-            )
-        ]
+        echoes = [request.echo for request in self._requests for _ in range(request.count)]
+        generations = itertools.chain.from_iterable(self._of_prompts)
+        sources = [_pieces(*each) for each in zip(itertools.count(), echoes, generations, strict=False)]
         if len(sources) == 1:
             async with aclosing(sources[0]) as pieces:
                 async for piece in pieces:
@@ -74,11 +87,11 @@ async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerat
         async for text in texts:
             yield Piece(index, echo + text, None, generation.take_log_probs())
             echo = ""
-    yield Piece(index, echo, _FINISH_REASONS[str(generation.finish_reason)], generation.take_log_probs())
+    yield Piece(index, echo, generation.finish_reason, generation.take_log_probs())
 
 
 async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[list[Piece], None]:
-    """What any of the sources gave. The first error of one ends all."""
+    """The pieces of all sources. The first error of one ends all."""
     arrived: list[Piece] = []
     wake = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""API keys: who has none of them gets 401."""
+"""API keys: a request without one of them gets 401."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SCHEME = "bearer"
 
 
 def is_guarded(path: str) -> bool:
-    """True for what costs or tells something; the page, health, readiness and metrics are open."""
+    """False for the page, its description, health, readiness and metrics."""
     return path.startswith(_GUARDED)
 
 
 class RequireKey:
-    """Middleware in front of what is guarded."""
+    """Middleware that checks the key of guarded paths."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -36,6 +36,6 @@ class RequireKey:
     def _has_key(self, scope: Scope) -> bool:
         scheme, _, key = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
         given = key.strip().encode()
-        # All are compared, each in constant time: the time tells nothing about any.
+        # Each comparison takes constant time, and all are made: the time reveals nothing about the keys.
         matches = [hmac.compare_digest(given, each) for each in self._keys]
         return scheme.lower() == _SCHEME and any(matches)

@@ -1,4 +1,4 @@
-"""What bounds a request: how many are at work, how long one may take, whether its client is still there."""
+"""Limits of a request: how many texts at once, how long it may take, and its client's connection."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from errors.coded_error import CodedError
 T = TypeVar("T")
 
 
-class ClientGone(Exception):
-    """The client closed its connection: nobody is there to be answered."""
+class ClientDisconnected(Exception):
+    """The client closed its connection: there is nothing to answer."""
 
 
 class Admission:
     """Counts the texts that are being generated."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.running = 0
 
     @contextmanager
     def admitted(self, count: int) -> Iterator[Callable[[], None]]:
-        """Hold places for so many until the body ends, or calls what it is given.
+        """Count ``count`` texts until the block ends or calls the function that it is given.
 
-        Raises E1607 if there are not enough.
+        Raises E1607 if they are too many.
         """
-        if self.running + count > self.most:
-            raise TooManyRequests(running=self.running, asked=count, most=self.most)
+        if self.running + count > self.limit:
+            raise TooManyRequests(running=self.running, asked=count, most=self.limit)
         self.running += count
-        with ExitStack() as places:
-            places.callback(self._leave, count)
-            yield places.close
+        with ExitStack() as exits:
+            exits.callback(self._release, count)
+            yield exits.close
 
-    def _leave(self, count: int) -> None:
+    def _release(self, count: int) -> None:
         self.running -= count
 
 
 async def run_within(
     work: Coroutine[Any, Any, T], receive: Receive, timeout_s: float, fail: Callable[[CodedError], None]
 ) -> T:
-    """The result of ``work``, which is ended, and has freed what it held, when this returns or raises.
+    """The result of ``work``. When this returns or raises, ``work`` has ended and released its resources.
 
-    Raises E2601 after ``timeout_s``, of which ``fail`` is told before ``work`` is ended, and ClientGone. The
-    request's body must have been read.
+    Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnected.
+    The request's body must have been read.
     """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_await_gone(receive))
+    disconnect = asyncio.ensure_future(_await_disconnect(receive))
     try:
-        await asyncio.wait({task, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnect}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        if gone.done():
-            raise ClientGone
+        if disconnect.done():
+            raise ClientDisconnected
         error = RequestTimedOut(timeout_s=timeout_s)
         fail(error)
         raise error
     finally:
         task.cancel()
-        gone.cancel()
-        await asyncio.wait({task, gone})
+        disconnect.cancel()
+        await asyncio.wait({task, disconnect})
 
 
-async def _await_gone(receive: Receive) -> None:
+async def _await_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

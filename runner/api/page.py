@@ -1,4 +1,4 @@
-"""GET /: the page to try the API in a browser. It is one file; its headers keep it to this server."""
+"""GET /: the page to try the API in a browser. It is one file; its headers restrict it to this server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_page() -> Page:
         "form-action 'none'",
         "frame-ancestors 'none'",
         "require-trusted-types-for 'script'",
-        # None may be made, so that text can't become HTML or code at all.
+        # No policy may be created, so that text never becomes HTML or code.
         "trusted-types 'none'",
     )
     return Page(text.encode(), "; ".join(rules))

@@ -1,7 +1,7 @@
-"""The span of one call: below the client's by W3C's ``traceparent``, above those of its generations.
+"""The span of one call: child of the client's span (W3C ``traceparent``), parent of its generations' spans.
 
-Attributes are those of OpenTelemetry's conventions for HTTP servers and generative AI; nothing that a client
-wrote is among them but the ids. Imported only where there is an OTLP endpoint.
+Attributes follow OpenTelemetry's conventions for HTTP servers and generative AI. Of what the client sent,
+only the ids are recorded. Imported only if an OTLP endpoint is set.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from runner.api.call import Call
 from runner.api.headers import GENERATION_PATHS
 from runner.observability.tracing import PROVIDER, Tracing
 
-_CARRIED = (b"traceparent", b"tracestate")
+_HEADERS = (b"traceparent", b"tracestate")
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 @contextmanager
 def server_span(tracing: Tracing, scope: Scope, call: Call) -> Iterator[str]:
-    """The span, current while the call is served. Yields its trace's id."""
-    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _CARRIED}
+    """The span, current while the call is served. Yields the id of its trace."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
     parent = _PROPAGATOR.extract(headers, context.Context())
     span = tracing.tracer.start_span(
-        f"{scope['method']} {call.path}", parent, SpanKind.SERVER, attributes=_of_request(scope, call)
+        f"{scope['method']} {call.path}", parent, SpanKind.SERVER, attributes=_request_attributes(scope, call)
     )
     token = context.attach(trace.set_span_in_context(span))
     try:
@@ -36,11 +36,11 @@ def server_span(tracing: Tracing, scope: Scope, call: Call) -> Iterator[str]:
     finally:
         context.detach(token)
         if span.is_recording():
-            _tell_end(span, call)
+            _set_outcome(span, call)
         span.end()
 
 
-def _of_request(scope: Scope, call: Call) -> dict[str, str | int]:
+def _request_attributes(scope: Scope, call: Call) -> dict[str, str | int]:
     host, port = scope.get("server") or ("", None)
     attributes: dict[str, str | int] = {
         "http.request.method": scope["method"],
@@ -55,7 +55,7 @@ def _of_request(scope: Scope, call: Call) -> dict[str, str | int]:
     return attributes if port is None else {**attributes, "server.port": port}
 
 
-def _tell_end(span: Span, call: Call) -> None:
+def _set_outcome(span: Span, call: Call) -> None:
     span.set_attribute("http.response.header.x-request-id", [call.request_id])
     if call.model:
         span.set_attribute("gen_ai.request.model", call.model)
@@ -65,8 +65,8 @@ def _tell_end(span: Span, call: Call) -> None:
     else:
         span.set_attribute("http.response.status_code", call.status)
     if call.error is not None:
-        # NOTE: of an error only the code: its sentence may quote what a client sent.
+        # NOTE: only the code of an error: its sentence may quote what a client sent.
         span.set_attribute("error.type", call.error.code)
-        # By the conventions what is the client's to mend is no error of a server's.
+        # By the conventions, a client's mistake is not an error of a server span.
         if not call.error.code.startswith("E1"):
             span.set_status(Status(StatusCode.ERROR, call.error.code))

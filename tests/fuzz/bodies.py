@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 
 from runner.api.application import API, make_application
-from runner.api.call import Call, WatchCalls
+from runner.api.call import Call
+from runner.api.call_observer import CallObserver
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from runner.api.openai.requests import Served
+from runner.api.served import Served
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.events import Event
 from runner.generation.generation import Generation
@@ -123,5 +124,5 @@ def transport() -> httpx.ASGITransport:
     client = TritonClient.__new__(TritonClient)  # Nobody asks it anything.
     folder = Path(tempfile.mkdtemp(prefix="fuzz-metrics-"))
     application = make_application(API(served, client, generate, folder), served)
-    watched = WatchCalls(application, Meter("openai", folder), is_log_json=False, tracing=None)
+    watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
     return httpx.ASGITransport(watched)

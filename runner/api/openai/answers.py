@@ -1,4 +1,4 @@
-"""What the API answers with, in OpenAI's shapes."""
+"""Answers in OpenAI's formats, and those of the endpoints beside them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ C = TypeVar("C", bound=Choice)
 
 
 class Answer(msgspec.Struct, Generic[C], omit_defaults=True):
-    """A whole answer, or one event of a stream. ``usage`` is left out where a stream has none."""
+    """A whole answer, or one event of a stream. ``usage`` is left out of a stream without it."""
 
     id: str
     object: str
@@ -81,17 +81,6 @@ class Answer(msgspec.Struct, Generic[C], omit_defaults=True):
     model: str
     choices: list[C]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class Error(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorAnswer(msgspec.Struct):
-    error: Error
 
 
 class Model(msgspec.Struct):

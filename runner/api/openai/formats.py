@@ -1,10 +1,13 @@
-"""The two shapes of an answer: completions and chat completions, whole or as events of a stream."""
+"""The two formats of an answer: completions and chat completions, whole or as events of a stream."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
+
+from tokenizers import Tokenizer
 
 from runner.api.generations import Piece
 from runner.api.openai.answers import (
@@ -19,28 +22,59 @@ from runner.api.openai.answers import (
     Message,
     TopLogProb,
 )
-from runner.api.token_texts import TokenTexts
+from runner.detokenizer.byte_level import bytes_of_token
 from runner.engines.protocol.messages import TokenLogProb
 
+_FINISH_REASONS = {None: None, "end": "stop", "stop": "stop", "length": "length"}
+"""By the core's name: OpenAI has one name for the end of a text and for a stop sequence."""
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCEPIECE_SPACE = "\u2581"
 
-class Shape(Protocol):
-    """One per request: it may remember what it has given out."""
+
+class TokenTexts:
+    """Single tokens as text and as bytes, for log probabilities: a token may be part of a character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        state = tokenizer.decoder.__getstate__().decode() if tokenizer.decoder is not None else ""
+        self._is_byte_level = '"ByteLevel"' in state
+        self._has_byte_tokens = '"ByteFallback"' in state
+        self._found: dict[int, tuple[str, list[int]]] = {}
+
+    def find(self, token_id: int) -> tuple[str, list[int]]:
+        """The token's text, with U+FFFD for bytes that are no whole character, and its bytes."""
+        if token_id not in self._found:
+            content = self._bytes(token_id)
+            self._found[token_id] = (content.decode(errors="replace"), list(content))
+        return self._found[token_id]
+
+    def _bytes(self, token_id: int) -> bytes:
+        token: str = self._tokenizer.id_to_token(token_id) or ""
+        if self._is_byte_level:
+            return bytes_of_token(token).encode("latin-1")
+        if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(byte[1])
+        return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
+
+
+class Format(Protocol):
+    """One object per request, as it may count what it has written."""
 
     id_prefix: str
     whole_object: str
     event_object: str
 
     def opening(self, index: int) -> Choice | None:
-        """What a text's stream begins with."""
+        """The first event of a text, before any piece."""
 
     def event(self, piece: Piece) -> Choice:
-        """A piece as part of an event of a stream."""
+        """A piece as an event of a stream."""
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
-        """All pieces of one text as part of a whole answer."""
+        """All pieces of one text as a choice of a whole answer."""
 
 
-class ChatShape:
+class ChatFormat:
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     event_object = "chat.completion.chunk"
@@ -53,11 +87,11 @@ class ChatShape:
 
     def event(self, piece: Piece) -> Choice:
         delta = Delta(content=piece.text) if piece.text else Delta()
-        return ChatChunkChoice(piece.index, delta, self._log_probs([piece]), piece.finish_reason)
+        return ChatChunkChoice(piece.index, delta, self._log_probs([piece]), _finish_reason(piece))
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
         message = Message("".join(piece.text for piece in pieces))
-        return ChatChoice(pieces[0].index, message, self._log_probs(pieces), pieces[-1].finish_reason)
+        return ChatChoice(pieces[0].index, message, self._log_probs(pieces), _finish_reason(pieces[-1]))
 
     def _log_probs(self, pieces: Sequence[Piece]) -> ChatLogProbs | None:
         content = [self._log_prob(*each) for piece in pieces for each in piece.log_probs]
@@ -73,14 +107,14 @@ class ChatShape:
         return TopLogProb(text, value, encoded)
 
 
-class CompletionShape:
+class CompletionFormat:
     id_prefix = "cmpl-"
     whole_object = event_object = "text_completion"
 
     def __init__(self, tokens: TokenTexts) -> None:
         self._tokens = tokens
         self._offsets: dict[int, int] = defaultdict(int)
-        """By index: where in the text the next token begins, by the texts of the tokens before it."""
+        """By index: the number of characters in the texts of the tokens so far."""
 
     def opening(self, index: int) -> Choice | None:
         return None
@@ -91,7 +125,7 @@ class CompletionShape:
     def whole(self, pieces: Sequence[Piece]) -> Choice:
         text = "".join(piece.text for piece in pieces)
         index = pieces[0].index
-        return CompletionChoice(index, text, self._log_probs(index, pieces), pieces[-1].finish_reason)
+        return CompletionChoice(index, text, self._log_probs(index, pieces), _finish_reason(pieces[-1]))
 
     def _log_probs(self, index: int, pieces: Sequence[Piece]) -> CompletionLogProbs | None:
         tokens = [each for piece in pieces for each in piece.log_probs]
@@ -110,7 +144,11 @@ class CompletionShape:
         )
 
     def _top(self, token_id: int, log_prob: TokenLogProb) -> dict[str, float]:
-        """By text; as in OpenAI's, the chosen token is always there."""
+        """By text. As in OpenAI's answers, the chosen token is always one of them."""
         values = {self._tokens.find(each)[0]: value for each, value in reversed(log_prob.top)}
         values.setdefault(self._tokens.find(token_id)[0], log_prob.value)
         return values
+
+
+def _finish_reason(piece: Piece) -> str | None:
+    return _FINISH_REASONS[piece.finish_reason]

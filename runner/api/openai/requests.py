@@ -1,17 +1,19 @@
-"""From a body to what the generation core takes: one request per text that is to be generated."""
+"""From a body to requests of the generation core: one for each prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
-from errors.api import UnknownModel, UnsupportedField
+from errors.api import UnsupportedField
 from errors.requests import InvalidInput
+from runner.api.generations import PromptRequest
 from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.api.openai.guides import guide_of
+from runner.api.served import Served
 from runner.chat.messages import Message, with_system_prompt
 from runner.engines.capabilities import Capability, honours
 from runner.engines.protocol.messages import SEEDS
@@ -20,64 +22,29 @@ from runner.generation.request import GenerationRequest, SamplingInputs, random_
 from runner.settings.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's, for completions; a chat's answer may take all that the model has room for."""
-_UNLESS_SAID = SamplingInputs()
-_LEAST_TOP_P = 1e-6
+"""OpenAI's default for completions. A chat's answer may use all that the model has room for."""
+_DEFAULTS = SamplingInputs()
+_MIN_TOP_P = 1e-6
+_MAX_ID_DIGITS = 10
 
 N = TypeVar("N", int, float)
 
 
-@dataclass(frozen=True)
-class Served:
-    """What is served, and how."""
-
-    model: ModelFacts
-    settings: Settings
-    engine_kind: str
-    names: tuple[str, ...]
-
-    def find(self, name: str | None) -> str:
-        """The name to answer with. Raises E1603 for a model that is not this one."""
-        if name is None:
-            return self.names[0]
-        if name not in self.names:
-            raise UnknownModel(model=name, served=" or ".join(self.names))
-        return name
-
-
-@dataclass(frozen=True)
-class Order:
-    """One prompt with its parameters; ``count`` texts are wanted of it."""
-
-    request: GenerationRequest
-    count: int
-    echo: str = ""
-    """What each text begins with."""
-
-    def requests(self) -> list[GenerationRequest]:
-        """One per text: the seeds follow each other."""
-        sampling = self.request.sampling
-        return [
-            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % SEEDS))
-            for number in range(self.count)
-        ]
-
-
-def completion_orders(body: CompletionBody, served: Served) -> list[Order]:
-    """One per prompt. Raises a CodedError naming the field."""
-    orders = []
+def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequest]:
+    """One per prompt. Raises a CodedError that names the field."""
+    requests = []
     for prompt in _prompts(body.prompt):
         request = _request(body, served, prompt, DEFAULT_COMPLETION_TOKENS, body.logprobs)
         echo = _text(prompt, served.model) if body.echo else ""
-        orders.append(Order(request, body.n or 1, echo))
+        requests.append(PromptRequest(request, body.n or 1, echo))
     if body.echo and body.logprobs is not None:
         expected = "false where there is logprobs, as those of the prompt are not known"
         raise InvalidInput(name="echo", expected=expected, value=True)
-    return orders
+    return requests
 
 
-def chat_order(body: ChatBody, served: Served) -> Order:
-    """Raises a CodedError naming the field, and what a chat template raises."""
+def chat_request(body: ChatBody, served: Served) -> PromptRequest:
+    """Raises a CodedError that names the field, and the errors of chat templates."""
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         expected = f"max_tokens ({body.max_tokens}), of which it is the newer name"
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
@@ -86,13 +53,13 @@ def chat_order(body: ChatBody, served: Served) -> Order:
     tools = None if body.tool_choice == "none" else body.tools
     prompt = chat_prompt(body.messages, msgspec.structs.replace(body, tools=tools), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
-    most_tokens = body.max_completion_tokens or served.model.max_sequence_length
-    request = _request(body, served, prompt, most_tokens, top)
-    return Order(replace(request, adds_special_tokens=False), body.n or 1)
+    default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
+    request = _request(body, served, prompt, default_max_tokens, top)
+    return PromptRequest(replace(request, adds_special_tokens=False), body.n or 1)
 
 
 def chat_prompt(messages: Sequence[Message], fields: ChatBody | TokenizeBody, served: Served) -> str:
-    """The chat template's text. Raises E1005 and what the template raises."""
+    """The text that the chat template makes. Raises E1005 and the errors of chat templates."""
     if fields.continue_final_message and fields.add_generation_prompt:
         raise InvalidInput(
             name="add_generation_prompt", expected="false where continue_final_message is true", value=True
@@ -108,11 +75,14 @@ def chat_prompt(messages: Sequence[Message], fields: ChatBody | TokenizeBody, se
 
 
 def _request(
-    body: GenerationBody, served: Served, prompt: str | list[int], most_tokens: int, top_log_probs: int | None
+    body: GenerationBody,
+    served: Served,
+    prompt: str | list[int],
+    default_max_tokens: int,
+    top_log_probs: int | None,
 ) -> GenerationRequest:
-    """``most_tokens``: where the body does not say."""
-    _check_honoured(body, served, top_log_probs)
-    max_tokens = body.max_tokens or most_tokens
+    _check_supported(body, served, top_log_probs)
+    max_tokens = body.max_tokens or default_max_tokens
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise InvalidInput(name="min_tokens", expected=f"at most max_tokens ({max_tokens})", value=min_tokens)
@@ -130,25 +100,25 @@ def _request(
 
 def _sampling(body: GenerationBody) -> SamplingInputs:
     return SamplingInputs(
-        temperature=_or(body.temperature, _UNLESS_SAID.temperature),
-        top_k=max(_or(body.top_k, _UNLESS_SAID.top_k), 0),
-        # NOTE: to the core 0 means off; here it means the likeliest token alone.
-        top_p=_or(body.top_p, _UNLESS_SAID.top_p) or _LEAST_TOP_P,
-        presence_penalty=_or(body.presence_penalty, _UNLESS_SAID.presence_penalty),
-        frequency_penalty=_or(body.frequency_penalty, _UNLESS_SAID.frequency_penalty),
-        repetition_penalty=_or(body.repetition_penalty, _UNLESS_SAID.repetition_penalty),
-        min_p=_or(body.min_p, _UNLESS_SAID.min_p),
+        temperature=_value_or(body.temperature, _DEFAULTS.temperature),
+        top_k=max(_value_or(body.top_k, _DEFAULTS.top_k), 0),
+        # NOTE: 0 means no limit in the core; here it means the most likely token only.
+        top_p=_value_or(body.top_p, _DEFAULTS.top_p) or _MIN_TOP_P,
+        presence_penalty=_value_or(body.presence_penalty, _DEFAULTS.presence_penalty),
+        frequency_penalty=_value_or(body.frequency_penalty, _DEFAULTS.frequency_penalty),
+        repetition_penalty=_value_or(body.repetition_penalty, _DEFAULTS.repetition_penalty),
+        min_p=_value_or(body.min_p, _DEFAULTS.min_p),
         logit_bias=_logit_bias(body.logit_bias or {}),
         seed=random_seed() if body.seed is None else body.seed % SEEDS,
     )
 
 
-def _or(value: N | None, default: N) -> N:
+def _value_or(value: N | None, default: N) -> N:
     return default if value is None else value
 
 
-def _check_honoured(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:
-    """Raise E1602 for what this kind of engine can't do."""
+def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:
+    """Raise E1602 for a field that this kind of engine does not support."""
     asked: dict[Capability, object] = {
         "min_p": body.min_p,
         "logit_bias": body.logit_bias,
@@ -162,7 +132,7 @@ def _check_honoured(body: GenerationBody, served: Served, top_log_probs: int | N
 
 def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:
     for token in given:
-        if not token.isdecimal() or int(token) > MAX_INT32:
+        if not token.isdecimal() or len(token) > _MAX_ID_DIGITS or int(token) > MAX_INT32:
             raise InvalidInput(name="logit_bias", expected="an object whose keys are token ids", value=token)
     return {int(token): bias for token, bias in given.items() if bias}
 
@@ -174,13 +144,13 @@ def _stops(body: GenerationBody, settings: Settings) -> tuple[str, ...]:
 
 
 def _prompts(given: Prompt) -> list[str | list[int]]:
-    """The prompts of a text, token ids, or a list of either. Raises E1005 for a mixture."""
+    """The prompts of a string, token ids, or a list of either. Raises E1005 for a mixture."""
     if isinstance(given, str):
         return [given]
     kinds = {type(each) for each in given}
     if len(kinds) > 1:
         raise InvalidInput(
-            name="prompt", expected="a list of one kind: texts, or lists of token ids", value=given
+            name="prompt", expected="a list of strings only, or of lists of token ids only", value=given
         )
     if kinds == {int}:
         return [[each for each in given if isinstance(each, int)]]
