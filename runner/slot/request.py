@@ -1,8 +1,8 @@
 """From the tensors of a Triton request to engine messages: the slot's side of the tensor contract.
 
-The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``); later names
-(``min_tokens``, ``seed``) are accepted beside the earlier ones (``min_length``, ``random_seed``).
-Nothing is dropped silently: what no engine here can honour is E1104, a bad value E1103.
+The contract is that of NVIDIA's TensorRT-LLM backend (model ``tensorrt_llm``). Later names (``min_tokens``,
+``seed``) are accepted beside the earlier ones (``min_length``, ``random_seed``). Nothing is dropped silently:
+what the engine does not support is E1104, an invalid value E1103.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
+from errors.requests import InvalidTensor, PromptTooLong
 from runner.engines.adapter_name import check_adapter_name
-from runner.engines.protocol.messages import SEEDS, Ready, Submit
-from runner.slot.guide import parse_guide, refuse_beside_guide
-from runner.slot.sampling import num_top_log_probs, parse_sampling, wants_log_probs
+from runner.engines.protocol.checks import check_sampling
+from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.tensors import Row, Tensors, check_ids
-from runner.slot.unsupported import ENGINE_TENSORS, refuse_unsupported
+from runner.slot.unsupported import (
+    ENGINE_TENSORS,
+    refuse_guide_type,
+    refuse_unsupported,
+    refuse_unsupported_tensors,
+)
 
 _MAX_SEQUENCES = 256
+_MAX_TOP_LOG_PROBS = 20
+_GREEDY_TOP_K = 1
+_GUIDE_TYPES: dict[str, GuideType] = {name: name for name in GUIDE_TYPES}
 
 
 @dataclass(frozen=True)
@@ -31,16 +38,16 @@ class SlotRequest:
     is_streaming: bool
     includes_input: bool
     num_sequences: int = 1
-    """How many outputs to answer with: drawn one by one, or the best of a beam search."""
+    """The number of outputs: drawn one by one, or the best of a beam search."""
     returns_times: bool = False
 
     @property
     def num_submits(self) -> int:
-        """How many requests the engine gets for it: a beam search is one."""
+        """The number of requests to the engine: one for a beam search, else one per output."""
         return self.num_sequences if self.submit.sampling.beam_width == 1 else 1
 
     def sequence(self, index: int) -> SlotRequest:
-        """The request of one of several outputs: the seeds follow each other, as TensorRT-LLM has it."""
+        """The request of one of several outputs, with consecutive seeds, as in TensorRT-LLM."""
         seed = self.submit.sampling.seed
         if index == 0 or seed is None:
             return self
@@ -51,43 +58,38 @@ class SlotRequest:
 def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: bool) -> SlotRequest:
     """Check one row. Raises E1002, E1103 or E1104; ``includes_input`` is the model's default."""
     row = Row(tensors, index)
-    refuse_unsupported(tensors, row, ready.engine_kind)
+    kind = ready.engine_kind
+    refuse_unsupported_tensors(tensors, row, kind)
     input_ids = _input_ids(tensors, index, row, ready)
     requested = row.scalar("request_output_len")
     if requested is None or requested < 1:
         raise InvalidTensor(name="request_output_len", expected="at least 1", value=requested)
-    # As TensorRT-LLM does: more than what the sequence has room for is cut, not refused.
+    # As in TensorRT-LLM, a length beyond the room in the sequence is cut, not refused.
     max_tokens = min(int(requested), ready.max_sequence_length - len(input_ids))
     end_id = row.scalar("end_id")
+    lora_name = row.text("lora_name")
+    check_adapter_name(lora_name, kind)
     submit = Submit(
         request_id=0,
         input_ids=input_ids,
         max_tokens=max_tokens,
-        sampling=parse_sampling(row, ready.engine_kind),
-        min_tokens=min(row.integer("min_length", "min_tokens", default=0, minimum=0), max_tokens),
-        # NVIDIA's clients send another model's id if not told better: no token here, so it ends nothing.
+        sampling=_sampling(row),
+        min_tokens=min(row.integer("min_length", "min_tokens", default=0), max_tokens),
+        # NVIDIA's clients send another model's end id by default. It is no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
         pad_id=row.scalar("pad_id"),
         stop_words=row.words("stop_words_list", ready.vocab_size),
         bad_words=row.words("bad_words_list", ready.vocab_size),
         lora_task_id=row.scalar("lora_task_id"),
         tensors=row.tensors(ENGINE_TENSORS),
-        lora_name=_lora_name(row, ready.engine_kind),
-        wants_log_probs=wants_log_probs(row, ready.engine_kind),
-        guide=parse_guide(row, ready),
-        num_top_log_probs=num_top_log_probs(row),
+        lora_name=lora_name,
+        wants_log_probs=bool(row.scalar("return_log_probs")),
+        guide=_guide(row, ready),
+        num_top_log_probs=_num_top_log_probs(row),
     )
-    if submit.guide is not None:
-        refuse_beside_guide(submit, ready.engine_kind)
-    excludes = row.scalar("exclude_input_in_output")
     is_streaming = bool(row.scalar("streaming"))
-    if is_streaming and submit.sampling.beam_width > 1:
-        raise UnsupportedArgument(
-            name="streaming",
-            value=True,
-            engine_kind=ready.engine_kind,
-            remedy="a beam search knows its output at the end only: send streaming=false",
-        )
+    refuse_unsupported(submit, kind, is_streaming=is_streaming)
+    excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
         submit=submit,
         is_streaming=is_streaming,
@@ -97,21 +99,11 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     )
 
 
-def _num_sequences(row: Row, beam_width: int) -> int:
-    most = beam_width if beam_width > 1 else _MAX_SEQUENCES
-    # NOTE: without a number, all beams: as TensorRT-LLM has it.
-    default = beam_width
-    count = row.integer("num_return_sequences", default=default, minimum=0) or default
-    if count > most:
-        raise InvalidTensor(name="num_return_sequences", expected=f"at most {most}", value=count)
-    return count
-
-
 def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int]:
     if "input_ids" not in tensors:
         raise InvalidTensor(name="input_ids", expected="given", value=None)
     ids = tensors["input_ids"][index].reshape(-1)
-    length = row.integer("input_lengths", default=len(ids), minimum=0)
+    length = row.integer("input_lengths", default=len(ids))
     ids = ids[:length]
     if len(ids) == 0 or len(ids) < length:
         raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
@@ -122,7 +114,71 @@ def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int
     return result
 
 
-def _lora_name(row: Row, engine_kind: str) -> str | None:
-    name = row.text("lora_name")
-    check_adapter_name(name, engine_kind)
-    return name
+def _sampling(row: Row) -> Sampling:
+    top_k, top_p = row.scalar("runtime_top_k", default=0), row.scalar("runtime_top_p", default=0.0)
+    if top_k == 0 and top_p <= 0:
+        top_k = _GREEDY_TOP_K  # As in TensorRT-LLM: neither given means greedy.
+    beam_width = row.integer("beam_width", default=1) or 1
+    sampling = Sampling(
+        temperature=row.scalar("temperature", default=1.0),
+        top_k=top_k,
+        top_p=1.0 if top_p <= 0 else top_p,
+        repetition_penalty=row.scalar("repetition_penalty", default=1.0),
+        presence_penalty=row.scalar("presence_penalty", default=0.0),
+        frequency_penalty=row.scalar("frequency_penalty", default=0.0),
+        length_penalty=row.scalar("len_penalty", default=1.0),
+        seed=row.scalar("random_seed", "seed"),
+        min_p=row.scalar("min_p", default=0.0),
+        logit_bias=_logit_bias(row),
+        top_p_min=row.scalar("runtime_top_p_min"),
+        top_p_decay=row.scalar("runtime_top_p_decay"),
+        top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
+        beam_width=beam_width,
+        beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
+        early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
+    )
+    check_sampling(sampling)
+    return sampling
+
+
+def _logit_bias(row: Row) -> dict[int, float]:
+    """From two tensors of the same length: token ids, and what is added to their scores."""
+    ids, values = row.array("logit_bias_ids"), row.array("logit_bias_values")
+    if len(ids) != len(values):
+        expected = f"as many as logit_bias_ids ({len(ids)})"
+        raise InvalidTensor(name="logit_bias_values", expected=expected, value=len(values))
+    return dict(zip(ids, values, strict=True))
+
+
+def _num_top_log_probs(row: Row) -> int:
+    count = row.integer("num_top_log_probs", default=0)
+    if count > _MAX_TOP_LOG_PROBS:
+        raise InvalidTensor(name="num_top_log_probs", expected=f"at most {_MAX_TOP_LOG_PROBS}", value=count)
+    if count and not row.scalar("return_log_probs"):
+        raise InvalidTensor(name="num_top_log_probs", expected="sent with return_log_probs=true", value=count)
+    return count
+
+
+def _num_sequences(row: Row, beam_width: int) -> int:
+    most = beam_width if beam_width > 1 else _MAX_SEQUENCES
+    # NOTE: as in TensorRT-LLM, the default is all beams.
+    count = row.integer("num_return_sequences", default=0) or beam_width
+    if count > most:
+        raise InvalidTensor(name="num_return_sequences", expected=f"at most {most}", value=count)
+    return count
+
+
+def _guide(row: Row, ready: Ready) -> Guide | None:
+    name, text = row.text("guided_decoding_guide_type"), row.text("guided_decoding_guide")
+    if name is None and text is None:
+        return None
+    if name not in _GUIDE_TYPES:
+        expected = f"one of {', '.join(GUIDE_TYPES)}"
+        if name is None:
+            expected += ", because there is a guided_decoding_guide"
+        raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
+    refuse_guide_type(name, ready)
+    if (text is None) != (name == "json"):
+        expected = "left out with guided_decoding_guide_type json" if text else f"given, with the {name}"
+        raise InvalidTensor(name="guided_decoding_guide", expected=expected, value=text)
+    return Guide(_GUIDE_TYPES[name], text or "")

@@ -1,8 +1,7 @@
-"""The input tensors of a Triton request: read row by row, a value that is no good is E1103."""
+"""The input tensors of a Triton request, read row by row. An invalid value is E1103."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,45 +16,35 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 class Row:
-    """One row of a batch: reads scalars and words from it."""
+    """One row of a batch."""
 
     def __init__(self, tensors: Tensors, index: int) -> None:
         self._tensors = tensors
         self._index = index
 
-    def scalar(self, *names: str) -> Any | None:
+    def scalar(self, *names: str, default: Any = None) -> Any:
         """The value of the first tensor present among ``names`` (aliases), as a Python scalar."""
         for name in names:
             if name in self._tensors:
-                values = self._tensors[name][self._index].reshape(-1)
+                values = self._tensors[name][self._index]
                 if values.size != 1:
                     raise InvalidTensor(name=name, expected="one value per request", value=values.tolist())
-                return values[0].item()
-        return None
+                return values.item()
+        return default
 
-    def integer(self, *names: str, default: int, minimum: int) -> int:
-        value = self.scalar(*names)
-        if value is None:
-            return default
-        if value < minimum:
-            raise InvalidTensor(name=names[0], expected=f"at least {minimum}", value=value)
+    def integer(self, *names: str, default: int) -> int:
+        """A scalar of at least 0."""
+        value = self.scalar(*names, default=default)
+        if value < 0:
+            raise InvalidTensor(name=names[0], expected="at least 0", value=value)
         return int(value)
 
-    def number(self, name: str, *, default: float, minimum: float = -math.inf) -> float:
-        value = self.scalar(name)
-        if value is None:
-            return default
-        if not math.isfinite(value) or value < minimum:
-            floor = "" if minimum == -math.inf else f" of at least {minimum:g}"
-            raise InvalidTensor(name=name, expected=f"a finite number{floor}", value=value)
-        return float(value)
-
     def array(self, name: str) -> list[Any]:
-        """Its values, as Python numbers; none where there is no such tensor."""
+        """The values as Python numbers; empty without such a tensor."""
         return self._tensors[name][self._index].reshape(-1).tolist() if name in self._tensors else []
 
     def text(self, name: str) -> str | None:
-        """A text of UTF-8; None where there is none or it is empty."""
+        """A text in UTF-8; None without such a tensor or if it is empty."""
         if name not in self._tensors:
             return None
         (value,) = self._tensors[name][self._index].reshape(-1)
@@ -80,7 +69,7 @@ class Row:
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
     def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Those of the row that are given, as they are."""
+        """The row of each of these tensors that is given and not empty."""
         arrays = {
             name: np.ascontiguousarray(self._tensors[name][self._index])
             for name in names
@@ -94,7 +83,7 @@ class Row:
 
 
 def batch_size(tensors: Tensors) -> int:
-    """Rows of the request; tensors that disagree are E1103."""
+    """The number of rows. Raises E1103 if the tensors disagree."""
     sizes = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(sizes.values())) != 1:
         raise InvalidTensor(name="batch dimension", expected="the same in all tensors", value=sizes)
@@ -102,7 +91,7 @@ def batch_size(tensors: Tensors) -> int:
 
 
 def check_ids(name: str, ids: npt.NDArray[Any], vocab_size: int) -> None:
-    """Raise for ids that are no tokens."""
+    """Raise E1103 for ids outside the vocabulary."""
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.size:
         raise InvalidTensor(name=name, expected=f"within 0..{vocab_size - 1}", value=int(wrong[0]))

@@ -1,11 +1,13 @@
-"""What NVIDIA's backend takes and engines here don't, by engine kind: asked for, it is E1104."""
+"""What NVIDIA's backend supports and an engine kind here does not: E1104."""
 
 from __future__ import annotations
 
 from errors.requests import UnsupportedArgument
+from runner.engines.capabilities import Capability, honours
+from runner.engines.protocol.messages import Ready, Submit
 from runner.slot.tensors import Row, Tensors
 
-_UNSUPPORTED_SCALARS = (
+_FLAGS = (
     "return_context_logits",
     "return_generation_logits",
     "return_kv_cache_reuse_stats",
@@ -16,6 +18,9 @@ _UNSUPPORTED_SCALARS = (
     "beam_search_diversity_rate",
     "draft_acceptance_threshold",
 )
+"""Refused if not 0 or false."""
+_COUNTS = ("beam_width", "num_return_sequences")
+"""Refused if above 1."""
 ENGINE_TENSORS = (
     "draft_input_ids",
     "draft_logits",
@@ -26,8 +31,8 @@ ENGINE_TENSORS = (
     "lora_weights",
     "lora_config",
 )
-"""Handed to the engine as they are."""
-_UNSUPPORTED_TENSORS = (
+"""Passed to the engine unchanged."""
+_TENSORS = (
     *ENGINE_TENSORS,
     "lora_task_id",
     "decoder_input_ids",
@@ -38,7 +43,8 @@ _UNSUPPORTED_TENSORS = (
     "cross_attention_mask",
     "skip_cross_attn_blocks",
 )
-_HONOURED: dict[str, frozenset[str]] = {
+"""Refused if given."""
+_SUPPORTED: dict[str, frozenset[str]] = {
     "tensorrt_llm": frozenset(
         {
             *ENGINE_TENSORS,
@@ -53,23 +59,64 @@ _HONOURED: dict[str, frozenset[str]] = {
         }
     )
 }
-"""By engine kind: what it takes of that which others don't."""
-NO_ENGINE_REMEDY = "leave it out"
+"""By engine kind: what it supports of these and others do not."""
+_NO_TOKENIZER = "its tokenizer.json is missing or not supported: see the engine's log"
+_GUIDE_REMEDIES = {
+    "tensorrt_llm": "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration",
+    "transformers": _NO_TOKENIZER,
+    "vllm": _NO_TOKENIZER,
+}
+"""For engine kinds that support guides, where this engine does not."""
+_KINDS_WITH_GUIDED_LENGTHS = ("transformers",)
+"""The others have no token left where the guide requires the end and min_length forbids it."""
 
 
-def refuse_unsupported(tensors: Tensors, row: Row, engine_kind: str) -> None:
-    honoured = _HONOURED.get(engine_kind, frozenset())
-    for name in _UNSUPPORTED_TENSORS:
-        if name in tensors and name not in honoured:
+def refuse_unsupported_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
+    supported = _SUPPORTED.get(engine_kind, frozenset())
+    for name in _TENSORS:
+        if name in tensors and name not in supported:
             shape = "x".join(map(str, tensors[name].shape))
-            raise unsupported(name, f"<{shape} tensor>", engine_kind)
-    for name in _UNSUPPORTED_SCALARS:
-        if name not in honoured and (flag := row.scalar(name)):
-            raise unsupported(name, flag, engine_kind)
-    for name in ("beam_width", "num_return_sequences"):
-        if name not in honoured and (count := row.scalar(name)) not in (None, 0, 1):
-            raise unsupported(name, count, engine_kind)
+            raise _unsupported(name, f"<{shape} tensor>", engine_kind)
+    for name in _FLAGS:
+        if name not in supported and (flag := row.scalar(name)):
+            raise _unsupported(name, flag, engine_kind)
+    for name in _COUNTS:
+        if name not in supported and (count := row.scalar(name)) not in (None, 0, 1):
+            raise _unsupported(name, count, engine_kind)
 
 
-def unsupported(name: str, value: object, engine_kind: str) -> UnsupportedArgument:
-    return UnsupportedArgument(name=name, value=value, engine_kind=engine_kind, remedy=NO_ENGINE_REMEDY)
+def refuse_guide_type(name: str, ready: Ready) -> None:
+    if name not in ready.guide_types:
+        remedy = _GUIDE_REMEDIES.get(ready.engine_kind)
+        raise _unsupported("guided_decoding_guide_type", name, ready.engine_kind, remedy)
+
+
+def refuse_unsupported(submit: Submit, engine_kind: str, *, is_streaming: bool) -> None:
+    """Raise E1104 for values that the engine kind does not support, alone or together."""
+    sampling = submit.sampling
+    needed: tuple[tuple[Capability, str, object], ...] = (
+        ("log_probs", "return_log_probs", submit.wants_log_probs),
+        ("min_p", "min_p", sampling.min_p),
+        ("logit_bias", "logit_bias_ids", list(sampling.logit_bias)),
+    )
+    for capability, name, value in needed:
+        if value and not honours(engine_kind, capability):
+            raise _unsupported(name, value, engine_kind)
+    beam_width = sampling.beam_width
+    if submit.guide is not None and beam_width > 1:
+        remedy = "a beam search can't follow a guide: leave one of the two out"
+        raise _unsupported("beam_width", beam_width, engine_kind, remedy)
+    if submit.guide is not None and submit.min_tokens and engine_kind not in _KINDS_WITH_GUIDED_LENGTHS:
+        remedy = "leave it out with a guide, which determines where the output may end"
+        raise _unsupported("min_length", submit.min_tokens, engine_kind, remedy)
+    if is_streaming and beam_width > 1:
+        remedy = "a beam search has no output before its end: send streaming=false"
+        raise _unsupported("streaming", True, engine_kind, remedy)
+
+
+def _unsupported(
+    name: str, value: object, engine_kind: str, remedy: str | None = None
+) -> UnsupportedArgument:
+    return UnsupportedArgument(
+        name=name, value=value, engine_kind=engine_kind, remedy=remedy or "leave it out"
+    )
