@@ -5,13 +5,13 @@
 #   TORCH            cpu or cuda (else cuda where there is an NVIDIA GPU)
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
-#   TESTS            what `make test` or `make test-images` tests (else everything)
+#   TESTS            what `make test`, `make test-fast` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
 #   VLLM_PYTHON      for `make test-gpu`, the Python of an environment with vLLM (else .venv-vllm is made)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-clients test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup demo serve test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -49,6 +49,10 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
 	exit $$status
+
+# Tests start many Pythons, which compile all that they import where this variable is set.
+test-fast: setup ## run the tests that start no Triton, no Cog and no other large program
+	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast $(TESTS)
 
 test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB; npm's where it is)
 	@.venv/bin/python scripts/setup_environment.py clients

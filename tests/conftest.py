@@ -1,21 +1,40 @@
-"""What all tests share: property tests try the same examples each time, and leave nothing behind."""
+"""What all tests share: repeatable property tests, the option ``--fast``, the marker ``servers``."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests import fast
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    if shutil.which("mpirun") is not None:
-        return
-    skipped = pytest.mark.skip(reason="no mpirun (Debian, Ubuntu: apt-get install openmpi-bin)")
-    for item in items:
-        if item.get_closest_marker("needs_mpirun"):
-            item.add_marker(skipped)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only tests that start no large program")
+
+
+def pytest_configure() -> None:
+    fast.record_started_programs()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield
+    fast.check_started(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    fast.mark_server_tests(items)
+    if shutil.which("mpirun") is None:
+        skipped = pytest.mark.skip(reason="no mpirun (Debian, Ubuntu: apt-get install openmpi-bin)")
+        for item in items:
+            if item.get_closest_marker("needs_mpirun"):
+                item.add_marker(skipped)
+    if config.getoption("fast"):
+        config.hook.pytest_deselected(items=fast.keep_fast_tests(items))

@@ -16,6 +16,8 @@ from tests.runner.paced_engine import make_paced_model
 from tests.runner.tensorrt_llm_engine import make_compiled_model
 from tests.standins.gpus import has_driver, make_gpus
 
+pytestmark = pytest.mark.servers
+
 PORTS = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
 
 

@@ -11,6 +11,7 @@ from perf import compare_engines
 from perf.bench.engines import paced_engine
 
 
+@pytest.mark.servers
 def test_two_engines_are_measured_and_the_faster_one_is_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from slim.cli import main
 
+pytestmark = pytest.mark.servers  # it needs a package index
+
 NVJPEG = "nvidia-nvjpeg-cu12==12.4.0.76"
 CUOBJDUMP = "nvidia-cuda-cuobjdump==13.5.37"
 SHA256 = {

@@ -29,6 +29,7 @@ def cells(text: str, first: str) -> list[str]:
     return [cell.strip() for cell in row.split("|")[2:-1]]
 
 
+@pytest.mark.servers
 def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
     command = [sys.executable, str(ROOT / "perf" / "bench_stack.py")]
     command += ["--streams", "4", "--n_output_tokens", "20", "--batches", "1"]
@@ -59,6 +60,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for each in lists for child in each.read_text().split()]
 
 
+@pytest.mark.servers
 def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
     command = [sys.executable, "-m", "perf.bench", "--short"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
@@ -159,6 +161,7 @@ def test_a_cold_start_of_nothing_is_refused(options: list[str], capsys: pytest.C
     assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {options[0][2:]} must be")
 
 
+@pytest.mark.servers
 def test_a_cold_start_is_measured_to_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert measure_cold_start.main(["--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
     output = capsys.readouterr().out

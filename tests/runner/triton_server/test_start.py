@@ -160,6 +160,7 @@ def test_more_backends_are_laid_beside_ours(tmp_path: Path) -> None:
     assert (install.backend_dir / "python" / "triton_python_backend_stub").is_file()
 
 
+@pytest.mark.servers
 def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 200)
     ports = free_ports(3)
