@@ -22,7 +22,7 @@ from errors.api import UnknownField
 from perf.bench.table import table
 from runner.api.call import call_of
 from runner.api.call_observer import CallObserver
-from runner.api.error_response import Failure
+from runner.api.error_response import ErrorResponse
 from runner.observability.meter import Meter, RequestMeter
 
 _ROUNDS = 7
@@ -89,7 +89,7 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    await Failure(UnknownField(name="best_of", remedy="leave it out"))(scope, receive, send)
+    await ErrorResponse(UnknownField(name="best_of", remedy="leave it out"))(scope, receive, send)
 
 
 async def _calls(app: ASGIApp) -> None:

@@ -21,7 +21,7 @@ from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.document import make_document
-from runner.api.error_response import Failure
+from runner.api.error_response import ErrorResponse
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
@@ -168,12 +168,12 @@ def _json(document: msgspec.Struct, status: int = 200) -> Response:
 
 
 async def _on_coded_error(request: Request, error: Any) -> Response:
-    return Failure(error)
+    return ErrorResponse(error)
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:
     """404 and 405: Starlette raises no others."""
-    response = Failure(UnknownEndpoint(method=request.method, path=request.url.path))
+    response = ErrorResponse(UnknownEndpoint(method=request.method, path=request.url.path))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -186,4 +186,4 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 async def _on_unknown_error(request: Request, error: Exception) -> Response:
     """Starlette raises the error again after this, so that it is logged."""
-    return Failure(InternalError())
+    return ErrorResponse(InternalError())

@@ -1,8 +1,7 @@
-"""From a coded error to HTTP: its status, and its body in OpenAI's shape."""
+"""Coded errors as HTTP responses: their status, and a body in OpenAI's format."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import msgspec
@@ -40,7 +39,7 @@ _STATUSES: dict[type[CodedError], int] = {
     TritonTimeout: 504,
     RequestTimedOut: 504,
 }
-"""Others are 400 if they are the caller's to fix (E1...), 500 if ours."""
+"""Other errors are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -48,13 +47,12 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
-_LONGEST_MESSAGE = 1000
-"""In characters: a message quotes what was sent, which may be anything."""
-_GUIDE_TENSORS = "guided_decoding"
-"""What the names of the slot's two tensors for guides begin with."""
+_MAX_MESSAGE_CHARACTERS = 1000
+"""A message quotes what was sent, which may be of any length."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _PROMPT_TENSOR = "input_ids"
+_GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _FIELDS = {
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",
@@ -66,8 +64,7 @@ _FIELDS = {
     "logit_bias_ids": "logit_bias",
     "logit_bias_values": "logit_bias",
 }
-"""Fields by the names of the slot's tensors, where they differ."""
-_NAMED_FIRST = re.compile(r"(?:The field )?([a-z_]\w*)\S*(?: must be |=| is not one | can't be )")
+"""By the name of the slot's tensor, where they differ."""
 
 
 class Error(msgspec.Struct):
@@ -87,44 +84,49 @@ def status_of(error: CodedError) -> int:
 
 @dataclass(frozen=True)
 class Fields:
-    """Fields of a request that errors call by other names."""
+    """Fields of this request that errors know by other names."""
 
     prompt: str | None = None
-    """What has the prompt."""
     guide: str | None = None
-    """What says what the answer must follow, if anything does."""
+    """The first field that constrains the output."""
 
 
 def error_body(error: CodedError, fields: Fields) -> bytes:
     """``{"error": {message, type, param, code}}``; ``code`` is ours."""
     kind = _TYPES.get(status_of(error), "server_error")
-    field, sentence = _named(error, fields)
-    if len(sentence) > _LONGEST_MESSAGE:
-        sentence = f"{sentence[:_LONGEST_MESSAGE]} ..."
+    field, sentence = _field_and_sentence(error, fields)
+    if len(sentence) > _MAX_MESSAGE_CHARACTERS:
+        sentence = f"{sentence[:_MAX_MESSAGE_CHARACTERS]} ..."
     return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, field, error.code)))
 
 
-def _named(error: CodedError, fields: Fields) -> tuple[str | None, str]:
-    """The field that the error is about, which such errors say first, and its sentence with that name."""
-    sentence = error.sentence
+def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, str]:
+    """The field that the error is about, and the sentence with the field's name in place of a tensor's."""
+    name, sentence = error.facts.get("name"), error.sentence
     if isinstance(error, UnknownModel):
         return "model", sentence
     if isinstance(error, PromptTooLong):
         return fields.prompt, sentence
     if isinstance(error, ChatTemplateMissing | ChatTemplateRefused):
         return "messages", sentence
-    if isinstance(error, InvalidGuide | GuideFailed) or sentence.startswith(_GUIDE_TENSORS):
+    if isinstance(error, InvalidGuide | GuideFailed) or name in _GUIDE_TENSORS:
         return fields.guide, sentence
-    if not (named := _NAMED_FIRST.match(sentence)):
+    if not isinstance(name, str):
         return None, sentence
-    field = fields.prompt if named[1] == _PROMPT_TENSOR else _FIELDS.get(named[1])
+    field = fields.prompt if name == _PROMPT_TENSOR else _FIELDS.get(name)
     if field is None:
-        return named[1], sentence
-    return field, sentence[: named.start(1)] + field + sentence[named.end(1) :]
+        return _top_field(name), sentence
+    return field, sentence.replace(name, field, 1)
 
 
-class Failure(Response):
-    """An error as an answer."""
+def _top_field(path: str) -> str | None:
+    """``stop`` for ``stop[0]``; None for a name that is no field, such as a file's."""
+    field = path.replace("[", ".").partition(".")[0]
+    return field if field.isidentifier() else None
+
+
+class ErrorResponse(Response):
+    """The answer to a request that failed before its response started."""
 
     def __init__(self, error: CodedError, fields: Fields | None = None) -> None:
         status = status_of(error)

@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errors.api import InvalidAPIKey
-from runner.api.error_response import Failure
+from runner.api.error_response import ErrorResponse
 
 _GUARDED = ("/v1/", "/tokenize", "/detokenize")
 _SCHEME = "bearer"
@@ -29,7 +29,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_guarded(scope["path"]) and not self._has_key(scope):
-            await Failure(InvalidAPIKey())(scope, receive, send)
+            await ErrorResponse(InvalidAPIKey())(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.api.call import Call, call_of
-from runner.api.error_response import Failure, Fields, error_body
+from runner.api.error_response import ErrorResponse, Fields, error_body
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.limits import Admission, ClientDisconnected, run_within
 from runner.api.openai.answers import Answer, Choice, Usage
@@ -106,7 +106,7 @@ class _GenerationResponse(Response):
                 call.error = exc
                 await stream.fail(exc)
                 return
-            response = Failure(exc, self._fields)
+            response = ErrorResponse(exc, self._fields)
         if response is not None:
             await response(scope, receive, send)
 
