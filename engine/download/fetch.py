@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from urllib3 import BaseHTTPResponse
+
 from engine.disk import reading
-from engine.download.http import Connection, Target, Temporary
+from engine.download.http import Client, Temporary
 from engine.download.plain import PlainDownload
 from engine.download.ranges import RangedDownload
 from engine.download.transfer import DEFAULT_TRANSFER, Patience, Transfer
@@ -98,7 +100,13 @@ def fetch(
     path = local_path(source)
     if path is not None:
         return _open_file(path, progress)
-    return _open_url(Target(str(source), only_public=only_public), progress, transfer)
+    client = Client(
+        str(source),
+        only_public=only_public,
+        timeout_s=transfer.timeout_s,
+        connections=transfer.connections,
+    )
+    return _open_url(client, progress, transfer)
 
 
 def local_path(source: str | Path) -> Path | None:
@@ -157,38 +165,35 @@ def _open_file(path: Path, progress: Progress | None) -> Source:
     )
 
 
-def _open_url(target: Target, progress: Progress | None, transfer: Transfer) -> Source:
-    connection = Connection(target, transfer.timeout_s)
+def _open_url(client: Client, progress: Progress | None, transfer: Transfer) -> Source:
     patience = Patience(transfer, threading.Event())
     while True:
         try:
-            return _first_answer(target, connection, progress, transfer)
+            return _first_response(client, progress, transfer)
         except Temporary as failure:
-            connection.close()
             patience.wait(failure)
         except BaseException:
-            connection.close()
+            client.abort()
             raise
 
 
-def _first_answer(
-    target: Target, connection: Connection, progress: Progress | None, transfer: Transfer
-) -> Source:
-    """Ask for the head; the answer shows whether the server has ranges."""
-    response = _get_head_or_all(target, connection, transfer)
+def _first_response(client: Client, progress: Progress | None, transfer: Transfer) -> Source:
+    """Request the head; the response shows whether the server has ranges."""
+    response = _get_head_or_all(client, transfer)
     version = version_of(response)
     identity = f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_told else None
     head = b""
     rest: _Readable
     if response.status == 200:
-        rest = PlainDownload(target, connection, response, transfer)
+        rest = PlainDownload(client, response, transfer)
     else:
-        head = _read_head(target, connection, response, transfer)
-        connection.close()
-        rest = RangedDownload(target, version, len(head), transfer)
+        with closing(response):
+            head = _read_head(client, response, transfer)
+        client.close_idle()  # It may take minutes until the rest is read.
+        rest = RangedDownload(client, version, len(head), transfer)
     return Source(
         rest,
-        place=target.shown,
+        place=client.shown,
         size_bytes=version.size_bytes,
         identity=identity,
         head=head,
@@ -196,32 +201,32 @@ def _first_answer(
     )
 
 
-def _get_head_or_all(target: Target, connection: Connection, transfer: Transfer) -> http.client.HTTPResponse:
+def _get_head_or_all(client: Client, transfer: Transfer) -> BaseHTTPResponse:
     try:
-        response = connection.get({"Range": f"bytes=0-{transfer.head_bytes - 1}"})
+        response = client.get({"Range": f"bytes=0-{transfer.head_bytes - 1}"})
         content_range = range_of(response)
         if response.status == 200 or (content_range is not None and content_range[0] == 0):
             return response
+        response.close()
     except SourceFailed as error:
-        if error.facts.get("status") != 416:  # which is what some servers say about empty content
+        if error.facts.get("status") != 416:  # Some servers respond so if the content is empty.
             raise
-    response = connection.get({})
+    response = client.get({})
     if response.status != 200:
-        raise SourceFailed(source=target.shown, reason=f"HTTP {response.status} that nobody asked for")
+        response.close()
+        raise SourceFailed(source=client.shown, reason=f"HTTP {response.status} that nobody asked for")
     return response
 
 
-def _read_head(
-    target: Target, connection: Connection, response: http.client.HTTPResponse, transfer: Transfer
-) -> bytes:
-    """As much of it as this answer brings: the rest knows how to go on from anywhere."""
+def _read_head(client: Client, response: BaseHTTPResponse, transfer: Transfer) -> bytes:
+    """As much of it as this response brings; the rest is read from wherever it ends."""
     head = memoryview(bytearray(transfer.head_bytes))
     filled_bytes = 0
-    while filled_bytes < len(head) and (count := connection.read(response, head[filled_bytes:])):
+    while filled_bytes < len(head) and (count := client.read(response, head[filled_bytes:])):
         filled_bytes += count
     if filled_bytes == 0:
         reason = "the connection was closed"
         raise Temporary(
-            SourceInterrupted(source=target.shown, received_bytes=0, size_bytes="some", reason=reason)
+            SourceInterrupted(source=client.shown, received_bytes=0, size_bytes="some", reason=reason)
         )
     return bytes(head[:filled_bytes])

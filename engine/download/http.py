@@ -1,4 +1,4 @@
-"""One HTTP(S) GET at a time: connections kept alive, redirects followed, every failure a coded error."""
+"""GETs of one URL with urllib3: redirects checked and remembered, every failure a coded error."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import http.client
 import re
 import socket
 import ssl
-import threading
 from typing import NoReturn
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
-from engine.download.connect import credentials, new_connection, proxy_for, request_target, split_url
+import urllib3
+from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
+from urllib3.util import Retry, Url
+
+from engine.download.pools import Pools
+from engine.download.url import checked_url, credentials
 from engine.redact import redact_url
 from errors.coded_error import CodedError
 from errors.download import RedirectRefused, SourceFailed, SourceForbidden, SourceNotFound, SourceUnreachable
@@ -32,152 +36,120 @@ class Temporary(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Target:
-    """A URL, and where its redirects led: shared by all connections that read from it."""
+class Client:
+    """GETs of one URL from any number of threads, over connections that are kept alive between them."""
 
-    def __init__(self, url: str, *, only_public: bool = False) -> None:
-        """``only_public``: the URL is not the operator's, and must not lead into our own network."""
-        self.only_public = only_public
+    def __init__(self, url: str, *, only_public: bool, timeout_s: float, connections: int) -> None:
+        """``only_public``: the URL is not the operator's; see ``engine.download.address``."""
         self.shown = redact_url(url)
-        self.parts = split_url(url)
-        self.resolved = self.parts
-        """Set by any thread; the worst that a race can do is one redirect more."""
+        self._url = checked_url(url)
+        self._resolved = self._url
+        """Where the last redirects led. Set by any thread; a race costs one redirect more."""
+        self._pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
 
-
-class Connection:
-    """Keeps one connection alive between GETs. For one thread alone, less ``abort``."""
-
-    def __init__(self, target: Target, timeout_s: float) -> None:
-        self._target = target
-        self._timeout_s = timeout_s
-        self._origin: tuple[str, str] | None = None
-        self._connection: http.client.HTTPConnection | None = None
-        self._response: http.client.HTTPResponse | None = None
-        self._socket: socket.socket | None = None
-        self._aborted = threading.Event()
-
-    def get(self, headers: dict[str, str]) -> http.client.HTTPResponse:
-        """The answer (200 or 206) to a GET of the target. Raises coded errors, or Temporary."""
-        url = start = self._target.resolved
+    def get(self, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        """The response (200 or 206), to be closed by the caller. Raises coded errors, or Temporary."""
+        url = start = self._resolved
         for _ in range(MAX_REDIRECTS + 1):
             response = self._get_once(url, headers)
             if response.status in (200, 206):
-                self._target.resolved = url
+                self._resolved = url
                 return response
-            self.close()
+            response.close()
             if response.status not in _REDIRECTS:
                 self._refuse(response, start)
             url = self._redirected(url, response)
-        raise RedirectRefused(source=self._target.shown, reason=f"more than {MAX_REDIRECTS} times")
+        raise RedirectRefused(source=self.shown, reason=f"more than {MAX_REDIRECTS} times")
 
-    def read(self, response: http.client.HTTPResponse, buffer: memoryview) -> int:
-        """Read on in the body; 0 at its end. Temporary if the connection breaks."""
+    def read(self, response: urllib3.BaseHTTPResponse, buffer: memoryview) -> int:
+        """Fill ``buffer`` with more of the body; 0 at its end. Temporary if the connection breaks."""
+        # NOTE: urllib3's own readinto reads into new memory and copies from there.
+        body: http.client.HTTPResponse = response._original_response  # type: ignore[attr-defined]
         try:
-            return response.readinto(buffer)
+            count = body.readinto(buffer)
         except (OSError, http.client.HTTPException, ValueError) as exc:
+            response.close()
             raise Temporary(self._unreachable(exc)) from exc
+        if body.isclosed():
+            response.release_conn()
+        return count
 
-    def close(self) -> None:
-        if self._response is not None:
-            self._response.close()
-        if self._connection is not None:
-            self._connection.close()
-        self._response = self._connection = self._socket = None
+    def close_idle(self) -> None:
+        """Close the connections that no response uses."""
+        self._pools.close_idle()
 
     def abort(self) -> None:
-        """From another thread: end what the connection waits for, now and ever after."""
-        self._aborted.set()
-        if (waiting := self._socket) is not None:
-            try:
-                # NOTE: not SSLSocket's own shutdown, which takes the TLS object away under the reader.
-                socket.socket.shutdown(waiting, socket.SHUT_RDWR)
-            except OSError:
-                pass  # it is closed already
+        """From any thread: end every request and response, now and ever after."""
+        self._pools.abort()
 
-    def _get_once(self, url: SplitResult, headers: dict[str, str]) -> http.client.HTTPResponse:
-        if self._origin != (url.scheme, url.netloc) or not self._is_idle():
-            self.close()
-        was_open = self._connection is not None and self._connection.sock is not None
+    def _get_once(self, url: Url, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": "cog-triton",
+            **headers,
+            **self._authorization(url),
+        }
         try:
-            try:
-                return self._request(url, headers)
-            except ConnectionError:  # RemoteDisconnected is one
-                if not was_open:
-                    raise
-                self.close()  # the server gave up the idle connection just now: that is no failure yet
-                return self._request(url, headers)
-        except (OSError, http.client.HTTPException, UnicodeError) as exc:
-            self.close()
+            return self._pools.get(url, headers)
+        except HTTPError as exc:
             if _is_final(exc):
                 raise self._unreachable(exc) from exc
             raise Temporary(self._unreachable(exc)) from exc
 
-    def _is_idle(self) -> bool:
-        return self._response is None or self._response.isclosed()
-
-    def _request(self, url: SplitResult, headers: dict[str, str]) -> http.client.HTTPResponse:
-        proxy = proxy_for(url)
-        if self._connection is None:
-            only_public = self._target.only_public
-            self._connection = new_connection(url, proxy, self._timeout_s, only_public=only_public)
-            self._origin = url.scheme, url.netloc
-        headers = {"Accept-Encoding": "identity", "User-Agent": "cog-triton", **headers}
-        headers |= self._authorization(url)
-        if proxy is not None and url.scheme == "http":
-            headers |= credentials("Proxy-Authorization", proxy)
-        self._connection.request("GET", request_target(url, proxy), headers=headers)
-        self._socket = self._connection.sock
-        if self._aborted.is_set():
-            raise ConnectionAbortedError("it is no longer wanted")
-        self._response = self._connection.getresponse()
-        return self._response
-
-    def _authorization(self, url: SplitResult) -> dict[str, str]:
+    def _authorization(self, url: Url) -> dict[str, str]:
         """User and password of the URL go to its own origin alone, whatever it redirects to."""
-        own = self._target.parts
-        is_own = (url.scheme, url.hostname, url.port) == (own.scheme, own.hostname, own.port)
-        return credentials("Authorization", own if is_own and url.username is None else url)
+        is_own = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
+        return credentials("Authorization", self._url if is_own and url.auth is None else url)
 
-    def _redirected(self, url: SplitResult, response: http.client.HTTPResponse) -> SplitResult:
+    def _redirected(self, url: Url, response: urllib3.BaseHTTPResponse) -> Url:
         location = response.headers.get("Location")
         if not location:
-            raise SourceFailed(source=self._target.shown, reason=f"HTTP {response.status} without a location")
+            raise SourceFailed(source=self.shown, reason=f"HTTP {response.status} without a location")
         try:
-            to = urljoin(url.geturl(), location)
+            to = urljoin(url.url, location)
             scheme = urlsplit(to).scheme
         except ValueError as exc:
-            raise RedirectRefused(source=self._target.shown, reason="to something that is no URL") from exc
+            raise RedirectRefused(source=self.shown, reason="to something that is no URL") from exc
         if scheme not in ("http", "https") or (scheme == "http" and url.scheme == "https"):
-            raise RedirectRefused(source=self._target.shown, reason=f"to {scheme}, which is less safe")
-        return split_url(to)
+            raise RedirectRefused(source=self.shown, reason=f"to {scheme}, which is less safe")
+        return checked_url(to)
 
-    def _refuse(self, response: http.client.HTTPResponse, start: SplitResult) -> NoReturn:
-        source, status = self._target.shown, response.status
-        error: CodedError = SourceFailed(
-            source=source, reason=f"HTTP {status} {response.reason}".strip(), status=status
-        )
+    def _refuse(self, response: urllib3.BaseHTTPResponse, start: Url) -> NoReturn:
+        source, status = self.shown, response.status
+        reason = f"HTTP {status} {response.reason or ''}".strip()
+        error: CodedError = SourceFailed(source=source, reason=reason, status=status)
         if status in (404, 410):
             error = SourceNotFound(source=source, status=status)
         elif status in (401, 403, 407):
-            reason = _why_forbidden(self._target.parts.query, status)
+            reason = _why_forbidden(self._url.query or "", status)
             error = SourceForbidden(source=source, reason=reason, status=status)
         elif status in _TEMPORARY:
             raise Temporary(error, _retry_after_s(response))
-        if start != self._target.parts:
+        if start != self._url:
             # NOTE: what a redirect led to may be signed for some minutes only; the URL itself is asked again.
-            if self._target.resolved == start:
-                self._target.resolved = self._target.parts
+            if self._resolved == start:
+                self._resolved = self._url
             raise Temporary(error)
         raise error
 
     def _unreachable(self, exc: Exception) -> SourceUnreachable:
-        return SourceUnreachable(source=self._target.shown, reason=_reason(exc))
+        return SourceUnreachable(source=self.shown, reason=_reason(exc))
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """What urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
+    while isinstance(exc, HTTPError) and (inner := exc.__cause__ or exc.__context__) is not None:
+        exc = inner
+    return exc
 
 
 def _is_final(exc: Exception) -> bool:
-    if isinstance(exc, socket.gaierror):
-        return exc.errno == socket.EAI_NONAME
-    return isinstance(exc, (ssl.SSLCertVerificationError, http.client.InvalidURL, UnicodeError))
+    cause = _cause(exc)
+    if isinstance(cause, socket.gaierror):
+        return cause.errno == socket.EAI_NONAME
+    return isinstance(
+        cause, (ssl.SSLCertVerificationError, http.client.InvalidURL, UnicodeError, LocationValueError)
+    )
 
 
 def _why_forbidden(query: str, status: int) -> str:
@@ -188,16 +160,19 @@ def _why_forbidden(query: str, status: int) -> str:
     return "this server grants no access to it: check the URL and your rights"
 
 
-def _retry_after_s(response: http.client.HTTPResponse) -> float:
-    seconds = response.headers.get("Retry-After", "")
-    return min(float(seconds), MAX_RETRY_AFTER_S) if seconds.isascii() and seconds.isdigit() else 0.0
+def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
+    try:
+        return min(Retry().get_retry_after(response) or 0.0, MAX_RETRY_AFTER_S)
+    except InvalidHeader:
+        return 0.0
 
 
 def _reason(exc: Exception) -> str:
-    if isinstance(exc, ConnectionRefusedError):
+    cause = _cause(exc)
+    if isinstance(cause, ConnectionRefusedError):
         return "nothing listens there"
-    if isinstance(exc, socket.gaierror):
+    if isinstance(cause, socket.gaierror):
         return "its host name does not resolve"
-    if isinstance(exc, TimeoutError):
+    if isinstance(cause, (TimeoutError, urllib3.exceptions.TimeoutError)):
         return "it does not answer"
-    return str(exc) or type(exc).__name__
+    return str(cause) or type(cause).__name__

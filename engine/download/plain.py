@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
 
-from engine.download.http import Connection, Target, Temporary
+from urllib3 import BaseHTTPResponse
+
+from engine.download.http import Client, Temporary
 from engine.download.transfer import Patience, Transfer
 from engine.download.version import version_of
 from errors.download import SourceChanged, SourceInterrupted
@@ -25,15 +26,8 @@ class PlainDownload:
     content could follow.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        connection: Connection,
-        response: http.client.HTTPResponse,
-        transfer: Transfer,
-    ) -> None:
-        self._target = target
-        self._connection = connection
+    def __init__(self, client: Client, response: BaseHTTPResponse, transfer: Transfer) -> None:
+        self._client = client
         self._response = response
         self._version = version_of(response)
         self._stop = threading.Event()
@@ -44,7 +38,7 @@ class PlainDownload:
     def readinto(self, buffer: memoryview, /) -> int:
         while True:
             try:
-                count = self._connection.read(self._response, buffer[:_READ_BYTES])
+                count = self._client.read(self._response, buffer[:_READ_BYTES])
                 if count or self._read_bytes == (self._version.size_bytes or self._read_bytes):
                     self._read_bytes += count
                     return count
@@ -55,7 +49,8 @@ class PlainDownload:
 
     def close(self) -> None:
         self._stop.set()
-        self._connection.close()
+        self._response.close()
+        self._client.abort()
 
     def _restart(self, reason: str) -> None:
         self._restarts += 1
@@ -63,12 +58,12 @@ class PlainDownload:
         if self._restarts > MAX_RESTARTS or not self._version.is_told:
             raise interrupted
         while True:
-            self._connection.close()
+            self._response.close()
             try:
-                self._response = self._connection.get({})
+                self._response = self._client.get({})
                 difference = self._version.difference(version_of(self._response))
                 if difference is not None:
-                    raise SourceChanged(source=self._target.shown, reason=difference)
+                    raise SourceChanged(source=self._client.shown, reason=difference)
                 self._skip()
                 return
             except Temporary as failure:
@@ -78,14 +73,14 @@ class PlainDownload:
         scratch = memoryview(bytearray(_READ_BYTES))
         left_bytes = self._read_bytes
         while left_bytes:
-            count = self._connection.read(self._response, scratch[:left_bytes])
+            count = self._client.read(self._response, scratch[:left_bytes])
             if count == 0:
                 raise Temporary(self._interrupted("the connection was closed"))
             left_bytes -= count
 
     def _interrupted(self, reason: str) -> SourceInterrupted:
         return SourceInterrupted(
-            source=self._target.shown,
+            source=self._client.shown,
             received_bytes=self._read_bytes,
             size_bytes=self._version.size_bytes or "an unknown number of",
             reason=f"{reason}, and the server has no ranges to resume by",

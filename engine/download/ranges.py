@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import closing
 
-from engine.download.http import Connection, Target, Temporary
+from urllib3 import BaseHTTPResponse
+
+from engine.download.http import Client, Temporary
 from engine.download.transfer import Patience, Transfer
 from engine.download.version import Version, range_of, version_of
 from errors.download import SourceChanged, SourceFailed, SourceInterrupted
@@ -31,9 +34,9 @@ class RangedDownload:
     the range that is read next always has its memory. A range that breaks off goes on where it broke.
     """
 
-    def __init__(self, target: Target, version: Version, position: int, transfer: Transfer) -> None:
+    def __init__(self, client: Client, version: Version, position: int, transfer: Transfer) -> None:
         assert version.size_bytes is not None, "ranges are of a known whole"
-        self._target = target
+        self._client = client
         self._version = version
         self._size_bytes = version.size_bytes
         self._transfer = transfer
@@ -48,7 +51,6 @@ class RangedDownload:
         self._read_bytes = 0
         self._free: list[memoryview] = []
         self._unallocated = transfer.parts_in_memory
-        self._connections: list[Connection] = []
         self._threads: list[threading.Thread] = []
 
     def readinto(self, buffer: memoryview, /) -> int:
@@ -76,8 +78,7 @@ class RangedDownload:
         self._stop.set()
         with self._guard:
             self._freed.notify_all()
-        for connection in self._connections:
-            connection.abort()
+        self._client.abort()
         for thread in self._threads:
             thread.join(timeout=1.0)  # a look-up of a host name can't be aborted, and harms nobody
 
@@ -85,24 +86,19 @@ class RangedDownload:
         left_bytes = self._size_bytes - self._next_first
         parts = -(-left_bytes // self._transfer.part_bytes)
         for _ in range(max(1, min(self._transfer.connections, parts))):
-            connection = Connection(self._target, self._transfer.timeout_s)
-            thread = threading.Thread(target=self._work, args=(connection,), name="fetch", daemon=True)
-            self._connections.append(connection)
-            self._threads.append(thread)
+            self._threads.append(threading.Thread(target=self._work, name="fetch", daemon=True))
         for thread in self._threads:
             thread.start()
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self) -> None:
         try:
             while (part := self._take()) is not None:
-                self._fill(part, connection)
+                self._fill(part)
         except Exception as exc:  # noqa: BLE001 (whatever it is, the reader has to learn of it)
             with self._guard:
                 self._error = self._error or exc
                 self._arrived.notify()
                 self._freed.notify_all()
-        finally:
-            connection.close()
 
     def _take(self) -> _Part | None:
         """The next range, once there is memory for it; None if there is no more to do."""
@@ -133,45 +129,47 @@ class RangedDownload:
                 self._free.append(part.buffer)
             self._freed.notify()
 
-    def _fill(self, part: _Part, connection: Connection) -> None:
+    def _fill(self, part: _Part) -> None:
         patience = Patience(self._transfer, self._stop)
         read_bytes = _READ_BYTES
         while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
             before = part.filled_bytes
             try:
-                self._fill_from_one_answer(part, connection, read_bytes)
+                self._fill_from_one_response(part, read_bytes)
                 failure = Temporary(self._interrupted(part))
             except Temporary as exc:
                 failure = exc
             if part.filled_bytes > before:
                 patience.reset()
             elif not self._stop.is_set():
-                connection.close()
                 read_bytes = _CAREFUL_READ_BYTES
                 patience.wait(failure)
 
-    def _fill_from_one_answer(self, part: _Part, connection: Connection, read_bytes: int) -> None:
+    def _fill_from_one_response(self, part: _Part, read_bytes: int) -> None:
         first = part.first + part.filled_bytes
         headers = {"Range": f"bytes={first}-{part.first + len(part.buffer) - 1}"}
         if self._version.if_range is not None:
             headers["If-Range"] = self._version.if_range
         try:
-            response = connection.get(headers)
+            response = self._client.get(headers)
         except SourceFailed as error:
             if error.facts.get("status") in (412, 416):
-                raise SourceChanged(source=self._target.shown, reason="it has become shorter") from error
+                raise SourceChanged(source=self._client.shown, reason="it has become shorter") from error
             raise
-        difference = self._version.difference(version_of(response))
-        if difference is not None:
-            raise SourceChanged(source=self._target.shown, reason=difference)
-        content_range = range_of(response)
-        if content_range is None or content_range[0] != first:
-            connection.close()
-            reason = "a request for a range with something else"
-            raise Temporary(SourceFailed(source=self._target.shown, reason=reason))
+        with closing(response):
+            difference = self._version.difference(version_of(response))
+            if difference is not None:
+                raise SourceChanged(source=self._client.shown, reason=difference)
+            content_range = range_of(response)
+            if content_range is None or content_range[0] != first:
+                reason = "a request for a range with something else"
+                raise Temporary(SourceFailed(source=self._client.shown, reason=reason))
+            self._receive(part, response, read_bytes)
+
+    def _receive(self, part: _Part, response: BaseHTTPResponse, read_bytes: int) -> None:
         while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
             wanted = part.buffer[part.filled_bytes : part.filled_bytes + read_bytes]
-            count = connection.read(response, wanted)
+            count = self._client.read(response, wanted)
             if count == 0:
                 return
             with self._guard:
@@ -181,7 +179,7 @@ class RangedDownload:
 
     def _interrupted(self, part: _Part) -> SourceInterrupted:
         return SourceInterrupted(
-            source=self._target.shown,
+            source=self._client.shown,
             received_bytes=part.first + part.filled_bytes,
             size_bytes=self._size_bytes,
             reason="the connection was closed",

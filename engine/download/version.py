@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 from dataclasses import dataclass
+
+from urllib3 import BaseHTTPResponse
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})$")
 
@@ -36,16 +37,16 @@ class Version:
         return None
 
 
-def version_of(response: http.client.HTTPResponse) -> Version:
+def version_of(response: BaseHTTPResponse) -> Version:
     content_range = range_of(response)
     if content_range is not None:
         size_bytes: int | None = content_range[1]
     else:
-        size_bytes = response.length if response.status == 200 else None
+        size_bytes = response.length_remaining if response.status == 200 else None
     return Version(response.headers.get("ETag"), response.headers.get("Last-Modified"), size_bytes)
 
 
-def range_of(response: http.client.HTTPResponse) -> tuple[int, int] | None:
+def range_of(response: BaseHTTPResponse) -> tuple[int, int] | None:
     """Where a 206's body begins in the whole content, and the size of that; None if it does not tell."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if response.status != 206 or match is None or not int(match[1]) <= int(match[2]) < int(match[3]):

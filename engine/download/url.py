@@ -1,0 +1,49 @@
+"""URLs to download from: checked, with the proxy of the environment and the credentials that they hold."""
+
+from __future__ import annotations
+
+import base64
+import urllib.request
+from urllib.parse import unquote
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import Url, parse_url
+
+from engine.redact import redact_url
+from errors.download import SourceUnsupported
+
+
+def checked_url(url: str) -> Url:
+    """``url`` in parts, without its fragment; SourceUnsupported if it can't be fetched."""
+    try:
+        url.encode()
+        parts = parse_url(url)
+    except (LocationParseError, UnicodeError) as exc:
+        raise SourceUnsupported(source=redact_url(url), reason="it is no valid URL") from exc
+    if parts.scheme not in ("http", "https") or not parts.host or not (parts.netloc or "").isprintable():
+        raise SourceUnsupported(source=redact_url(url), reason="it is no http or https URL of a host")
+    return parts._replace(fragment=None)
+
+
+def proxy_for(url: Url) -> Url | None:
+    """The proxy that the environment names (``https_proxy``, ``no_proxy``, ...), as curl reads it."""
+    proxy = urllib.request.getproxies().get(url.scheme or "")
+    if not proxy or urllib.request.proxy_bypass(url.netloc or ""):
+        return None
+    try:
+        found = parse_url(proxy if "//" in proxy else f"http://{proxy}")
+    except LocationParseError:
+        found = Url()
+    if found.scheme != "http" or not found.host:
+        reason = f"its proxy {redact_url(proxy)} is not an HTTP proxy"
+        raise SourceUnsupported(source=redact_url(url.url), reason=reason)
+    return found
+
+
+def credentials(header: str, url: Url) -> dict[str, str]:
+    """The header with the user and password of ``url``, if it has any."""
+    if url.auth is None:
+        return {}
+    user, _, password = url.auth.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}"
+    return {header: "Basic " + base64.b64encode(pair.encode()).decode()}
