@@ -271,7 +271,7 @@ def run(what: str, *command: str, **environment: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        close_fds=False,  # it holds the lock too: if we are killed, nobody starts while it still writes
+        close_fds=False,  # it keeps the lock if this process is killed while it writes
     ) as process:
         for line in process.stdout or ():
             output.append(line)
