@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from transformers import ContinuousBatchingConfig, PretrainedConfig
 
-from errors.settings import InvalidSetting
+from runner.engines.protocol.options import Parser, integer, one_of, parse_options
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {"auto": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
 # On a CPU. Small pages, because what finished requests leave for the next prompt is kept by whole pages;
 # and a prompt is taken in parts of at most this many tokens, so that it does not hold the others up for long.
@@ -28,10 +28,7 @@ _GPU_MEMORY_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Options:
-    """Devices: auto, cpu, cuda, cuda:0, ...; dtypes: auto, float32, float16, bfloat16.
-
-    None: as the model says, or what fits.
-    """
+    """``dtype`` None: that of the model's weights. ``max_tokens_in_paged_kv_cache`` None: what fits."""
 
     device: torch.device
     dtype: torch.dtype | None
@@ -44,43 +41,33 @@ class Options:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Options:
-        """From strings; empty ones count as absent. Raises ``InvalidSetting``."""
-        device = _device(options.get("device"))
+        """Empty options count as absent. Raises ``InvalidSetting``."""
+        parsed = parse_options(options, _PARSERS)
+        device = parsed.get("device") or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        # Half precision is slower than single on most CPUs, and its greedy output has ties.
+        default = torch.float32 if device.type == "cpu" else None
         return cls(
             device=device,
-            dtype=_dtype(options.get("dtype"), device),
-            max_batch_size=_count("max_batch_size", options) or _DEFAULT_BATCH_SIZE[device.type],
-            max_tokens_in_paged_kv_cache=_count("max_tokens_in_paged_kv_cache", options),
+            dtype=parsed.get("dtype") or default,
+            max_batch_size=parsed.get("max_batch_size", _DEFAULT_BATCH_SIZE[device.type]),
+            max_tokens_in_paged_kv_cache=parsed.get("max_tokens_in_paged_kv_cache"),
         )
 
 
-def _count(name: str, options: Mapping[str, str]) -> int | None:
-    value = options.get(name)
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit() and int(value) > 0):
-        raise InvalidSetting(name=name, expected="a whole number above 0", value=value)
-    return int(value)
-
-
-def _device(name: str | None) -> torch.device:
-    if not name or name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(text: str) -> torch.device | None:
     names = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if name not in names:
-        expected = f"auto or a device of this machine ({', '.join(names)})"
-        raise InvalidSetting(name="device", expected=expected, value=name)
-    return torch.device(name)
+    if text not in ("auto", *names):
+        raise ValueError(f"auto or a device of this machine ({', '.join(names)})")
+    return None if text == "auto" else torch.device(text)
 
 
-def _dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    if not name or name == "auto":
-        # Half precision is slower than single on most CPUs, and its greedy output has ties.
-        return torch.float32 if device.type == "cpu" else None
-    if name not in _DTYPES:
-        raise InvalidSetting(name="dtype", expected=f"auto, {' or '.join(_DTYPES)}", value=name)
-    return _DTYPES[name]
+_PARSERS: dict[str, Parser] = {
+    "device": _device,
+    "dtype": one_of(_DTYPES),
+    "max_batch_size": integer(1),
+    "max_tokens_in_paged_kv_cache": integer(1),
+}
 
 
 def batching_config(

@@ -1,0 +1,70 @@
+"""Options of an engine: texts from Triton's model parameters, read by the parsers of an engine kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from errors.settings import InvalidSetting
+
+Parser = Callable[[str], Any]
+"""Raises ValueError with what is expected."""
+
+
+def parse_options(options: Mapping[str, str], parsers: Mapping[str, Parser]) -> dict[str, Any]:
+    """The options that have a parser and are not empty. Raises E1006."""
+    parsed: dict[str, Any] = {}
+    for name, parse in parsers.items():
+        if text := options.get(name):
+            try:
+                parsed[name] = parse(text)
+            except ValueError as exc:
+                raise InvalidSetting(name=name, expected=str(exc), value=text) from exc
+    return parsed
+
+
+def integer(minimum: int) -> Parser:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) >= minimum):
+            raise ValueError(f"a whole number of at least {minimum}")
+        return int(text)
+
+    return parse
+
+
+def fraction(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1")
+    return value
+
+
+def fraction_above_zero(text: str) -> float:
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise ValueError("a number above 0 and at most 1")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def switch(text: str) -> bool:
+    if text.lower() not in ("true", "1", "false", "0"):
+        raise ValueError("true or false")
+    return text.lower() in ("true", "1")
+
+
+def one_of(values: Mapping[str, Any]) -> Parser:
+    """Takes the names in any case and returns their values."""
+
+    def parse(text: str) -> Any:
+        if text.lower() not in values:
+            raise ValueError(f"one of {', '.join(values)}")
+        return values[text.lower()]
+
+    return parse
