@@ -1,15 +1,17 @@
 """Make the two environments that everything here runs in: ``.venv`` and ``.venv-engine``.
 
-``.venv`` serves (Cog, Triton, the command line) and tests; ``.venv-engine`` is the engine process's: torch
-and transformers, whose pins must never hold the server back. With the argument ``clients`` it is
-``.venv-clients`` that is made, clients of others to test with; with ``vllm`` on a machine with a GPU
-``.venv-vllm``, the process of the ``vllm`` engine. All hold exactly what ``requirements/*.txt``
-pin by hash. A finished environment carries a stamp of what it was made from: with the same stamp nothing is
-done and no network is used; with another one, or after an interruption, it is made anew.
+``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
+transformers, whose pins must not hold the server back. The argument ``clients`` makes ``.venv-clients``
+instead, with other projects' clients to test with; the argument ``vllm``, on a machine with a GPU,
+``.venv-vllm``, which runs the ``vllm`` engine. All hold exactly what ``requirements/*.txt`` pin by hash.
+A finished environment has a stamp of what it was made from. With the same stamp nothing is done and no
+network is used; with another one, or after an interruption, the environment is made anew. Downloaded packages
+stay in ``cog-triton-wheels`` below the user's cache folder, which all checkouts share.
 
 Environment: ``PYTHON`` (which Python to use), ``TORCH`` (``cpu`` or ``cuda``; unset: cuda where there is an
-NVIDIA GPU), ``TORCH_CPU_INDEX`` (where torch's CPU build is, if pip's own indexes don't have it),
-``VLLM_PYTHON`` (the Python of an environment with vLLM: it gets what tests need, instead of ``.venv-vllm``).
+NVIDIA GPU), ``TORCH_CPU_INDEX`` (an index with torch's CPU build, if pip's own indexes don't have it),
+``VLLM_PYTHON`` (the Python of an environment with vLLM: the tests' packages are added to it, and no
+``.venv-vllm`` is made), ``XDG_CACHE_HOME`` (the user's cache folder).
 Exit status: 0 done, 1 an installation failed, 2 this machine lacks something that the message names.
 Standard library only, and Python 3.8 can run it (see machine.py).
 """
@@ -40,10 +42,14 @@ from scripts import machine  # noqa: E402
 REQUIREMENTS = ROOT / "requirements"
 LOG = ROOT / ".cache" / "setup.log"
 LOCK = ROOT / ".cache" / "setup.lock"
+# NOTE: pip's own cache keeps nothing of an index that sends no Cache-Control, as many mirrors do.
+WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cog-triton-wheels"
 
 # The one place that names it: torch's CPU build is published here, not on the index that pip asks by default.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
+_PACKAGE = re.compile(r"(Collecting|Processing) ")
+_PROGRESS_EVERY_S = 10.0
 _LARGE_DOWNLOAD = re.compile(r"\s*Downloading (\w+-[\d.]+\d).* \((\d{2,}\.\d MB|[\d.]+ GB)\)")
 # Settings of the caller's shell that would make a venv's Python or pip work elsewhere than in the venv.
 _MISLEADING = ("PYTHONHOME", "PYTHONPATH", "PIP_PREFIX", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
@@ -100,11 +106,33 @@ class Environment:
         say(f"{self.folder.name}: {count} packages in {time.monotonic() - start_s:.0f} s")
 
     def install(self, *options: str, index: str = "") -> None:
-        """Install with pip, without looking for what else is needed: the locks name it all."""
+        """Install with pip, without looking for what else is needed: the locks name it all.
+
+        Packages with a pinned hash come from the folder that all checkouts share; what it lacks is downloaded
+        into it.
+        """
+        if "--require-hashes" not in options:
+            self._pip("install", *options, index=index)
+            return
+        cached = ("--no-index", f"--find-links={WHEELS}", *options)
+        WHEELS.mkdir(parents=True, exist_ok=True)
+        with alone(WHEELS / "lock", f"Another set-up is using {WHEELS}: waiting for it to end"):
+            if any(WHEELS.glob("*.whl")):
+                try:
+                    self._pip("install", *cached)
+                except InstallationFailed:
+                    say("  some packages are not in the cache")
+                else:
+                    return
+            self._pip("download", "--no-cache-dir", f"--dest={WHEELS}", *options, index=index)
+            self._pip("install", *cached)
+
+    def _pip(self, command: str, *options: str, index: str = "") -> None:
         # A URL may hold a secret, which a command line would show to everyone on this machine.
         environment = {"PIP_INDEX_URL": index} if index else {}
         quiet = ("--no-input", "--progress-bar=off", "--disable-pip-version-check")
-        run("pip install", self.command, "-m", "pip", "install", "--no-deps", *quiet, *options, **environment)
+        pip = (self.command, "-m", "pip", command, "--no-deps")
+        run(f"pip {command}", *pip, *quiet, *options, **environment)
 
 
 def locked(*names: str) -> list[str]:
@@ -259,9 +287,10 @@ def read_stamp(folder: Path) -> dict[str, str]:
 
 
 def run(what: str, *command: str, **environment: str) -> None:
-    """Run a command with its output in the log, telling of large downloads. Raises InstallationFailed."""
+    """Run a command with its output in the log; print its progress. Raises InstallationFailed."""
     surroundings = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     output = []
+    packages, told_s = 0, time.monotonic()
     with LOG.open("a") as log, subprocess.Popen(
         command,
         cwd=ROOT,
@@ -271,7 +300,7 @@ def run(what: str, *command: str, **environment: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        close_fds=False,  # it keeps the lock if this process is killed while it writes
+        close_fds=False,  # it keeps the locks if this process is killed while it writes
     ) as process:
         for line in process.stdout or ():
             output.append(line)
@@ -279,20 +308,24 @@ def run(what: str, *command: str, **environment: str) -> None:
             large = _LARGE_DOWNLOAD.match(line)
             if large:
                 say(f"  downloading {large[1]} ({large[2]})")
+            packages += bool(_PACKAGE.match(line))
+            if time.monotonic() - told_s > _PROGRESS_EVERY_S:
+                say(f"  {what}: {packages} packages so far")
+                told_s = time.monotonic()
     if process.returncode != 0:
         raise InstallationFailed(what, "".join(output))
 
 
 @contextmanager
-def only_set_up() -> Iterator[None]:
-    """Hold the lock that lets one set-up of this checkout run at a time."""
-    LOCK.parent.mkdir(exist_ok=True)
-    with LOCK.open("w") as lock:
+def alone(lock_file: Path, waiting: str) -> Iterator[None]:
+    """Hold a lock; say ``waiting`` if another process holds it."""
+    lock_file.parent.mkdir(exist_ok=True)
+    with lock_file.open("w") as lock:
         os.set_inheritable(lock.fileno(), True)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("Another set-up is running here: waiting for it to end")
+            say(waiting)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -305,7 +338,7 @@ def main(*asked: str) -> int:
     try:
         if asked not in SET_UPS:
             raise InvalidSetting(name="argument", expected="clients, vllm or none", value=" ".join(asked))
-        with only_set_up():
+        with alone(LOCK, "Another set-up is running here: waiting for it to end"):
             missing = SET_UPS[asked]()
     except CodedError as error:
         print(error, file=sys.stderr)

@@ -6,10 +6,16 @@ real installation takes minutes and is what every run of the suite has behind it
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -80,6 +86,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     made = Checkout(root, tools)
     monkeypatch.setattr(setup_environment, "ROOT", root)
     monkeypatch.setattr(setup_environment, "REQUIREMENTS", root / "requirements")
+    monkeypatch.setattr(setup_environment, "WHEELS", tmp_path / "wheels")
     monkeypatch.setattr(setup_environment, "LOG", root / ".cache" / "setup.log")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("TORCH", "cpu")
@@ -201,9 +208,11 @@ def test_an_environment_that_began_to_be_cleared_is_not_taken_for_the_finished_o
 
 
 def test_torch_comes_from_its_own_index_only_if_pips_have_none(checkout: Checkout) -> None:
-    checkout.refuse("torch-cpu.txt index=$", "ERROR: No matching distribution found for torch==2.13.0+cpu")
+    checkout.refuse(
+        "pip download .*torch-cpu.txt index=$", "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    )
     assert setup_environment.set_up() == []
-    first, second = (call for call in installs(checkout.calls()) if "torch-cpu" in call)
+    first, second = (call for call in checkout.calls() if "pip download" in call and "torch-cpu" in call)
     assert first.endswith("--require-hashes -r /requirements/torch-cpu.txt index=")
     assert second == first + setup_environment.TORCH_CPU_INDEX
 
@@ -214,7 +223,7 @@ def test_a_wrong_torch_is_not_answered_by_looking_elsewhere(checkout: Checkout) 
     )
     with pytest.raises(setup_environment.InstallationFailed):
         setup_environment.set_up()
-    assert len([call for call in installs(checkout.calls()) if "torch-cpu" in call]) == 1
+    assert len([call for call in checkout.calls() if "torch-cpu" in call]) == 1
 
 
 def test_a_torch_that_nobody_has_is_an_error_that_says_what_to_do(
@@ -274,11 +283,94 @@ def test_a_large_download_is_told_and_the_shells_python_settings_are_not_passed_
     assert setup_environment.LOG.read_text() == "\n".join((*lines, "PYTHONPATH=.")) + "\n"
 
 
+class Index:
+    """A package index on loopback with the package ``tiny``: no Cache-Control, and requests are counted."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.wheel = _tiny_wheel()
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                pass
+
+            def do_GET(self) -> None:
+                index.requests += 1
+                is_wheel = self.path.endswith(".whl")
+                content = index.wheel if is_wheel else f'<a href="/{TINY_WHEEL}">{TINY_WHEEL}</a>'.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/zip" if is_wheel else "text/html")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+TINY_WHEEL = "tiny-1.0-py3-none-any.whl"
+
+
+def _tiny_wheel() -> bytes:
+    buffer = io.BytesIO()
+    metadata = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    with zipfile.ZipFile(buffer, "w") as wheel:
+        wheel.writestr("tiny.py", "")
+        wheel.writestr("tiny-1.0.dist-info/METADATA", metadata)
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index()
+    yield index
+    index.server.shutdown()
+    index.server.server_close()
+
+
+@pytest.mark.slow
+def test_a_second_checkout_downloads_nothing(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    monkeypatch.setattr(setup_environment, "LOG", tmp_path / "setup.log")
+    monkeypatch.setattr(setup_environment, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(setup_environment, "REQUIREMENTS", tmp_path)
+    digest = hashlib.sha256(index.wheel).hexdigest()
+    (tmp_path / "tiny.txt").write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
+    python = machine.describe(sys.executable)
+    assert python is not None
+
+    def set_up(checkout: str) -> setup_environment.Environment:
+        environment = setup_environment.Environment(tmp_path / checkout / ".venv", python, ("tiny",))
+        with environment.being_made():
+            environment.install(*setup_environment.locked("tiny"))
+        assert (environment.site_packages / "tiny.py").exists()
+        return environment
+
+    set_up("first")
+    requests = index.requests
+    assert requests > 0
+    second = set_up("second")
+    assert index.requests == requests
+    (tmp_path / "wheels" / TINY_WHEEL).write_bytes(b"damaged")
+    shutil.rmtree(second.site_packages / "tiny-1.0.dist-info")
+    second.install(*setup_environment.locked("tiny"))
+    assert index.requests > requests
+
+
 def test_two_at_once_take_turns(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from scripts import setup_environment as s\n"
-        "s.LOCK = Path(sys.argv[1])\n"
-        "with s.only_set_up(): print('its turn', flush=True), sys.stdin.readline(), print('done', flush=True)"
+        "with s.alone(Path(sys.argv[1]), 'Waiting'):\n"
+        "    print('its turn', flush=True), sys.stdin.readline(), print('done', flush=True)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "lock")]
     pipe = subprocess.PIPE
@@ -291,7 +383,7 @@ def test_two_at_once_take_turns(tmp_path: Path) -> None:
         assert other is not None
         said = {first: one.readline(), second: other.readline()}
         assert sorted(said.values()) == [
-            "Another set-up is running here: waiting for it to end\n",
+            "Waiting\n",
             "its turn\n",
         ]
         holder, waiter = sorted(said, key=lambda process: said[process], reverse=True)
