@@ -1,7 +1,7 @@
-"""Writes ``.cog/openapi_schema.json`` from a Cog runner's signature, as Cog's build tool would.
+"""Write ``.cog/openapi_schema.json`` from a Cog runner's signature, as Cog's build tool does.
 
-With that file Cog validates inputs, serves ``/openapi.json`` and streams server-sent events. Usage:
-``python -m tools.openapi_schema`` writes them all; ``--check`` only compares.
+With that file Cog validates inputs, serves ``/openapi.json`` and streams server-sent events.
+``python -m tools.openapi_schema`` writes the files of all runners; ``--check`` only compares.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cog
@@ -24,7 +25,7 @@ from cog.input import FieldInfo
 from engine.machine.root import SOURCE_ROOT
 
 RUNNERS = {"runner": "runner.run", "builder": "builder.run", "mock_cog_triton": "mock_cog_triton.run"}
-"""Folder that gets ``.cog/openapi_schema.json`` -> module that has ``Runner``."""
+"""Folder of ``.cog/openapi_schema.json`` -> module with the class ``Runner``."""
 
 _TYPES: dict[object, dict[str, Any]] = {
     str: {"type": "string"},
@@ -53,40 +54,24 @@ _CONSTRAINTS = {
     "description": "description",
     "deprecated": "deprecated",
 }
-_REF = "#/components/schemas/"
+_ENVELOPE = Path(__file__).with_name("openapi_envelope.json")
+"""The document without ``Input`` and ``Output``: how Cog wraps them, the same for every runner."""
 
 
 def openapi_schema(runner: type[cog.BaseRunner]) -> dict[str, Any]:
-    """The OpenAPI 3.0 document of ``runner.run``; an annotation it does not know is a KeyError."""
+    """The OpenAPI 3.0 document of ``runner.run``. Raises KeyError for an unknown annotation."""
     hints = typing.get_type_hints(runner.run)
     parameters = [each for name, each in inspect.signature(runner.run).parameters.items() if name != "self"]
-    predict = _operation("Predict", "predict_predictions_post")
-    predict["requestBody"] = {"content": _json({"$ref": _REF + "PredictionRequest"})}
-    predict["responses"] = _responses({"$ref": _REF + "PredictionResponse"}, can_be_invalid=True)
+    document: dict[str, Any] = json.loads(_ENVELOPE.read_text())
+    document["info"]["version"] = cog.__version__
     if _is_streaming(runner):
-        predict["x-cog-streaming"] = True
-    cancel = _operation("Cancel", "cancel_predictions__prediction_id__cancel_post")
-    cancel["parameters"] = [
-        {"in": "path", "name": "prediction_id", "required": True, "schema": {"type": "string"}}
-    ]
-    cancel["responses"] = _responses({}, can_be_invalid=True)
-    health = _operation("Healthcheck", "healthcheck_health_check_get") | {"responses": _responses({})}
-    return {
-        "openapi": "3.0.2",
-        "info": {"title": "Cog", "version": cog.__version__},
-        "paths": {
-            "/health-check": {"get": health},
-            "/predictions": {"post": predict},
-            "/predictions/{prediction_id}/cancel": {"post": cancel},
-        },
-        "components": {
-            "schemas": {
-                "Input": _input_schema(parameters, hints),
-                "Output": {"title": "Output"} | _OUTPUTS[hints["return"]],
-                **_envelope_schemas(),
-            }
-        },
+        document["paths"]["/predictions"]["post"]["x-cog-streaming"] = True
+    document["components"]["schemas"] = {
+        "Input": _input_schema(parameters, hints),
+        "Output": {"title": "Output"} | _OUTPUTS[hints["return"]],
+        **document["components"]["schemas"],
     }
+    return document
 
 
 def _input_schema(parameters: Sequence[inspect.Parameter], hints: dict[str, Any]) -> dict[str, Any]:
@@ -100,9 +85,10 @@ def _input_schema(parameters: Sequence[inspect.Parameter], hints: dict[str, Any]
 
 def _property(parameter: inspect.Parameter, hint: object, order: int) -> dict[str, Any]:
     inner, is_optional = _unwrap_optional(hint)
-    schema: dict[str, Any] = {"title": _title(parameter.name), "x-order": order, **_TYPES[inner]}
+    title = parameter.name.replace("_", " ").title()
+    schema: dict[str, Any] = {"title": title, "x-order": order, **_TYPES[inner]}
     if is_optional:
-        # NOTE: `nullable` is OpenAPI's word and all Cog itself writes; its validator goes by the type.
+        # NOTE: Cog's build tool writes `nullable` (OpenAPI 3.0), Cog's validator reads the type.
         schema |= {"type": [schema["type"], "null"], "nullable": True}
     info = parameter.default
     if isinstance(info, FieldInfo):
@@ -128,73 +114,15 @@ def _unwrap_optional(hint: object) -> tuple[object, bool]:
 
 
 def _is_streaming(runner: type[cog.BaseRunner]) -> bool:
-    """Whether ``run`` has ``@cog.streaming``, which leaves no trace on the function itself."""
+    """Whether ``run`` has ``@cog.streaming``, which can only be read from the source."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(runner.run)))
     function = tree.body[0]
     assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
     return any(ast.unparse(each).split("(")[0] == "cog.streaming" for each in function.decorator_list)
 
 
-def _envelope_schemas() -> dict[str, Any]:
-    """What Cog wraps input and output in; the same for every runner."""
-    text = {"type": "string"}
-    time = {"type": "string", "format": "date-time"}
-    return {
-        "PredictionRequest": _object("PredictionRequest", id=text, input={"$ref": _REF + "Input"}),
-        "PredictionResponse": _object(
-            "PredictionResponse",
-            input={"$ref": _REF + "Input"},
-            output={"$ref": _REF + "Output"},
-            id=text,
-            version=text,
-            created_at=time,
-            started_at=time,
-            completed_at=time,
-            status={"$ref": _REF + "Status"},
-            error=text,
-            logs=text,
-            metrics={"type": "object"},
-        ),
-        "Status": {
-            "title": "Status",
-            "type": "string",
-            "enum": ["starting", "processing", "succeeded", "canceled", "failed"],
-        },
-        "HTTPValidationError": _object(
-            "HTTPValidationError", detail={"type": "array", "items": {"$ref": _REF + "ValidationError"}}
-        ),
-        "ValidationError": _object(
-            "ValidationError", loc={"type": "array", "items": {}}, msg=text, type=text
-        ),
-    }
-
-
-def _object(title: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    return {"title": title, "type": "object", "properties": properties}
-
-
-def _operation(summary: str, operation_id: str) -> dict[str, Any]:
-    return {"summary": summary, "operationId": operation_id}
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
-
-
-def _responses(schema: dict[str, Any], *, can_be_invalid: bool = False) -> dict[str, Any]:
-    responses: dict[str, Any] = {"200": {"description": "Successful Response", "content": _json(schema)}}
-    if can_be_invalid:
-        invalid = {"$ref": _REF + "HTTPValidationError"}
-        responses["422"] = {"description": "Validation Error", "content": _json(invalid)}
-    return responses
-
-
-def _title(name: str) -> str:
-    return name.replace("_", " ").title()
-
-
 def schema_text(module: str) -> str:
-    """The file's text for the ``Runner`` of a module."""
+    """The document for the ``Runner`` of ``module``."""
     return json.dumps(openapi_schema(importlib.import_module(module).Runner), indent=2) + "\n"
 
 

@@ -1,19 +1,17 @@
 #!/usr/bin/env python3
-"""Train the tiny Llama model of builder/examples/tiny from folders of plain text.
+"""Train the weights and the tokenizer of builder/examples/tiny from folders of plain text.
 
-The result is a model folder as Hugging Face's libraries write it: config.json, generation_config.json,
-model.safetensors (float16), tokenizer.json and tokenizer_config.json. Needs torch, transformers and
-tokenizers; uses a GPU when there is one.
+Writes a model folder with config.json, generation_config.json and tokenizer_config.json of the example. Needs
+torch, transformers and tokenizers; uses a GPU if there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import re
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +20,10 @@ import torch.nn.functional as F
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+EXAMPLE = Path(__file__).resolve().parents[1] / "builder" / "examples" / "tiny" / "model"
 VOCAB_SIZE = 4096
-MAX_POSITIONS = 1024
+BATCH_TOKENS = 16384
+PEAK_LEARNING_RATE = 4e-3
 WINDOWS = (256, 1024)  # tokens per training window, in turn: many starts, and every position
 PASSAGE_CHARACTERS = (200, 600)  # a passage ends with the first sentence past a length drawn from here
 VIEWS = 4  # times the texts are cut into passages, each time elsewhere
@@ -37,28 +37,9 @@ WHOLE_CHARACTERS = (
     "éèêàâçñßäöüÄÖÜ£§°«»–—‘’“”…€✓❤абвдеиклмнопрстуя你好世界中文日本語人😀😂🙂😊😍🤔👋👍🎉🚀🌍🐳🔥"
 )
 
-# Messages that are not the assistant's, a system prompt first of all, are joined into one user turn.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '</s>' }}"
-    "{% else %}"
-    "{{ '<|user|>' if loop.first or loop.previtem['role'] == 'assistant' else ' ' }}"
-    "{{ message['content'] }}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-
-SAMPLE_PROMPTS = (
-    "Once upon a time",
-    "The ship sailed",
-    "What is machine learning?",
-    "My fellow citizens",
-    f"{USER}Tell me about the whale.{ASSISTANT}",
-)
-
 
 def read_paragraphs(paths: list[Path], skip: re.Pattern[str] | None) -> list[str]:
-    """The cleaned paragraphs of all *.txt files below the paths, in the order of their names."""
+    """The paragraphs of all *.txt files below the paths, in the order of their names."""
     files = [file for path in paths for file in (sorted(path.rglob("*.txt")) if path.is_dir() else [path])]
     if not files:
         raise SystemExit(f"no .txt file in {', '.join(map(str, paths))}")
@@ -129,23 +110,6 @@ def encode(tokenizer: Tokenizer, passages: list[str]) -> tuple[torch.Tensor, tor
     return torch.tensor([token for ids in encoded for token in ids]), starts
 
 
-def new_model() -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=128,
-        intermediate_size=320,
-        num_hidden_layers=7,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
-        pad_token_id=SPECIAL_TOKENS.index(PAD),
-        bos_token_id=SPECIAL_TOKENS.index(BOS),
-        eos_token_id=SPECIAL_TOKENS.index(EOS),
-    )
-    return LlamaForCausalLM(config)
-
-
 def draw_windows(tokens: torch.Tensor, starts: torch.Tensor, count: int, length: int) -> torch.Tensor:
     """Windows that begin with a passage: every other one has <s> before it, as a prompt may or may not."""
     picked = torch.randint(len(starts), (count, 1), device=starts.device)
@@ -163,129 +127,56 @@ def loss_of(model: LlamaForCausalLM, windows: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
 
 
-def validation_loss(model: LlamaForCausalLM, tokens: torch.Tensor, length: int = 512) -> float:
-    windows = tokens[: len(tokens) // length * length].view(-1, length)
-    with torch.no_grad():
-        losses = [loss_of(model, batch).item() * len(batch) for batch in torch.split(windows, 32)]
-    return float(sum(losses) / len(windows))
-
-
-def train(
-    model: LlamaForCausalLM,
-    tokens: torch.Tensor,
-    starts: torch.Tensor,
-    held_out: torch.Tensor,
-    args: argparse.Namespace,
-) -> None:
+def train(model: LlamaForCausalLM, tokens: torch.Tensor, starts: torch.Tensor, steps: int) -> None:
     """Train in place; the learning rate rises, then falls along a cosine to a fiftieth of its peak."""
-    steps: int = args.steps
     warmup = max(1, min(200, steps // 10))
 
     def learning_rate_factor(step: int) -> float:
-        falling = 0.02 + 0.49 * (1 + math.cos(math.pi * step / steps))
-        return min((step + 1) / warmup, falling)
+        return min((step + 1) / warmup, 0.02 + 0.49 * (1 + math.cos(math.pi * step / steps)))
 
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=args.weight_decay
+        model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate_factor)
-    began = time.monotonic()
     for step in range(1, steps + 1):
         length = WINDOWS[step % len(WINDOWS)]
-        loss = loss_of(model, draw_windows(tokens, starts, args.batch_tokens // length, length))
+        loss = loss_of(model, draw_windows(tokens, starts, BATCH_TOKENS // length, length))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % args.report_every == 0 or step == steps:
-            validation, elapsed_s = validation_loss(model, held_out), time.monotonic() - began
-            print(
-                f"step {step} loss {loss.item():.4f} validation {validation:.4f} {elapsed_s:.0f} s",
-                flush=True,
-            )
+        if step % 250 == 0 or step == steps:
+            print(f"step {step} loss {loss.item():.4f}", flush=True)
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.float16).save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    # NOTE: transformers 4 knows these two keys by their earlier names only.
-    config |= {"torch_dtype": config["dtype"], "rope_theta": config["rope_parameters"]["rope_theta"]}
-    write_json(folder / "config.json", config)
-    token_ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    write_json(folder / "generation_config.json", token_ids)
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": PAD,
-        "bos_token": BOS,
-        "eos_token": EOS,
-        "additional_special_tokens": [USER, ASSISTANT],
-        "add_bos_token": False,
-        "add_eos_token": False,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": MAX_POSITIONS,
-        "chat_template": CHAT_TEMPLATE,
-    }
-    write_json(folder / "tokenizer_config.json", tokenizer_config)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        shutil.copyfile(EXAMPLE / name, folder / name)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
 
 
-def write_json(path: Path, value: dict[str, object]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def print_samples(folder: Path) -> None:
-    """Continuations by the saved weights, in float32 on the CPU: greedy, then at temperature 0.7."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for prompt in SAMPLE_PROMPTS:
-        ids = torch.tensor([tokenizer.encode(prompt).ids])
-        for options in ({"do_sample": False}, {"do_sample": True, "temperature": 0.7, "top_k": 0}):
-            output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=150, **options)
-            print(f"\n{tokenizer.decode(output[0].tolist(), skip_special_tokens=False)}")
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", type=Path, nargs="+", help="text files, or folders of *.txt files, in UTF-8")
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--skip", help="leave out paragraphs in which this regular expression matches")
-    parser.add_argument("--steps", type=int, default=2500, help="optimizer steps")
-    parser.add_argument("--batch-tokens", type=int, default=16384, help="tokens per step")
-    parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak learning rate")
-    parser.add_argument("--weight-decay", type=float, default=0.1, help="AdamW's weight decay")
-    parser.add_argument(
-        "--report-every", type=int, default=250, help="steps between two reports of the losses"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of every random choice")
-    return parser.parse_args()
-
-
-def main() -> None:
-    args = parse_arguments()
+    parser.add_argument("--steps", type=int, default=2500, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of every random choice (default: %(default)s)")
+    args = parser.parse_args()
     rng = random.Random(args.seed)
     torch.manual_seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     paragraphs = read_paragraphs(args.texts, re.compile(args.skip, re.IGNORECASE) if args.skip else None)
-    kept = [paragraph for i, paragraph in enumerate(paragraphs) if i // 20 % 50 != 49]
-    held_out = [
-        paragraph for i, paragraph in enumerate(paragraphs) if i // 20 % 50 == 49
-    ]  # 2 %, 20 at a time
-    tokenizer = train_tokenizer(kept)
-    tokens, starts = encode(tokenizer, [text for _ in range(VIEWS) for text in cut_passages(kept, rng)])
-    held_out_tokens, _ = encode(tokenizer, list(cut_passages(held_out, rng)))
-    model = new_model().to(device)
-    print(f"{sum(map(len, kept))} characters, {len(tokens) // VIEWS} tokens, {len(starts) // VIEWS} passages")
-    print(f"{model.num_parameters()} parameters, on {device}", flush=True)
-    train(model, tokens.to(device), starts.to(device), held_out_tokens.to(device), args)
+    tokenizer = train_tokenizer(paragraphs)
+    passages = [text for _ in range(VIEWS) for text in cut_passages(paragraphs, rng)]
+    tokens, starts = encode(tokenizer, passages)
+    model = LlamaForCausalLM(LlamaConfig.from_pretrained(EXAMPLE)).to(device)
+    print(f"{len(tokens) // VIEWS} tokens, {model.num_parameters()} parameters, on {device}", flush=True)
+    train(model, tokens.to(device), starts.to(device), args.steps)
     save(model.cpu(), tokenizer, args.out)
-    loss = validation_loss(model.float(), held_out_tokens)
-    bits = loss / math.log(2) * len(held_out_tokens) / sum(map(len, held_out))
-    print(f"saved weights: validation {loss:.4f} nats per token, {bits:.3f} bits per character")
-    print_samples(args.out)
 
 
 if __name__ == "__main__":
