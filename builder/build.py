@@ -1,4 +1,4 @@
-"""Build an engine: config -> plan -> engine.tar, which is there as a whole or not at all."""
+"""Build an engine: config -> plan -> engine.tar, which is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.tar.manifest import Manifest
 from errors.build import BuildFailed
 
 OWN_FOLDER = Path(__file__).resolve().parent
-"""What ``model_path`` is relative to in a config that came by URL: the models that ship lie here."""
+"""Base of ``model_path`` in a config from a URL: the models of the examples are here."""
 
 
 def build(
@@ -37,11 +37,11 @@ def build(
 ) -> Manifest:
     """Build the engine that the config at ``config_source`` (path or URL) describes into ``destination``.
 
-    ``model_path`` is relative to ``base_dir``; without one to the config's folder, then to this package's.
-    ``hf_token`` wins over a token in the config, that over HF_TOKEN; none of them is reported or packed.
-    ``only_public``: the config is a stranger's; no URL, its own or one in it, may lead to a private address.
-    ``report`` is given a line at a time. Raises 12xx for what the caller can change, 13xx and 23xx for the
-    rest; a failed build leaves ``destination`` as it was.
+    ``model_path`` is relative to ``base_dir``; without one, to the config's folder or to this package.
+    ``hf_token`` overrides a token in the config, which overrides HF_TOKEN; no token is reported or packed.
+    ``only_public``: for untrusted configs; neither its URL nor those in it may lead to a private address.
+    ``report`` gets one line at a time. Raises 12xx for what the caller can change, otherwise 13xx and 23xx; a
+    failed build does not change ``destination``.
     """
     try:
         file = read_config(config_source, only_public=only_public)
@@ -75,16 +75,16 @@ def build(
 
 
 def first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:
-    """The token given, else the config's, else the one this machine's user has for the Hub."""
+    """``given``, else the config's token, else this user's token for the Hub."""
     token = checked_token(given or "") or configured
     return token or checked_token(get_token() or "", key="HF_TOKEN")
 
 
 @contextmanager
 def _scratch(cache: Path) -> Iterator[Path]:
-    """A new folder on the cache's file system, where files of the cache need no copy.
+    """A new folder on the cache's file system, so that files of the cache can be hard-linked.
 
-    Those of killed builds are removed: nobody holds their locks any more.
+    Also removes the folders of killed builds, whose locks are free.
     """
     parent = cache / "builds"
     parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""What builds have made, to be used again: checkpoints and engines, found by what they were made from.
+"""The build cache: checkpoints and engines of earlier builds, by the facts that determine them.
 
     <cache>/build-cache/<kind>/<digest of the facts>/record.json   the facts, and the size of each file
                                                      files/        the checkpoint or engine
 
-An entry appears in one step, whole, and is never changed. Whoever makes one holds its lock, so that another
-build that wants the same waits and then finds it. Nothing is ever removed: delete the folder, or any entry
-in it. COG_TRITON_BUILD_CACHE=off builds everything anew and keeps nothing.
+An entry is added in one step, complete, and is never changed. A build holds the entry's lock while it makes
+it; other builds that need it wait and reuse it. Nothing is removed automatically: delete the folder or any
+entry in it. COG_TRITON_BUILD_CACHE=off neither reads nor writes the cache.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FILES = "files"
 
 @dataclass(frozen=True)
 class Facts:
-    """What determines a result. ``model`` is its name, by which earlier results are compared."""
+    """What determines a result. Results with the same ``model``, a name, are compared."""
 
     model: str
     revision: str
     config: Mapping[str, Any]
     library: str
     sm: int | None
-    """None: the result is the same for every architecture."""
+    """None if the result does not depend on the architecture."""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class BuildCache:
 
     @contextmanager
     def locked(self, facts: Facts) -> Iterator[None]:
-        """Nobody else makes the entry of ``facts`` meanwhile."""
+        """Hold the lock of the entry of ``facts``."""
         if not self.is_on:
             yield
             return
@@ -74,9 +74,9 @@ class BuildCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = try_lock(path)
         if descriptor is None:
-            self._report(f"{self._kind}: waiting for another build that makes the same")
+            self._report(f"{self._kind}: waiting for another build of the same")
         while descriptor is None:
-            time.sleep(_NAP_S)  # NOTE: in naps, so that Cog can cancel
+            time.sleep(_NAP_S)  # NOTE: short sleeps, so that Cog can cancel
             descriptor = try_lock(path)
         try:
             yield
@@ -84,7 +84,7 @@ class BuildCache:
             unlock(path, descriptor)
 
     def find(self, facts: Facts) -> Path | None:
-        """The folder of what was made from ``facts``; a line tells of it, or why there is none."""
+        """The files of the entry of ``facts``, or None; reports a line with the reason."""
         if not self.is_on:
             self._report(f"{self._kind}: built anew ({SWITCH_VARIABLE} is off)")
             return None

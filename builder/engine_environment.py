@@ -1,27 +1,31 @@
-"""The engine environment as the builder's programs get it, and what is installed there."""
+"""The engine environment (torch, transformers or TensorRT-LLM): its variables, versions and converters."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
+from builder.program import Needs, Program, run_program
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
-from errors.build import ProgramMissing
+from errors.build import ConversionFailed, OutOfMemory, ProgramFailed, ProgramMissing
 
 LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"
 _WITHHELD = ("PYTHONPATH", "PYTHONHOME", LIBRARY_PATH_VARIABLE, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-"""What would pull our environment into the other, or undo what is set here."""
+"""Variables that would load this environment's packages there, or undo what is set here."""
+_CONVERTERS = Path(__file__).parent / "conversion"
 
 
 def program_environment(*, offline: bool) -> dict[str, str]:
-    """The variables of a program of the engine environment; ``offline`` ones never ask the Hub."""
+    """The variables of a program of the engine environment; ``offline`` keeps it from asking the Hub."""
     environment = {
         name: value for name, value in without_secret_variables(os.environ).items() if name not in _WITHHELD
     }
     environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
     # NOTE: TensorRT-LLM reads `.bin` and `.pt` with a plain torch.load, which with its torch (2.5) runs a
-    # pickle's code. With this, torch's weights-only loader reads them, whatever the caller asks for.
+    # pickle's code. With this, torch uses its weights-only loader, whatever the caller asks for.
     environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     if (own := os.environ.get(LIBRARY_PATH_VARIABLE)) is not None:
         environment["LD_LIBRARY_PATH"] = own
@@ -31,7 +35,7 @@ def program_environment(*, offline: bool) -> dict[str, str]:
 
 
 def installed_version(package: str) -> str:
-    """The version of ``package`` there, which is not imported; ProgramMissing if it is not there."""
+    """The version of ``package``, read without importing it. Raises ProgramMissing."""
     python = engine_python()
     code = f"from importlib.metadata import version; print(version({package!r}))"
     try:
@@ -52,3 +56,23 @@ def installed_version(package: str) -> str:
 
 def _missing(what: str, reason: str) -> ProgramMissing:
     return ProgramMissing(what=what, reason=reason, variable=ENGINE_PYTHON_VARIABLE)
+
+
+def run_conversion(converter: str, arguments: Sequence[str | Path], *, what: str, folder: Path) -> None:
+    """Run ``conversion/<converter>`` in ``folder``, without network access. Raises ConversionFailed."""
+    python = engine_python()
+    program = Program(
+        step=what,
+        command=[python, str(_CONVERTERS / converter), *map(str, arguments)],
+        folder=folder,
+        environment=program_environment(offline=True),
+        needs=Needs(),
+    )
+    try:
+        run_program(program, lambda line: None)
+    except (ProgramFailed, OutOfMemory) as exc:
+        tail = exc.facts.get("log_tail", "(none)")
+        raise ConversionFailed(what=what, reason=exc.facts["reason"], log_tail=tail) from exc
+    except ProgramMissing as exc:
+        reason = f"{ENGINE_PYTHON_VARIABLE}={python} can't be started"
+        raise ConversionFailed(what=what, reason=reason, log_tail="(none)") from exc

@@ -1,19 +1,24 @@
-"""A build told before it is done: its commands, its downloads, its sizes. Fetches no weights."""
+"""What a build would do, before it does it: its commands, downloads and sizes. No weights are downloaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import starmap
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from builder.build import OWN_FOLDER, first_token
 from builder.config.file import ConfigFile, read_config
 from builder.kinds import all_steps, engine_plan, step_lines
 from builder.sizes.words import in_words
 from builder.steps import EnginePlan
-from builder.survey import Survey, read_model_config, survey
+from builder.weights import checkpoint
 from builder.weights.files import cache_folder
+from builder.weights.hub import Hub
+from builder.weights.model_files import Model
+from builder.weights.weights import obtain_model, wanted_names
 from errors.build import DownloadFailed
+from errors.requests import InvalidInput
 
 _GIVE_CONFIG = "give the model's config.json with --model-config"
 
@@ -21,10 +26,10 @@ _GIVE_CONFIG = "give the model's config.json with --model-config"
 def plan_lines(
     config_source: str | Path, *, model_config: Path | None = None, hf_token: str | None = None
 ) -> list[str]:
-    """The plan of the config at ``config_source`` (path or URL), a line each.
+    """The plan of the config at ``config_source`` (path or URL).
 
-    ``model_config`` is a model's config.json that is here. Raises 12xx for everything that can't be built;
-    where the Hub can't be reached, a line tells what is missing for it.
+    ``model_config`` is a local copy of the model's config.json; without one it is downloaded. If the Hub
+    can't be reached, a line says so in place of sizes. Raises 12xx for a config that can't be built.
     """
     file = read_config(config_source)
     planned = engine_plan(file.config)
@@ -35,37 +40,61 @@ def plan_lines(
 def _sizes(
     file: ConfigFile, planned: EnginePlan, model_config: Path | None, hf_token: str | None
 ) -> Iterator[str]:
+    config = file.config
     if model_config is not None:
-        yield from planned.fit_model(read_model_config(model_config))
-        return
-    folders = [*filter(None, [file.folder]), OWN_FOLDER]
-    try:
-        found = survey(
-            file.config,
-            folders=folders,
+        yield from planned.fit_model(_read_model_config(model_config))
+    elif config.model_path is not None:
+        model = obtain_model(
+            config,
+            folders=[*filter(None, [file.folder]), OWN_FOLDER],
             token=first_token(hf_token, file.hf_token),
             cache=cache_folder(),
+            scratch=cache_folder(),
             with_weights=planned.takes_weights,
+            progress=None,
         )
+        yield from _files("model files", {name: path.stat().st_size for name, path in model.files.items()})
+        yield from planned.fit_model(checkpoint.read_config(model).values)
+    elif config.model_tar_url is not None:
+        yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"
+    else:
+        yield from _sizes_on_hub(file, planned, hf_token)
+
+
+def _sizes_on_hub(file: ConfigFile, planned: EnginePlan, hf_token: str | None) -> Iterator[str]:
+    config = file.config
+    assert config.model_id is not None, "a checked config names a model"
+    hub = Hub(token=first_token(hf_token, file.hf_token), cache=cache_folder())
+    try:
+        snapshot = hub.snapshot(config.model_id, config.revision)
+        names = wanted_names(config, snapshot.names, with_weights=planned.takes_weights)
+        found = hub.fetch(snapshot, {"config.json"} & set(snapshot.names), None)
     except DownloadFailed as exc:
-        facts = exc.facts
-        reason = f"{facts['endpoint']} can't be reached ({facts['reason']})"
+        reason = f"{exc.facts['endpoint']} can't be reached ({exc.facts['reason']})"
         yield f"not known     downloads and sizes: {reason}; {_GIVE_CONFIG}"
         return
-    if found is None:
-        yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"
-        return
-    yield from _downloads(found)
-    yield from planned.fit_model(found.values)
+    values = checkpoint.read_config(Model(config.model_name, snapshot.commit, found)).values
+    sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
+    yield from _files("download", sizes, f" at {snapshot.commit}")
+    yield from planned.fit_model(values)
 
 
-def _downloads(found: Survey) -> Iterator[str]:
-    known = [size_bytes for size_bytes in found.sizes_bytes.values() if size_bytes is not None]
-    at = f" at {found.revision}" if found.revision else ""
-    verb = "download" if found.revision else "model files"
-    yield f"{verb:<14}{len(found.sizes_bytes)} files, {in_words(sum(known))}{at}"
-    yield f"              {', '.join(starmap(_file_words, sorted(found.sizes_bytes.items())))}"
+def _files(verb: str, sizes_bytes: Mapping[str, int | None], at: str = "") -> Iterator[str]:
+    """Number and sizes of files; None is the size of one for which the Hub has none."""
+    total = sum(size_bytes or 0 for size_bytes in sizes_bytes.values())
+    words = (
+        name if size_bytes is None else f"{name} ({in_words(size_bytes)})"
+        for name, size_bytes in sorted(sizes_bytes.items())
+    )
+    yield f"{verb:<14}{len(sizes_bytes)} files, {in_words(total)}{at}"
+    yield f"              {', '.join(words)}"
 
 
-def _file_words(name: str, size_bytes: int | None) -> str:
-    return name if size_bytes is None else f"{name} ({in_words(size_bytes)})"
+def _read_model_config(path: Path) -> Mapping[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as exc:
+        raise InvalidInput(name="--model-config", expected="a model's config.json", value=str(path)) from exc
+    if not isinstance(values, dict):
+        raise InvalidInput(name="--model-config", expected="a model's config.json", value=str(path))
+    return values

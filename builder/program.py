@@ -1,8 +1,7 @@
-"""Run one program of a build: its output live, with step and elapsed time; all of it ends with the build.
+"""Run one program of a build: report its output live and end all of its processes with the build.
 
-The program leads a session of its own. Whatever ends the build (its own end, a failure, Cog's cancelling)
-ends every process of that session, also those that MPI or a pool of workers started; and a guard ends them
-when this process dies without a word.
+The program leads a session of its own. When the build ends, fails or is cancelled, every process of that
+session is ended, including MPI ranks and worker pools. A guard process does the same if this one is killed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from engine.redact import redact_text
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
 
 NAP_S = 0.2
-"""Cog cancels by an exception that only running bytecode receives, so nothing here waits longer."""
+"""Cog cancels with an exception that only running bytecode receives, so no call may block for longer."""
 QUIET_REPORT_S = 60.0
-"""After so long without output a line says that the step goes on."""
+"""Time without output after which a line reports that the step is still running."""
 
 _STOP_GRACE_S = 3.0
 _TAIL_LINES = 20
@@ -47,17 +46,17 @@ _GPU_SIGNS = re.compile(
 
 @dataclass(frozen=True)
 class Needs:
-    """What a program is expected to take, in words, and what this machine has of it."""
+    """The memory that a program is expected to need and that this machine has, in words."""
 
-    ram: str
-    ram_present: str
-    gpu: str = "an unknown amount of GPU memory"
+    ram: str = "an unknown amount"
+    ram_present: str = "an unknown amount"
+    gpu: str = "an unknown amount"
     gpu_present: str = "an unknown amount"
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program of a build. ``step`` is how lines and errors name it."""
+    """``step`` is the name of the program in lines and errors."""
 
     step: str
     command: Sequence[str]
@@ -67,20 +66,23 @@ class Program:
 
 
 def run_program(program: Program, report: Callable[[str], None]) -> float:
-    """Run ``program`` to its end; how many seconds it took.
+    """Run ``program`` to its end; returns its duration in seconds.
 
-    Raises ProgramFailed with its last lines, OutOfMemory if that is what ended it, ProgramMissing.
+    Raises ProgramFailed, which has its last lines, OutOfMemory and ProgramMissing.
     """
     started_s = time.monotonic()
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
-    def tell(line: str) -> None:
+    def name() -> str:
+        return f"{program.step} {clock(time.monotonic() - started_s)}"
+
+    def report_line(line: str) -> None:
         tail.append(line)
-        report(f"{program.step} {clock(time.monotonic() - started_s)} | {line}")
+        report(f"{name()} | {line}")
 
     child = _start(program)
     try:
-        _follow(child, tell, lambda: report(f"{program.step} {clock(time.monotonic() - started_s)} goes on"))
+        _follow(child, report_line, lambda: report(f"{name()} still running"))
         returncode = child.wait()
     finally:
         _end_session(child)
@@ -117,31 +119,31 @@ def _start(program: Program) -> subprocess.Popen[bytes]:
 
 
 def _follow(
-    child: subprocess.Popen[bytes], tell: Callable[[str], None], tell_quiet: Callable[[], None]
+    child: subprocess.Popen[bytes], on_line: Callable[[str], None], on_quiet: Callable[[], None]
 ) -> None:
-    """Pass on each line as it comes, until the program has ended and closed its output."""
+    """Report each line at once, until the program has ended and closed its output."""
     assert child.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
-    heard_s = time.monotonic()
+    last_line_s = time.monotonic()
     while True:
         try:
             line = lines.get(timeout=NAP_S)
         except queue.Empty:
             if child.poll() is not None:
-                return  # NOTE: something it left behind may hold its output open.
-            if time.monotonic() - heard_s > QUIET_REPORT_S:
-                heard_s = time.monotonic()
-                tell_quiet()
+                return  # NOTE: a process that it left behind may hold its output open.
+            if time.monotonic() - last_line_s > QUIET_REPORT_S:
+                last_line_s = time.monotonic()
+                on_quiet()
             continue
         if line is None:
             return
-        heard_s = time.monotonic()
-        tell(line)
+        last_line_s = time.monotonic()
+        on_line(line)
 
 
 def _read_lines(output: IO[bytes], lines: queue.Queue[str | None]) -> None:
-    """Put every line into ``lines``, of a progress bar the last state only; None at the end."""
+    """Put every line into ``lines`` (of a progress bar, its last state); None at the end."""
     with output:
         for raw in output:
             text = raw.decode("utf-8", "replace").rstrip().rpartition("\r")[2].strip()
@@ -151,7 +153,7 @@ def _read_lines(output: IO[bytes], lines: queue.Queue[str | None]) -> None:
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:
-    """End every process of the child's session: first asked, then forced."""
+    """End every process of the child's session, with SIGTERM and then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + _STOP_GRACE_S
         while (members := _session_members(child.pid)) and time.monotonic() < deadline_s:

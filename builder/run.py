@@ -1,4 +1,4 @@
-"""The builder as a Cog runner: a build config goes in, an engine.tar comes out."""
+"""The builder's Cog entry point: one prediction builds an engine.tar from a build config."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from errors.requests import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
 MAX_INLINE_BYTES = 64 << 20
-"""Of an engine.tar answered as a file: Cog puts it into the JSON as base64, in eight times its memory."""
+"""Maximum size of an engine.tar in the response, which Cog encodes as base64 in eight times its memory."""
 REPORT_INTERVAL_S = 5.0
 
 
 class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
-    """One build at a time; the last one's engine.tar stays at ENGINE_TAR, else in the working directory."""
+    """One build at a time; its engine.tar is written to ENGINE_TAR or the working directory."""
 
     def run(
         self,
@@ -41,7 +41,7 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
             default=None, description="Hugging Face token, for models that are private or gated"
         ),
     ) -> cog.Path:
-        """Build an engine; the answer is engine.tar, or where it is if it is too large for an answer."""
+        """Build an engine; the output is engine.tar, or its URL if it is too large for a response."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
         with _alone(engine_tar):
             _remove(engine_tar)
@@ -60,9 +60,9 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
 
 @contextmanager
 def _alone(engine_tar: Path) -> Iterator[None]:
-    """BuilderBusy if another build, of whatever process, is to become the same ``engine_tar``.
+    """Raise BuilderBusy if another process builds the same ``engine_tar``.
 
-    Cog runs one prediction at a time here; this is for whoever starts two servers in one place.
+    Cog runs one prediction at a time, but two servers may be started in the same folder.
     """
     lock_path = engine_tar.with_name(f".{engine_tar.name}.lock")
     try:
@@ -79,10 +79,10 @@ def _alone(engine_tar: Path) -> Iterator[None]:
 
 @contextmanager
 def _source(config: object) -> Iterator[tuple[str, Path | None]]:
-    """What ``config`` names, and what ``model_path`` in it is relative to if not to its own folder.
+    """The path or URL of ``config``, and the base of its ``model_path`` if that is not its own folder.
 
-    It is declared as text, for Cog would fetch a URL itself, from wherever it leads. Where Cog has no
-    schema to check inputs by, anything may arrive: InvalidInput.
+    The input is declared as text because Cog would download a URL itself, from any address. Without a schema
+    Cog passes values of any type: InvalidInput.
     """
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
@@ -118,7 +118,7 @@ def _secret(hf_token: object) -> str | None:
 
 
 def _remove(engine_tar: Path) -> None:
-    """So that after a failed build nobody takes an earlier engine for its result."""
+    """Remove an earlier engine, which could be taken for the result of a failed build."""
     try:
         engine_tar.unlink(missing_ok=True)
     except OSError as exc:
@@ -128,10 +128,10 @@ def _remove(engine_tar: Path) -> None:
 def _answer(engine_tar: Path) -> cog.Path:
     if (upload_url := find_upload_url()) is not None:
         url = upload(engine_tar, upload_url, _progress_lines())
-        return cast(cog.Path, url)  # NOTE: Cog passes a str on as it is, also where a Path is declared
+        return cast(cog.Path, url)  # NOTE: Cog returns a str unchanged, also where a Path is declared
     if engine_tar.stat().st_size <= MAX_INLINE_BYTES:
         return cog.Path(engine_tar)
-    _print_line(f"too large for an answer: docker container cp <container>:{engine_tar} .")
+    _print_line(f"too large for a response: docker container cp <container>:{engine_tar} .")
     return cast(cog.Path, engine_tar.as_uri())
 
 
@@ -140,7 +140,7 @@ def _print_line(line: str) -> None:
 
 
 def _progress_lines() -> Progress:
-    """Progress as a line now and then: Cog's logs are no terminal."""
+    """Report progress as a line every few seconds."""
     last_s = time.monotonic()
 
     def progress(done_bytes: int, total_bytes: int | None, what: str) -> None:

@@ -1,4 +1,4 @@
-"""A build as an ordered list of named steps, which can be shown before any of them runs."""
+"""The steps of a build: named, in order, and shown before any of them runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from engine.tar.pack import pack
 
 @dataclass
 class Work:
-    """What the steps of one build hand to each other.
+    """The state of one build, passed from step to step.
 
-    ``directory`` becomes the engine's content, packed into ``destination`` with ``packed_config`` in its
-    manifest; ``scratch`` is for everything else and goes with the build.
+    ``directory`` has the engine's content and is packed into ``destination``, with ``packed_config`` in its
+    manifest; ``scratch`` is for everything else and is removed after the build.
     """
 
     config: BuildConfig
@@ -40,9 +40,9 @@ class Work:
     report: Callable[[str], None]
     progress: Progress | None
     only_public: bool
-    """The config is a stranger's: its URLs must not lead to private addresses."""
+    """URLs in the config must not lead to private addresses."""
     resources: ExitStack
-    """Closed when the build ends, however it does: locks that steps take."""
+    """Closed when the build ends: locks that steps take."""
     model: Model = field(init=False)
     facts: EngineFacts = field(init=False)
     vocab_size: int = field(init=False)
@@ -51,29 +51,29 @@ class Work:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a build: what it is called, and what it does to the ``Work``."""
+    """One step of a build."""
 
     title: str
     run: Callable[[Work], None]
 
 
 class EnginePlan(Protocol):
-    """How one kind builds one config. ``takes_weights``: whether the model's weights are needed."""
+    """How an engine kind builds a config. ``takes_weights``: whether it needs the model's weights."""
 
     takes_weights: bool
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the config's author should know, whatever the model."""
+        """Notes for the config's author that do not depend on the model."""
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        """Check the plan against the model's config.json and take up what it tells; lines about sizes."""
+        """Check the plan against the model's config.json and complete it; returns lines about sizes."""
 
     def steps(self) -> Sequence[Step]: ...
 
 
 def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
-    """Obtain the model; ``with_weights`` False takes no more of it than its tokenizer needs."""
+    """Obtain the model; without ``with_weights`` only what its tokenizer needs."""
     weights = config.weight_format or "safetensors, else bin, else pt"
     taken = weights if with_weights else "tokenizer only"
     if config.model_path is not None:
@@ -87,7 +87,7 @@ def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
 
 
 def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
-    """Make ``work.model`` the files that ``config`` names; a line tells what they are."""
+    """Set ``work.model`` to the files of the model that ``config`` names, and report them."""
     work.model = obtain_model(
         config,
         folders=work.folders,
@@ -105,7 +105,7 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
 
 
 def place_fast_tokenizer(work: Work) -> None:
-    """The tokenizer that every engine carries."""
+    """Place the tokenizer, which every engine has."""
     work.vocab_size = place_tokenizer(
         work.model,
         work.directory,
@@ -115,7 +115,7 @@ def place_fast_tokenizer(work: Work) -> None:
 
 
 def pack_step() -> Step:
-    """Make engine.tar of what the steps before have put together."""
+    """Pack ``work.directory`` into engine.tar."""
 
     def run(work: Work) -> None:
         facts = {**work.facts.model_dump(), "build_config": dict(work.packed_config)}

@@ -1,4 +1,4 @@
-"""A fast tokenizer for every engine: the model's own, or one made from its slow files."""
+"""The fast tokenizer of an engine: the model's own, or one converted from its slow files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from builder.converter import run_conversion
+from builder.engine_environment import run_conversion
 from builder.weights.checkpoint import read_object
 from builder.weights.files import place
 from builder.weights.model_files import TOKENIZER_FILES, Model, supporting_names
@@ -20,7 +20,7 @@ _SLOW_FILES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def place_tokenizer(model: Model, directory: Path, *, scratch: Path, trust_remote_code: bool) -> int:
-    """Put the model's tokenizer files into ``directory``, fast whatever they were; its vocabulary's size."""
+    """Put the model's tokenizer files into ``directory``, as a fast one; returns the vocabulary size."""
     if "tokenizer.json" in model.files:
         for name in TOKENIZER_FILES:
             if name in model.files:
@@ -58,9 +58,7 @@ def _convert(model: Model, directory: Path, scratch: Path, *, trust_remote_code:
     options = ["--trust-remote-code"] if trust_remote_code else []
     what = f"making a fast tokenizer of {model.name}'s slow one"
     try:
-        run_conversion(
-            "tokenizer_to_fast.py", [slow, fast, *options], what=what, log=scratch / "tokenizer.log"
-        )
+        run_conversion("tokenizer_to_fast.py", [slow, fast, *options], what=what, folder=scratch)
     except ConversionFailed as exc:
         raise TokenizerUnusable(model=model.name, problem=exc.sentence) from exc
     if not (fast / "tokenizer.json").exists():
@@ -71,7 +69,7 @@ def _convert(model: Model, directory: Path, scratch: Path, *, trust_remote_code:
 
 
 def _write_config(model: Model, tokenizer: Tokenizer, path: Path) -> None:
-    """The least transformers needs beside tokenizer.json: its class, and what begins and ends a text."""
+    """The minimum that transformers needs beside tokenizer.json: the class and the special tokens."""
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     known = read_object(model, "config.json") if "config.json" in model.files else {}
     for role in ("bos", "eos", "pad"):

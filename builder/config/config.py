@@ -1,13 +1,13 @@
 """The build config: cog-trt-llm's YAML keys plus the choice of engine, as frozen models.
 
-A config never holds a token: ``hf_token`` is taken out before the rest becomes a model
-(``builder.config.file``), so that a config can be printed and packed as it stands.
+A config has no token, so it can be printed and packed: ``builder.config.file`` removes ``hf_token`` first.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -27,67 +27,67 @@ _ADAPTER_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"(?!.*\.\.)[^\s/][^\s]{0,199}")
 
 
-def _model_id(value: str) -> str:
-    if not _REPOSITORY_NAME.fullmatch(value):
-        raise ValueError("the name of a Hugging Face model, as in 'sshleifer/tiny-gpt2'")
-    return value
+def _check(is_valid: Callable[[Any], bool], expected: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(expected)
+        return value
+
+    return AfterValidator(check)
 
 
-def _revision(value: str) -> str:
-    if not _REVISION.fullmatch(value) or not value.isprintable():
-        raise ValueError("a branch, tag or commit of the model's repository")
-    return value
+def _is_path(value: str) -> bool:
+    return bool(value.strip()) and ".." not in PurePosixPath(value).parts and value.isprintable()
 
 
-def _inner_path(value: str) -> str:
-    path = PurePosixPath(value)
-    if not value.strip() or path.is_absolute() or ".." in path.parts or not value.isprintable():
-        raise ValueError("a relative path that stays inside its folder")
-    return value
-
-
-def _output_path(value: str) -> str:
-    if not value.strip() or ".." in PurePosixPath(value).parts or not value.isprintable():
-        raise ValueError("a path without '..'")
-    return value
-
-
-def _tar_url(value: str) -> str:
+def _is_tar_url(value: str) -> bool:
     try:
         url = urlsplit(value)
     except ValueError:
-        url = urlsplit("")
-    if url.scheme not in ("http", "https") or not url.netloc or not url.path.endswith(".tar"):
-        raise ValueError("an http(s) URL whose path ends in .tar")
-    return value
+        return False
+    return url.scheme in ("http", "https") and bool(url.netloc) and url.path.endswith(".tar")
 
 
-def _adapter_name(value: str) -> str:
-    if not _ADAPTER_NAME.fullmatch(value):
-        raise ValueError("a name of letters, digits, '.', '_' and '-'")
-    return value
+ModelId = Annotated[
+    str, _check(_REPOSITORY_NAME.fullmatch, "the name of a Hugging Face model, as in 'sshleifer/tiny-gpt2'")
+]
+Revision = Annotated[
+    str,
+    _check(
+        lambda value: bool(_REVISION.fullmatch(value)) and value.isprintable(),
+        "a branch, tag or commit of the model's repository",
+    ),
+]
+InnerPath = Annotated[
+    str,
+    _check(
+        lambda value: _is_path(value) and not PurePosixPath(value).is_absolute(),
+        "a relative path that stays inside its folder",
+    ),
+]
+OutputPath = Annotated[str, _check(_is_path, "a path without '..'")]
+TarUrl = Annotated[str, _check(_is_tar_url, "an http(s) URL whose path ends in .tar")]
+Rate = Annotated[
+    float,
+    _check(
+        lambda value: math.isfinite(value) and value >= 0,
+        "a number of tokens per second, 0 for as fast as possible",
+    ),
+]
+AdapterName = Annotated[str, _check(_ADAPTER_NAME.fullmatch, "a name of letters, digits, '.', '_' and '-'")]
+ArgumentValue = Annotated[
+    Any,
+    _check(
+        lambda value: value is None or isinstance(value, (str, bool, int, float)),
+        "text, a number, true, false or empty",
+    ),
+]
 
 
-def _argument(value: object) -> object:
-    if value is not None and not isinstance(value, (str, bool, int, float)):
-        raise ValueError("text, a number, true, false or empty")
-    return value
-
-
-def _rate(value: float) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise ValueError("a number of tokens per second, 0 for as fast as possible")
-    return value
-
-
-ModelId = Annotated[str, AfterValidator(_model_id)]
-Revision = Annotated[str, AfterValidator(_revision)]
-InnerPath = Annotated[str, AfterValidator(_inner_path)]
-OutputPath = Annotated[str, AfterValidator(_output_path)]
-TarUrl = Annotated[str, AfterValidator(_tar_url)]
-Rate = Annotated[float, AfterValidator(_rate)]
-AdapterName = Annotated[str, AfterValidator(_adapter_name)]
-ArgumentValue = Annotated[Any, AfterValidator(_argument)]
+def shown(value: object) -> str:
+    """``value`` for an error's text."""
+    text = "empty" if value is None else repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 class _Section(BaseModel):
@@ -95,7 +95,7 @@ class _Section(BaseModel):
 
 
 class ProgramStep(_Section):
-    """One program of a TensorRT-LLM build; an argument without a value is a flag."""
+    """One program of a TensorRT-LLM build. An argument without a value is a flag."""
 
     executable: Literal["python", "trtllm-build"] | None = None
     script: InnerPath | None = None
@@ -106,28 +106,28 @@ class ProgramStep(_Section):
 class BuildStep(ProgramStep):
     """The step that compiles the engine.
 
-    ``fit_lengths``: max_seq_len and max_input_len beyond the model's max_position_embeddings are cut to it,
-    where they would be refused. Configs that come from old ones have it: these knew no limit.
+    ``fit_lengths`` reduces max_seq_len and max_input_len to the model's max_position_embeddings, which are
+    otherwise rejected if they exceed it. Migrated configs have it, as earlier versions had no limit.
     """
 
     fit_lengths: bool = False
 
 
 class Target(_Section):
-    """What an engine is for: ``sm`` 86 is compute capability 8.6, ``gpus`` how many of them run it."""
+    """The GPUs that run the engine: ``sm`` is their architecture (86 for 8.6), ``gpus`` their number."""
 
     sm: int | None = Field(default=None, ge=70, le=130)
     gpus: int | None = Field(default=None, ge=1, le=1024)
 
 
 class PacedEngine(_Section):
-    """What the ``paced`` engine does: ``tokens_per_second`` per stream, 0 for as fast as possible."""
+    """Options of the ``paced`` engine: ``tokens_per_second`` per stream, 0 for as fast as possible."""
 
     tokens_per_second: Rate
 
 
 class LoraAdapter(_Section):
-    """Where a LoRA adapter's files come from: one of ``model_id`` and ``model_path``."""
+    """The source of a LoRA adapter: one of ``model_id`` and ``model_path``."""
 
     model_id: ModelId | None = None
     revision: Revision = "main"
@@ -135,9 +135,9 @@ class LoraAdapter(_Section):
 
 
 class BuildConfig(_Section):
-    """Everything an engine is built from, except the token.
+    """Everything that an engine is built from, except the token.
 
-    One without a ``version`` is cog-trt-llm's: its old names are understood (``builder.trtllm.old.config``).
+    A config without a ``version`` may be cog-trt-llm's: its old names are migrated.
     """
 
     version: Literal[1] | None = None
@@ -163,19 +163,19 @@ class BuildConfig(_Section):
 
     @property
     def engine_kind(self) -> EngineKind:
-        """The kind asked for; a config of programs is cog-trt-llm's, which knew only TensorRT-LLM."""
+        """The kind that is set; without one tensorrt_llm if there are programs, else transformers."""
         if self.engine is not None:
             return self.engine
         return "tensorrt_llm" if self.program_steps else "transformers"
 
     @property
     def program_steps(self) -> dict[str, ProgramStep]:
-        """The TensorRT-LLM programs given, by key, in the order they run."""
+        """The TensorRT-LLM programs, by key, in the order in which they run."""
         steps = {"convert_to_ft": self.convert_to_ft, "quantize": self.quantize, "build": self.build}
         return {name: step for name, step in steps.items() if step is not None}
 
     @property
     def model_name(self) -> str:
-        """The model as the caller knows it, fit to be printed."""
+        """The model's id, path or URL, without secrets."""
         named = self.model_id or self.model_path
         return named if named is not None else redact_url(self.model_tar_url or "")

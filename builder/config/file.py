@@ -1,7 +1,6 @@
-"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, apart, its token.
+"""Read a build config: YAML text from a file or URL -> a checked ``BuildConfig`` and, separately, its token.
 
-All of pydantic's and PyYAML's complaints become coded errors here; none of them repeats the file's text,
-which may hold a token.
+Errors of pydantic and PyYAML become coded errors here, which never quote the file: it may have a token.
 """
 
 from __future__ import annotations
@@ -16,7 +15,15 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from builder.config.config import BuildConfig, BuildStep, LoraAdapter, PacedEngine, ProgramStep, Target
+from builder.config.config import (
+    BuildConfig,
+    BuildStep,
+    LoraAdapter,
+    PacedEngine,
+    ProgramStep,
+    Target,
+    shown,
+)
 from builder.trtllm.old.config import migrate
 from builder.trtllm.old.migration import Change
 from engine.download.fetch import fetch
@@ -37,7 +44,7 @@ _TRANSFER = Transfer(connections=1, attempts=3, head_bytes=MAX_CONFIG_BYTES + 1)
 
 TOKEN_KEY = "hf_token"
 _PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
-_IGNORED_KEYS = {"merge": "cog-trt-llm wrote it into the configs it packed"}
+_IGNORED_KEYS = {"merge": "cog-trt-llm added it to the configs that it packed"}
 _SECTIONS: dict[str, type[BaseModel]] = {
     "convert_to_ft": ProgramStep,
     "quantize": ProgramStep,
@@ -63,9 +70,9 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A build config as read and brought into today's form, with a note for each thing that changed.
+    """A build config that was read, migrated and checked, and the changes made to it.
 
-    ``folder`` is where it lies, None when it came by URL.
+    ``folder`` is the file's folder, None for a URL.
     """
 
     config: BuildConfig
@@ -159,7 +166,7 @@ def _of_allowed_size(text: bytes, shown: str) -> bytes:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys in silence; here they are an error."""
+    """Rejects duplicate keys, of which PyYAML keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -167,7 +174,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             if key_node.tag != "tag:yaml.org,2002:merge" and isinstance(key_node, yaml.ScalarNode):
                 if key_node.value in seen:
                     raise yaml.constructor.ConstructorError(
-                        problem="a key stands twice", problem_mark=key_node.start_mark
+                        problem="duplicate key", problem_mark=key_node.start_mark
                     )
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
@@ -176,14 +183,14 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _parse_yaml(text: bytes, shown: str) -> dict[Any, Any]:
     try:
         keys = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
-    # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
+    # NOTE: PyYAML's constructors of tagged values (!!bool, !!timestamp, ...) raise any exception.
     except Exception as exc:  # noqa: BLE001
         raise BuildConfigUnreadable(source=shown, reason=_yaml_problem(exc)) from None
     if not isinstance(keys, dict):
         kind = "empty" if keys is None else f"a {type(keys).__name__}"
         raise BuildConfigUnreadable(source=shown, reason=f"a mapping of keys is expected, but it is {kind}")
     if not _is_small(keys):
-        raise BuildConfigUnreadable(source=shown, reason=f"it unfolds to more than {MAX_CONFIG_NODES} values")
+        raise BuildConfigUnreadable(source=shown, reason=f"it expands to more than {MAX_CONFIG_NODES} values")
     return keys
 
 
@@ -195,7 +202,7 @@ def _yaml_problem(exc: Exception) -> str:
 
 
 def _is_small(value: object) -> bool:
-    """Whether ``value`` has at most MAX_CONFIG_NODES parts, each alias counted where it stands."""
+    """Whether ``value`` has at most MAX_CONFIG_NODES parts, aliases counted each time."""
     pending, count = [value], 0
     while pending and count <= MAX_CONFIG_NODES:
         part, count = pending.pop(), count + 1
@@ -207,7 +214,7 @@ def _is_small(value: object) -> bool:
 
 
 def _drop_placeholder(keys: dict[Any, Any]) -> tuple[Change, ...]:
-    """``hf_token: your_token_here``, as examples say: the Hub refuses that where it gives without a token."""
+    """Remove ``hf_token: your_token_here`` of examples: the Hub rejects a request with it."""
     if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
         return ()
     del keys[TOKEN_KEY]
@@ -224,7 +231,7 @@ def _take_token(keys: dict[Any, Any]) -> SecretStr | None:
 
 
 def _translated(exc: ValidationError) -> UnknownBuildKey | InvalidBuildValue | ConflictingBuildKeys:
-    # NOTE: a misspelt key comes first, for the key it should be is missing, too.
+    # NOTE: a misspelt key comes first, as the correct key is then reported as missing too.
     problem = min(exc.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(path)
@@ -246,8 +253,7 @@ def _unknown_key(path: list[str]) -> UnknownBuildKey:
 
 
 def _shown(value: object) -> str:
-    """``value`` for an error's text; of a mapping or list only that, for a token may stand inside."""
+    """Of a mapping or list only its type, as it may contain a token."""
     if isinstance(value, (dict, list, set)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    shown = "empty" if value is None else repr(value)
-    return shown if len(shown) <= 100 else shown[:97] + "..."
+    return shown(value)

@@ -1,4 +1,4 @@
-"""A build config as YAML text, with a comment wherever an old config said it differently."""
+"""Write a build config as YAML text, with a comment for each change that migration made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = 1
 
 
 def config_text(config: BuildConfig, changes: Sequence[Change] = ()) -> str:
-    """The YAML of ``config`` in today's form; what ``changes`` dropped stands there as a comment."""
+    """The YAML of ``config``; what ``changes`` dropped becomes a comment."""
     keys = {**config.model_dump(exclude_unset=True), "version": _VERSION}
     ordered = {"version": _VERSION, **{name: value for name, value in keys.items() if value is not None}}
     return "".join(f"{line}\n" for line in _lines(ordered, "", changes))
@@ -35,17 +35,17 @@ def _lines(keys: dict[str, Any], path: str, changes: Sequence[Change]) -> Iterat
 
 
 def _without_none(section: dict[str, Any], name: str) -> dict[str, Any]:
-    """Only among arguments is an empty value something: a flag."""
+    """An empty value has a meaning among arguments only: a flag."""
     return section if name == "args" else {key: each for key, each in section.items() if each is not None}
 
 
 def _comment(changes: Sequence[Change], path: str) -> str:
-    comments = [_told(each) for each in changes if each.new == path]
+    comments = [_change_text(each) for each in changes if each.new == path]
     return f"  # {'; '.join(comments)}" if comments else ""
 
 
-def _told(change: Change) -> str:
-    """Of a key that changed its name or place, the old one; else what was told."""
+def _change_text(change: Change) -> str:
+    """For a renamed or moved key its old name, else the text of the change."""
     place, _, name = change.old.rpartition(".")
     new_place, _, new_name = str(change.new).rpartition(".")
     was = change.old if place != new_place else name
@@ -55,12 +55,12 @@ def _told(change: Change) -> str:
 
 
 def _was_here(change: Change, path: str) -> bool:
-    """Whether something dropped stood directly below ``path``."""
+    """Whether a dropped key was directly below ``path``."""
     return change.new is None and bool(path) and change.old.rpartition(".")[0] == path.rstrip(".")
 
 
 def _scalar(value: object) -> str:
-    """``value`` on one line: with escapes in quotes where a character has no sign of its own."""
+    """``value`` on one line, quoted with escapes if it has characters that can't be printed."""
     is_plain = not isinstance(value, str) or value.isprintable()
     style: dict[str, Any] = {"allow_unicode": True} if is_plain else {"default_style": '"'}
     text = str(yaml.safe_dump(value, default_flow_style=True, width=math.inf, **style))

@@ -1,6 +1,6 @@
-"""Arguments of vLLM's engine in a build config: which there are, their types, and what is not the caller's.
+"""The arguments of vLLM's engine in a build config: their types, and those that a config can't set.
 
-``vllm_arguments.json`` is written by ``tools/list_vllm_arguments.py`` from the pinned vLLM itself.
+``tools/list_vllm_arguments.py`` writes ``vllm_arguments.json`` from the pinned vLLM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.config.config import BuildConfig
+from builder.config.config import BuildConfig, shown
 from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, UnknownBuildKey
 
 SECTION = "vllm"
@@ -22,18 +22,20 @@ SECTION = "vllm"
 _DATA = Path(__file__).resolve().with_suffix(".json")
 
 _SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
-"""Keys that every kind of engine has: vLLM's word for them."""
+"""Keys of every engine kind, and vLLM's names for them."""
 
 _DECIDED = {
     **dict.fromkeys(
         ("model", "model_weights", "revision", "code_revision", "hf_config_path", "download_dir"),
-        "model_id, model_path or model_tar_url says it",
+        "it is given by model_id, model_path or model_tar_url",
     ),
     **dict.fromkeys(
         ("tokenizer", "tokenizer_mode", "tokenizer_revision", "skip_tokenizer_init"),
-        "the engine carries its tokenizer, and vLLM sees token ids alone",
+        "the engine has its tokenizer, and vLLM gets token ids only",
     ),
-    **dict.fromkeys(("generation_config", "override_generation_config"), "each request says how to sample"),
+    **dict.fromkeys(
+        ("generation_config", "override_generation_config"), "each request has its sampling parameters"
+    ),
     **dict.fromkeys(("runner", "convert", "pooler_config"), "the engine generates text"),
     **dict.fromkeys(
         (
@@ -46,11 +48,11 @@ _DECIDED = {
             "enable_log_requests",
             "aggregate_engine_logging",
         ),
-        "the engine slot decides it",
+        "the engine slot sets it",
     ),
-    "hf_token": "the key hf_token of the build config is where it is kept secret",
+    "hf_token": "use the key hf_token of the build config, which is kept secret",
     "trust_remote_code": "the build config has a key of this name",
-    "enable_lora": "the key lora of the build config brings the adapters",
+    "enable_lora": "use the key lora of the build config",
 }
 _REPLICAS = "run one runner for each replica"
 _GONE = {
@@ -61,7 +63,7 @@ _GONE = {
     "max_seq_len_to_capture": "write max_cudagraph_capture_size",
     "guided_decoding_backend": "write structured_outputs_config",
 }
-"""Names that older vLLMs had."""
+"""Names of earlier vLLM versions."""
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "boolean": (bool,),
@@ -96,12 +98,12 @@ def _data() -> dict[str, Any]:
 
 
 def library_version() -> str:
-    """The vLLM that the arguments are of."""
+    """The version of vLLM that has these arguments."""
     return str(_data()["vllm"])
 
 
 def engine_arguments(config: BuildConfig) -> dict[str, Any]:
-    """All arguments that the config gives, in vLLM's words, checked. Raises E1202, E1203 and E1204."""
+    """All arguments of the config, checked, by vLLM's names. Raises E1202, E1203 and E1204."""
     arguments = dict(config.vllm or {})
     for name, value in arguments.items():
         _check(name, value)
@@ -133,7 +135,7 @@ def _check(name: str, value: object) -> None:
         )
     problem = _problem(known[name], value)
     if problem is not None:
-        raise InvalidBuildValue(key=f"{SECTION}.{name}", expected=problem, value=_shown(value))
+        raise InvalidBuildValue(key=f"{SECTION}.{name}", expected=problem, value=shown(value))
 
 
 def _near(name: str) -> str:
@@ -141,11 +143,11 @@ def _near(name: str) -> str:
         return _GONE[name] + "."
     names = [each for each in _data()["arguments"] if each not in _DECIDED]
     nearest = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {nearest[0]}?" if nearest else "docs/vllm.md tells where they are listed."
+    return f"did you mean {nearest[0]}?" if nearest else "docs/vllm.md has a link to the list."
 
 
 def _problem(described: Mapping[str, Any], value: object) -> str | None:
-    """What the value should have been, if it is not."""
+    """What the value must be, if it is not."""
     if not any(_is(kind, value) for kind in described["types"]):
         return " or ".join(_NOUNS[kind] for kind in described["types"])
     choices = described.get("choices")
@@ -165,8 +167,3 @@ def _is(kind: str, value: object) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _TYPES[kind])
-
-
-def _shown(value: object) -> str:
-    shown = "empty" if value is None else repr(value)
-    return shown if len(shown) <= 100 else shown[:97] + "..."

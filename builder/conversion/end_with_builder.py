@@ -1,8 +1,7 @@
-"""Run a program whose session must not outlive the builder: ``end_with_builder.py BUILDER_PID PROGRAM
-ARG...``.
+"""Run a program whose session ends with the builder: ``end_with_builder.py BUILDER_PID PROGRAM ARG...``.
 
-We lead the session and become the program; a watcher stays behind in it. When the builder is gone, however it
-went, the watcher ends the whole session.
+This process leads the session, starts a watcher in it and becomes the program. When the builder has exited,
+the watcher kills the whole session.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ def main() -> None:
         if os.fork() == 0:
             _watch(int(builder_pid), ours)
         os._exit(0)
-    os.waitpid(between, 0)  # NOTE: the program must not find a child that it did not start.
+    os.waitpid(between, 0)  # NOTE: reaped, so that the program has no child that it did not start.
     os.execv(command[0], command)  # noqa: S606
 
 
 def _watch(builder_pid: int, program_pid: int) -> None:
-    """Wait for the end of either; if the builder's came first, end everything else in this session."""
+    """Wait until one of them exits; if it is the builder, kill everything else in this session."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)  # NOTE: an inherited pipe would keep the builder waiting for more output

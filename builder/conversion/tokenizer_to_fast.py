@@ -1,7 +1,7 @@
 """Run in the engine environment: ``tokenizer_to_fast.py SLOW_DIR FAST_DIR [--trust-remote-code]``.
 
-Reads whatever tokenizer transformers finds in SLOW_DIR and writes tokenizer.json and
-tokenizer_config.json to FAST_DIR. Imports nothing of this project: that environment has none of it.
+Reads the tokenizer in SLOW_DIR with transformers and writes tokenizer.json and tokenizer_config.json to
+FAST_DIR. Imports nothing of this project, which that environment does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
             arguments.slow_dir, local_files_only=True, trust_remote_code=arguments.trust_remote_code
         )
     except (ImportError, ValueError) as exc:
-        # NOTE: transformers then takes the file for tiktoken's and complains that tiktoken is missing.
+        # NOTE: transformers then assumes a tiktoken file and reports that tiktoken is missing.
         missing = [name for name in ("sentencepiece", "google.protobuf") if not is_installed(name)]
         if missing and any(Path(arguments.slow_dir).glob("*.model")):
             sys.exit(f"a SentencePiece tokenizer needs {' and '.join(missing)} in the engine environment")

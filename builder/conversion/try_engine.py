@@ -1,8 +1,7 @@
-"""Run in the engine environment, on every rank if there are several:
-``try_engine.py ENGINE_DIR VOCAB_SIZE PROMPT_TOKENS new_tokens``.
+"""Run in the engine environment, on every rank: ``try_engine.py DIR VOCAB_SIZE PROMPT_TOKENS NEW_TOKENS``.
 
-Generates a few tokens greedily and ends with 0 only if they are what a sound engine gives: as many as asked
-for, of the vocabulary, with finite probabilities. Uses the executor bindings of TensorRT-LLM 0.16.0.
+Generates a few tokens greedily and exits with 0 only if their number is right, all are in the vocabulary and
+their probabilities are finite. Uses the executor bindings of TensorRT-LLM 0.16.0.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 TIMEOUT_S = 300.0
 _KV_TOKENS = 256
-"""A little is enough: by default the KV cache would take nearly all of the GPU."""
+"""Small, as the KV cache takes nearly all of the GPU by default."""
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
 
 
 def generate(executor: Any, trtllm: Any, prompt: list[int], new_tokens: int) -> Any:
-    """The final result of one request; errors of the engine become this program's."""
+    """The final result of one request; exits with the engine's error if it fails."""
     request = trtllm.Request(
         prompt,
         max_tokens=new_tokens,

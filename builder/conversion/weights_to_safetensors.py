@@ -1,8 +1,8 @@
 """Run in the engine environment: ``weights_to_safetensors.py OUT_DIR FILE...``.
 
-Turns pickled PyTorch weights into safetensors, one file for each, with an index if there are several.
-The pickles may hold tensors alone: torch's weights-only loader runs no code of theirs. Imports nothing
-of this project: that environment has none of it.
+Converts pickled PyTorch weights to safetensors, file by file, with an index if there are several. torch's
+weights-only loader rejects pickles that hold more than tensors and runs no code of theirs. Imports nothing of
+this project, which that environment does not have.
 """
 
 from __future__ import annotations

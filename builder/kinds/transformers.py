@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.converter import run_conversion
+from builder.engine_environment import run_conversion
 from builder.sizes.weight_lines import weight_lines
 from builder.steps import Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
@@ -88,9 +88,7 @@ def place_weights(work: Work) -> None:
         check_shards(work.model, names, _PICKLED_INDEX)
         what = f"turning {work.model.name}'s {weight_format} weights into safetensors"
         files = [work.model.files[name] for name in names]
-        run_conversion(
-            "weights_to_safetensors.py", [work.directory, *files], what=what, log=work.scratch / "weights.log"
-        )
+        run_conversion("weights_to_safetensors.py", [work.directory, *files], what=what, folder=work.scratch)
 
 
 def _place_safetensors(work: Work, names: Sequence[str]) -> None:

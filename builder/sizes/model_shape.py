@@ -1,12 +1,11 @@
-"""A model's shape: how many layers, heads and parameters its ``config.json`` describes.
+"""A model's shape: the number of layers, heads and parameters that its ``config.json`` describes.
 
-The parameters are counted as transformers makes them: a test builds every family there, without memory,
-and compares.
+A test compares the parameters with those of transformers' own model, for every family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,20 +20,20 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "vocab_size": ("padded_vocab_size", "vocab_size"),
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
 }
-"""By our name, how families call it."""
+"""Name here -> the keys that families use for it."""
 
 
 class UnknownShape(Exception):
-    """The config lacks something without which nothing can be counted; its text names it."""
+    """The config lacks a number that the sizes depend on; the text is its key."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What sizes are computed from. Parameter counts are numbers of weights, over all layers."""
+    """Parameter counts are numbers of weights, of all layers."""
 
     model_type: str
     is_exact: bool
-    """False where the family is not known: it is then counted as Llama-like."""
+    """False for an unknown family, which is counted as Llama-like."""
     hidden_size: int
     num_layers: int
     num_heads: int
@@ -43,27 +42,26 @@ class ModelShape:
     intermediate_size: int
     vocab_size: int
     max_positions: int | None
-    """In tokens; None where the architecture has no limit or does not tell it."""
+    """In tokens; None where the architecture or its config has no limit."""
     num_experts: int
     latent_size: int | None
-    """With multi-head latent attention, what is cached of a token and layer, in values."""
+    """With multi-head latent attention, the values cached per token and layer."""
     linear_parameters: int
-    """In attention and MLP matrices, experts included: what quantization makes smaller."""
+    """In attention and MLP matrices, experts included: those that quantization shrinks."""
     other_parameters: int
     """Norms, biases, routers and position embeddings."""
     embedding_parameters: int
     head_parameters: int
-    """Of the output layer; 0 where it is the embedding once more."""
+    """Of the output layer; 0 where it shares the embedding."""
 
     @property
     def num_parameters(self) -> int:
-        """All of the weights that a checkpoint holds."""
         inner = self.linear_parameters + self.other_parameters
         return inner + self.embedding_parameters + self.head_parameters
 
 
 def shape_of(values: Mapping[str, Any]) -> ModelShape:
-    """The shape that ``config.json``'s ``values`` describe; UnknownShape if a number is missing."""
+    """The shape that the ``values`` of a config.json describe. Raises UnknownShape."""
     inner = values.get("text_config")
     described = {**values, **inner} if isinstance(inner, dict) else dict(values)
     model_type = str(described.get("model_type", ""))
@@ -76,24 +74,24 @@ class _Counter:
         self._values = values
         self._family = family
         self._is_exact = is_exact
-        self._hidden = self._required("hidden_size")
-        self._layers = self._required("num_layers")
-        self._heads = self._required("num_heads")
-        self._head_size = self._number(("head_dim", "kv_channels", "d_kv")) or self._hidden // self._heads
+        self._hidden = self._required(*_NAMES["hidden_size"])
+        self._layers = self._required(*_NAMES["num_layers"])
+        self._heads = self._required(*_NAMES["num_heads"])
+        self._head_size = self._number("head_dim", "kv_channels", "d_kv") or self._hidden // self._heads
         self._kv_heads = self._count_kv_heads()
         self._intermediate = self._count_intermediate()
-        self._experts = self._nested("num_experts", "ffn_config") or 0
+        self._experts = self._number(*_NAMES["num_experts"], section="ffn_config") or 0
 
     def shape(self, model_type: str) -> ModelShape:
-        vocabulary = self._required("vocab_size")
-        max_positions = self._number(LENGTH_KEYS)
+        vocabulary = self._required(*_NAMES["vocab_size"])
+        max_positions = self._number(*LENGTH_KEYS)
         linear, other = self._layer_parameters()
-        embedded = self._number(("word_embed_proj_dim",)) or self._hidden
+        embedded = self._number("word_embed_proj_dim") or self._hidden
         positions = (max_positions or 0) + self._family.position_offset if self._family.has_positions else 0
         other += positions * self._hidden + self._final_norm()
         if embedded != self._hidden:
             linear += 2 * embedded * self._hidden
-        head = 0 if self._is_tied() else vocabulary * embedded
+        head = 0 if self._values.get("tie_word_embeddings", self._family.is_tied) else vocabulary * embedded
         if head and self._family.head_bias:
             other += vocabulary
         return ModelShape(
@@ -116,7 +114,7 @@ class _Counter:
         )
 
     def _layer_parameters(self) -> tuple[int, int]:
-        """Of all layers: matrices, and everything else."""
+        """Of all layers: in matrices, and in everything else."""
         attention, attention_biases = self._attention()
         dense_layers = self._count_dense_layers()
         moe_layers = self._layers - dense_layers
@@ -140,10 +138,10 @@ class _Counter:
         return self._hidden * (2 * queries + 2 * keys), biases
 
     def _latent_attention(self, latent: int) -> tuple[int, int]:
-        """DeepSeek's multi-head latent attention: low-rank queries (maybe), keys and values."""
-        content = self._required_key("qk_nope_head_dim")
-        rotary = self._required_key("qk_rope_head_dim")
-        value = self._required_key("v_head_dim")
+        """DeepSeek's multi-head latent attention: low-rank keys, values and, in some models, queries."""
+        content = self._required("qk_nope_head_dim")
+        rotary = self._required("qk_rope_head_dim")
+        value = self._required("v_head_dim")
         queries = self._heads * (content + rotary)
         rank = self._values.get("q_lora_rank")
         linear = self._hidden * queries if rank is None else rank * (self._hidden + queries)
@@ -153,19 +151,19 @@ class _Counter:
 
     def _latent_size(self) -> int | None:
         latent = self._values.get("kv_lora_rank")
-        return None if latent is None else int(latent) + self._required_key("qk_rope_head_dim")
+        return None if latent is None else int(latent) + self._required("qk_rope_head_dim")
 
     def _mlp(self, width: int) -> tuple[int, int]:
-        matrices = 3 if self._is_gated() else 2
+        matrices = 3 if self._family.is_gated else 2
         biases = ((matrices - 1) * width + self._hidden) * self._has(self._family.mlp_bias)
         return matrices * self._hidden * width, biases
 
     def _mixture(self) -> tuple[int, int]:
-        width = self._number(("moe_intermediate_size",)) or self._intermediate
+        width = self._number("moe_intermediate_size") or self._intermediate
         experts = self._experts * self._mlp(width)[0]
-        shared_width = self._number(("shared_expert_intermediate_size",))
+        shared_width = self._number("shared_expert_intermediate_size")
         if shared_width is None:
-            shared_width = width * (self._number(("n_shared_experts",)) or 0)
+            shared_width = width * (self._number("n_shared_experts") or 0)
         router = self._hidden * self._experts
         if self._family.shared_expert_gate:
             router += self._hidden
@@ -174,30 +172,30 @@ class _Counter:
     def _count_dense_layers(self) -> int:
         if not self._experts:
             return self._layers
-        return min(self._number(("first_k_dense_replace",)) or 0, self._layers)
+        return min(self._number("first_k_dense_replace") or 0, self._layers)
 
     def _count_kv_heads(self) -> int:
         values = self._values
-        if (grouped := self._nested_key("kv_n_heads", "attn_config")) is not None:
+        if (grouped := self._number("kv_n_heads", section="attn_config")) is not None:
             return grouped
         if self._family.multi_query_unless_new and not values.get("new_decoder_architecture", False):
             return 1 if values.get("multi_query", True) else self._heads
         if self._has(self._family.multi_query):
-            return self._number(("multi_query_group_num",)) or 1
-        return self._number(("num_key_value_heads", "num_kv_heads")) or self._heads
+            return self._number("multi_query_group_num") or 1
+        return self._number("num_key_value_heads", "num_kv_heads") or self._heads
 
     def _count_intermediate(self) -> int:
-        width = self._nested_key("ffn_hidden_size", "ffn_config") or self._number(_NAMES["intermediate_size"])
-        if width is None:
-            width = self._hidden * (self._number(("expansion_ratio",)) or 4)
+        width = self._number("ffn_hidden_size", section="ffn_config")
+        width = width or self._number(*_NAMES["intermediate_size"])
+        width = width or self._hidden * (self._number("expansion_ratio") or 4)
         return width // 2 if self._family.halves_intermediate else width
 
     def _norms(self) -> int:
-        """Vectors of the norms in a layer, with their biases."""
+        """Of the norms in a layer, with their biases."""
         count = self._family.norms
         if self._family.one_norm_if_parallel and self._values.get("parallel_attn", True):
             new = self._values.get("new_decoder_architecture", False)
-            count = self._number(("num_ln_in_parallel_attn",)) or (2 if new else 1)
+            count = self._number("num_ln_in_parallel_attn") or (2 if new else 1)
         return count * self._norm()
 
     def _norm(self) -> int:
@@ -206,46 +204,25 @@ class _Counter:
     def _final_norm(self) -> int:
         return self._norm() * (1 + self._family.embedding_norm)
 
-    def _is_gated(self) -> bool:
-        return self._family.is_gated
-
-    def _is_tied(self) -> bool:
-        tied = self._values.get("tie_word_embeddings", self._family.is_tied)
-        return bool(tied)
-
     def _has(self, key: bool | str) -> bool:
-        """A bias that a family always has or never, or that the config's ``key`` tells."""
+        """Whether the family has it: always, never, or as the config's ``key`` says."""
         if isinstance(key, bool):
             return key
         name, _, default = key.partition("=")
         return bool(self._values.get(name, default == "true"))
 
-    def _required(self, what: str) -> int:
-        found = self._number(_NAMES[what])
+    def _required(self, *keys: str) -> int:
+        found = self._number(*keys)
         if found is None:
-            raise UnknownShape(_NAMES[what][0])
+            raise UnknownShape(keys[0])
         return found
 
-    def _required_key(self, key: str) -> int:
-        found = self._number((key,))
-        if found is None:
-            raise UnknownShape(key)
-        return found
-
-    def _number(self, keys: Iterable[str]) -> int | None:
-        found = (self._values.get(key) for key in keys)
-        return next((each for each in found if _is_count(each)), None)
-
-    def _nested(self, what: str, section: str) -> int | None:
+    def _number(self, *keys: str, section: str = "") -> int | None:
+        """The first positive whole number under one of ``keys``, in ``section`` before the top level."""
         inner = self._values.get(section)
         places = [inner, self._values] if isinstance(inner, dict) else [self._values]
-        found = (place.get(key) for place in places for key in _NAMES[what])
+        found = (place.get(key) for place in places for key in keys)
         return next((each for each in found if _is_count(each)), None)
-
-    def _nested_key(self, key: str, section: str) -> int | None:
-        inner = self._values.get(section)
-        found = inner.get(key) if isinstance(inner, dict) else None
-        return found if _is_count(found) else None
 
 
 def _is_count(value: object) -> bool:

@@ -1,7 +1,7 @@
-"""The flags of TensorRT-LLM's programs, per version, and the arguments of a config checked by them.
+"""The flags of TensorRT-LLM's programs (``flags/<version>.yaml``), by which a config's arguments are checked.
 
-``flags/<version>.yaml`` holds the data. A program is known by the name it runs under: ``trtllm-build``,
-``quantize.py``, ``convert_checkpoint.py``. Arguments of any other script are passed on as they stand.
+A program is known by its file name: ``trtllm-build``, ``quantize.py``, ``convert_checkpoint.py``. The
+arguments of any other script are passed on unchecked.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Union
 
 import yaml
 
-from builder.config.config import ProgramStep
+from builder.config.config import ProgramStep, shown
 from errors.build_config import InvalidBuildValue, UnknownFlag
 
 VERSION = "0.16.0"
-"""The TensorRT-LLM that builds here."""
+"""The version of TensorRT-LLM that builds engines."""
 
 BUILD, QUANTIZE, CONVERT = "trtllm-build", "quantize.py", "convert_checkpoint.py"
 TOGGLE = ("enable", "disable")
@@ -31,7 +31,7 @@ Arguments = Mapping[str, Argument]
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag of a program; ``type`` is as the data file tells, "choice" where it lists ``choices``."""
+    """One flag of a program; ``type`` is that of the data file, or "choice" if there are ``choices``."""
 
     name: str
     type: str
@@ -50,7 +50,7 @@ class Flag:
 
     @property
     def allowed(self) -> str:
-        """What may stand as its value, in words."""
+        """Its valid values, in words."""
         if self.choices:
             return " or ".join(
                 filter(None, (", ".join(map(repr, self.choices[:-1])), repr(self.choices[-1])))
@@ -63,7 +63,7 @@ class Flag:
         return {"switch": "empty, true or false", "path": "a path"}.get(self.type, "text")
 
     def allows(self, value: Argument) -> bool:
-        """Whether the program takes ``value``; an empty one stands for the flag alone."""
+        """Whether the program accepts ``value``; None is the flag without a value."""
         if self.is_switch:
             return value is None or isinstance(value, bool)
         if value is None:
@@ -78,7 +78,7 @@ class Flag:
 
 @cache
 def flags_of(program: str) -> Mapping[str, Flag] | None:
-    """The flags of ``program`` by name and by alias; None for a program that is not known."""
+    """The flags of ``program`` by name and by alias; None for an unknown program."""
     table = _data()["programs"].get(program)
     if table is None:
         return None
@@ -87,20 +87,20 @@ def flags_of(program: str) -> Mapping[str, Flag] | None:
 
 
 def program_of(step: ProgramStep) -> str:
-    """What ``step`` runs: a script's file name, else trtllm-build."""
+    """The program of ``step``: a script's file name, else trtllm-build."""
     return PurePosixPath(step.script).name if step.script else BUILD
 
 
 def find_flag(program: str, name: str, example_name: str | None = None) -> Flag | None:
-    """The flag called ``name``, unless only other examples' scripts have it."""
+    """The flag ``name``, unless only other examples' scripts have it."""
     flag = (flags_of(program) or {}).get(name)
     return flag if flag is not None and _belongs(flag, example_name) else None
 
 
 def check_arguments(program: str, args: Arguments, *, where: str, example_name: str | None = None) -> None:
-    """Raise E1220 for a name that ``program`` does not know and E1203 for a value that it refuses.
+    """Raise E1220 for a flag that ``program`` does not have and E1203 for an invalid value.
 
-    ``where`` is the key the arguments stand under, ``build.args`` say. Nothing is known of other scripts.
+    ``where`` is the key of the arguments, such as ``build.args``.
     """
     if flags_of(program) is None:
         return
@@ -109,15 +109,13 @@ def check_arguments(program: str, args: Arguments, *, where: str, example_name: 
         if flag is None:
             raise _unknown(program, name, where, example_name)
         if not flag.allows(value):
-            shown = "empty" if value is None else repr(value)
-            raise InvalidBuildValue(key=f"{where}.{name}", expected=flag.allowed, value=shown)
+            raise InvalidBuildValue(key=f"{where}.{name}", expected=flag.allowed, value=shown(value))
 
 
 def argv(args: Arguments, program: str = "") -> list[str]:
-    """The command line of ``args``, in their order: ``--name value``, an empty value is the flag alone.
+    """The command line of ``args``, in their order: ``--name value``, or ``--name`` for an empty value.
 
-    Zero and false are values, as is true; but a switch of a known program takes none: true gives it, false
-    leaves it out.
+    Zero, false and true are values, except for a switch of a known program: true sets it, false omits it.
     """
     words = []
     for name, value in args.items():
@@ -151,7 +149,7 @@ def _belongs(flag: Flag, example_name: str | None) -> bool:
 
 
 def _number(value: Argument, *, whole: bool) -> float | None:
-    """``value`` as the number that the program would read, None if it would refuse it."""
+    """``value`` as the program reads it; None if it is not a valid number."""
     if isinstance(value, bool) or (whole and isinstance(value, float)):
         return None
     try:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.sizes.building import (
+    BUILD_COPIES,
+    CALIBRATION_FACTOR,
+    TENSORRT_BYTES,
     StepNeeds,
-    build_needs,
-    convert_needs,
-    disk_bytes,
-    quantize_needs,
     ram_here_bytes,
 )
 from builder.sizes.gpus import GpuModel
@@ -22,11 +21,12 @@ from builder.sizes.memory import (
     Limits,
     Parallelism,
     Precision,
+    ServingMemory,
     engine_bytes,
+    serving_memory,
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.serving import ServingMemory, serving_memory
 from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import count_in_words, in_words
 from builder.trtllm import model_rules
@@ -59,7 +59,7 @@ class Sizing:
 
     @property
     def disk_bytes(self) -> int:
-        return disk_bytes(self.source_bytes, self.checkpoint_bytes, self.engine_bytes)
+        return self.source_bytes + self.checkpoint_bytes + 2 * self.engine_bytes
 
 
 def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, list[str]]:
@@ -175,12 +175,16 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
     workers = call.value("workers") or 1
     if call.program == BUILD:
         gpu_bytes = serving.weight_bytes + serving.activation_bytes + CUDA_BYTES
-        return build_needs(serving.weight_bytes, gpu_bytes, workers=workers)
+        return StepNeeds(int(serving.weight_bytes * BUILD_COPIES) * workers + TENSORRT_BYTES, gpu_bytes)
     if call.program == QUANTIZE:
-        return quantize_needs(source, checkpoint, on_gpu=call.value("device") != "cpu")
-    calibrates = call.value("smoothquant") is not None or bool(call.value("int8_kv_cache"))
-    on_gpu = calibrates and not call.value("load_model_on_cpu")
-    return convert_needs(source, serving.weight_bytes, workers=workers, calibrates=on_gpu)
+        ram_bytes, on_gpu = source + checkpoint, call.value("device") != "cpu"
+    else:
+        calibrates = call.value("smoothquant") is not None or bool(call.value("int8_kv_cache"))
+        ram_bytes, on_gpu = (
+            source + serving.weight_bytes * workers,
+            calibrates and not call.value("load_model_on_cpu"),
+        )
+    return StepNeeds(ram_bytes, int(source * CALIBRATION_FACTOR) if on_gpu else 0)
 
 
 def sizing_lines(sizing: Sizing, gpus: Sequence[GpuModel]) -> list[str]:

@@ -86,7 +86,7 @@ def test_a_silent_program_is_said_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(program_module, "QUIET_REPORT_S", 0.05)
     lines: list[str] = []
     run_program(python_program(tmp_path, "import time; time.sleep(1)"), lines.append)
-    assert lines[0].endswith("goes on")
+    assert lines[0].endswith("still running")
 
 
 def test_what_a_program_leaves_running_is_ended_and_does_not_keep_the_build(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def refusal(**given: Any) -> str:
         ({"quantization": "awqq"}, "vllm.quantization must be awq"),
         ({"compilation_config": 3}, "must be a mapping, but is 3"),
         ({"model": "x"}, "E1204 ConflictingBuildKeys: The build config gives vllm.model; leave it out"),
-        ({"hf_token": "hf_secret"}, "is where it is kept secret"),
+        ({"hf_token": "hf_secret"}, "hf_token of the build config, which is kept secret"),
         ({"data_parallel_size": 2}, "run one runner for each replica"),
     ],
 )  # fmt: skip
@@ -78,7 +78,7 @@ def test_right_arguments_stay_as_they_are() -> None:
 
 
 def _choices(name: str) -> list[str]:
-    data = json.loads((OWN_FOLDER / "vllm_arguments.json").read_text())
+    data = json.loads((OWN_FOLDER / "config" / "vllm_arguments.json").read_text())
     choices: list[str] = data["arguments"][name]["choices"]
     return choices
 

@@ -122,7 +122,7 @@ def test_no_error_repeats_a_token(text: str) -> None:
 
 def test_an_ignored_key_of_old_is_noted() -> None:
     assert parse("model_id: a\nmerge: true").notes == (
-        "merge: ignored (cog-trt-llm wrote it into the configs it packed)",
+        "merge: ignored (cog-trt-llm added it to the configs that it packed)",
     )
 
 
@@ -202,7 +202,7 @@ def test_a_missing_key_of_a_section_is_named() -> None:
         ("just text", "it is a str"),
         ("- a", "it is a list"),
         ("a: b: c", "line 1, column 5"),
-        ("a: 1\na: 2", "a key stands twice in line 2, column 1"),
+        ("a: 1\na: 2", "duplicate key in line 2, column 1"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         (b"\xff\xfe\xfa", "not readable YAML text in UTF-8"),
         ("[" * 5000, "not readable YAML"),

@@ -15,10 +15,10 @@ from builder.sizes.memory import (
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     rank_weight_bytes,
+    serving_memory,
     weight_bytes,
 )
 from builder.sizes.model_shape import shape_of
-from builder.sizes.serving import serving_memory
 from builder.sizes.words import count_in_words, in_words
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, LLAMA_3_70B, PUBLISHED
 
