@@ -1,4 +1,4 @@
-"""``cog-triton build CONFIG -o engine.tar``: a build config in, an engine out."""
+"""``cog-triton build CONFIG -o engine.tar``: builds an engine from a build config."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
         help="build an engine.tar from a build config",
-        description="Build an engine.tar from a build config. A token for the Hugging Face Hub is taken from "
+        description="Build an engine.tar from a build config. The token for the Hugging Face Hub is read from "
         "HF_TOKEN or the config.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")

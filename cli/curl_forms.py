@@ -1,4 +1,4 @@
-"""The documented requests, as curl commands: what the demo runs, ``serve`` prints and tests type."""
+"""The documented requests as curl commands: ``demo`` runs them, ``serve`` prints them, tests type them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROMPT = "What is machine learning?"
 
 @dataclass(frozen=True)
 class CurlForm:
-    """One request: its name, and all that makes its curl command."""
+    """One request: its name, and the parts of its curl command."""
 
     name: str
     url: str
@@ -25,7 +25,7 @@ class CurlForm:
 
     @property
     def command(self) -> str:
-        """The command as a person would type it."""
+        """The command as typed in a shell."""
         headers = "".join(f" \\\n  -H '{header}'" for header in self.headers)
         return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
 
@@ -33,7 +33,7 @@ class CurlForm:
 def curl_forms(
     cog_port: int, triton_port: int, openai_port: int = 0, prompt: str = PROMPT, max_tokens: int = 24
 ) -> list[CurlForm]:
-    """Cog JSON, Cog server-sent events, Triton's ensemble, the slot alone, a chat if that has a port."""
+    """Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on."""
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
     prediction = {"input": {"prompt": prompt, "max_tokens": max_tokens, "seed": 0}}

@@ -1,4 +1,4 @@
-"""``cog-triton demo``: the whole journey on this machine, from a build config to streamed text."""
+"""``cog-triton demo``: from a build config to streamed text, on this machine."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
         help="build a tiny engine, serve it, stream a prediction, stop",
-        description="The whole journey on this machine with the tiny model that ships with the project: "
-        "builder, engine.tar, Triton, Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
+        description="Build and serve the tiny example model on this machine: builder, engine.tar, Triton, "
+        "Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
         "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's.",
     )
     parser.set_defaults(run=run)
@@ -111,7 +111,7 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
 
 
 def _stream(url: str) -> None:
-    """Print a prediction as it comes, then its figures."""
+    """Print a prediction as it streams, then its metrics."""
     prediction: dict[str, Any] = {}
     inputs = {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}
     body = {"input": {**inputs, "log_performance_metrics": True}}
@@ -132,7 +132,7 @@ def _stream(url: str) -> None:
 
 
 def _show(form: CurlForm) -> None:
-    """Run one documented request as it is typed, if there is a curl, and show what came."""
+    """Run one documented request with curl, if it is installed, and show the answer."""
     print(f"\n# {form.name}\n{form.command}")
     if shutil.which("curl"):
         output = subprocess.run(
@@ -146,7 +146,7 @@ def _show(form: CurlForm) -> None:
 
 
 def _digest(output: str) -> list[str]:
-    """What a person wants to see of an answer: of a stream its text events, of JSON its text first."""
+    """The readable part of an answer: the text events of a stream, the text of a JSON document first."""
     if output.startswith("{"):
         answer = json.loads(output)
         if "output" in answer:
@@ -169,7 +169,7 @@ def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _succeeded(prediction: dict[str, Any]) -> dict[str, Any]:
-    """The prediction, unless it failed: then its error is raised."""
+    """The prediction. Raises its error if it failed."""
     if prediction.get("status") != "succeeded":
         raise _prediction_error(str(prediction.get("error")))
     return prediction
@@ -190,7 +190,7 @@ def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _take_output(output: str, tar: Path) -> None:
-    """A small tar comes as a data URL, a large one as the URI of a file."""
+    """A small tar is a data URL, a large one a file URI."""
     if output.startswith("data:"):
         tar.write_bytes(base64.b64decode(output.split(",", 1)[1]))
         return
@@ -205,7 +205,7 @@ def _file_server(folder: Path) -> Iterator[str]:
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *arguments: object) -> None:
-            """Nobody reads it here."""
+            """No access log."""
 
     server = http.server.ThreadingHTTPServer((_HOST, 0), partial(Handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""``cog-triton doctor``: what this machine and installation lack, with its remedy; their speed if asked."""
+"""``cog-triton doctor``: checks this machine; with --perf also measures each layer."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ print(json.dumps([platform.python_version(), found]))
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "doctor",
-        help="check this machine and installation; --perf also measures its layers",
-        description="Check what a runner needs here: processor, driver, GPUs, libraries, Triton, ports, "
-        "shared memory, disk, an engine. Each line is a verdict; a failed one ends with what to do. "
-        "Exit code 2 if one failed. --perf then puts a short load on every layer.",
+        help="check this machine and installation; --perf also measures each layer",
+        description="Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
+        "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
+        "--perf then runs a short load on every layer.",
     )
     parser.add_argument(
         "engine",
         nargs="?",
         metavar="ENGINE",
-        help="engine.tar (path or URL) or engine folder to check; default: that of COG_WEIGHTS or ENGINE_DIR",
+        help="engine.tar (path or URL) or engine folder to check; default: COG_WEIGHTS or ENGINE_DIR",
     )
     parser.add_argument(
         "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
@@ -69,7 +69,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     failed = 0
     named = engine_environment(options.engine) if options.engine else {}
-    settings = load_settings({**os.environ, **named})  # A wrong one would fail all checks: it alone is told.
+    settings = load_settings(
+        {**os.environ, **named}
+    )  # An invalid setting ends the command: it would fail all checks.
     for name, check in _CHECKS.items():
         try:
             print(f"ok    {name}: {check(settings)}", flush=True)
@@ -79,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     if failed:
         print(f"\n{failed} of {len(_CHECKS)} checks failed.")
         return _FAILED
-    print("\nAll is there.")
+    print("\nAll checks passed.")
     if options.perf:
         _measure()
     return _OK
@@ -107,7 +109,7 @@ def _serving_environment(settings: Settings) -> str:
 
 
 def _engine_environment(settings: Settings) -> str:
-    """Asks the engine environment's own Python, without loading anything large."""
+    """Queries the Python of the engine environment, without importing large libraries."""
     python = settings.engine_python
     command = [python, "-c", _VERSIONS, *_ENGINES]
     try:
@@ -125,7 +127,7 @@ def _engine_environment(settings: Settings) -> str:
 
 
 def _triton(settings: Settings) -> str:
-    """Runs the server's binary, so that its libraries are seen to load."""
+    """Runs the server's binary, which shows that its libraries load."""
     with tempfile.TemporaryDirectory() as folder:
         install = install_triton(Path(folder), settings.triton_backend_dir)
         command = [str(install.server), "--help"]
@@ -142,7 +144,7 @@ def _triton(settings: Settings) -> str:
 
 
 def _libpython(settings: Settings) -> str:
-    """The library that Triton's stub loads; missing, it is what install_triton says."""
+    """The library that Triton's stub loads. install_triton raises if it is missing."""
     with tempfile.TemporaryDirectory() as folder:
         install: TritonInstall = install_triton(Path(folder), None)
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
@@ -171,12 +173,12 @@ def _driver(settings: Settings) -> str:
     try:
         found = _engine_environment(settings)
     except CodedError:
-        found = ""  # Told by a check of its own.
+        found = ""  # Another check reports it.
     return check_driver(found)
 
 
 def _engine(settings: Settings) -> str:
-    """Reads of a tar no more than its start."""
+    """Reads only the beginning of a tar."""
     source = settings.weights or settings.engine_dir
     if settings.weights is None and not any(settings.engine_dir.glob("*")):
         return "none named; `cog-triton doctor ENGINE` checks one"

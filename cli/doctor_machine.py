@@ -1,4 +1,4 @@
-"""What ``cog-triton doctor`` asks of the machine itself: processor, C library, NVIDIA's driver, GPUs."""
+"""The checks of ``cog-triton doctor`` for the machine: processor, C library, NVIDIA's driver, GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perf.bench.machine import machine
 from runner.settings.settings import Settings
 
 _OLDEST_GLIBC = (2, 35)
-"""The wheel that brings Triton is a manylinux_2_35 one."""
+"""The wheel that contains Triton is a manylinux_2_35 wheel."""
 _TORCH_CUDA = re.compile(r"torch \S+\+cu(\d+)\d\b")
 _TIMEOUT_S = 30.0
 
@@ -87,7 +87,7 @@ def _driver_version() -> str | None:
 
 
 def _cuda_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver knows; None without a driver."""
+    """The newest CUDA that the driver supports; None without a driver."""
     version = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")

@@ -1,4 +1,4 @@
-"""The engine of the tiny model that ships with the project, built when it is first wanted."""
+"""The engine of the tiny example model, built when it is first needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEMO_DIR = SOURCE_ROOT / ".demo"
 
 
 def built_example_engine(report: Callable[[str], None]) -> Path:
-    """The tar's path. It is built again if the example changed since."""
+    """The path of the tar. It is rebuilt if the example has changed."""
     config = EXAMPLES / "tiny" / "config.yaml"
     tar = DEMO_DIR / "tiny.tar"
     sources = [path for path in config.parent.rglob("*") if path.is_file()]

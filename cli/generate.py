@@ -25,8 +25,8 @@ _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "generate",
-        help="generate text once, through a Triton of its own",
-        description="Start Triton on an engine, stream one prediction to stdout, stop.",
+        help="start Triton, generate one text, stop",
+        description="Start Triton on an engine, stream one prediction to stdout, and stop.",
     )
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("prompt", help="the prompt; - reads it from stdin")
@@ -36,12 +36,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--min-tokens", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy; default: %(default)s")
     parser.add_argument("--top-p", type=float, default=0.95, help="default: %(default)s")
-    parser.add_argument("--top-k", type=int, default=0, help="0 for all; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=None, help="default: a random one")
+    parser.add_argument("--top-k", type=int, default=0, help="0: no limit; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=None, help="default: random")
     parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="stop at it; may be repeated"
+        "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and the figures")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and the metrics")
     parser.set_defaults(run=run)
     return parser
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """The limits that Cog's schema sets for the server's callers."""
+    """The limits of Cog's schema, which the server's callers have too."""
     checks = (
         ("--max-tokens", options.max_tokens, options.max_tokens >= 1, "at least 1"),
         ("--min-tokens", options.min_tokens, options.min_tokens >= 0, "at least 0"),
@@ -107,4 +107,4 @@ async def _generate(settings: Settings, request: GenerationRequest, *, is_verbos
 
 
 def _log_nothing(line: str) -> None:
-    """What goes wrong is raised; the rest is for ``--verbose``."""
+    """Errors are raised; this shows the rest with ``--verbose``."""

@@ -1,4 +1,4 @@
-"""What an image is called: ``[host[:port]/]path[:tag][@digest]``, read as Docker reads it."""
+"""Image references: ``[host[:port]/]path[:tag][@digest]``, parsed as Docker does it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXPECTED = "an image as host/path:tag, such as registry.example.com/team/llama:
 
 @dataclass(frozen=True)
 class ImageReference:
-    """``tag`` is "latest" where none was named; ``digest`` wins over it."""
+    """``tag`` defaults to "latest"; ``digest`` overrides it."""
 
     host: str
     path: str
@@ -25,12 +25,12 @@ class ImageReference:
 
     @property
     def version(self) -> str:
-        """What asks the registry for this very image."""
+        """The digest or tag by which the registry finds this image."""
         return self.digest or self.tag
 
     @property
     def is_local(self) -> bool:
-        """Whether plain HTTP may be spoken: only to a registry on this machine, as Docker does."""
+        """Whether plain HTTP is allowed: only for a registry on this machine, as in Docker."""
         name = self.host.rpartition(":")[0] or self.host
         return name in ("localhost", "[::1]") or name.startswith("127.")
 

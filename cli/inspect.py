@@ -19,13 +19,15 @@ from errors.requests import InvalidInput
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="tell what an engine is, for which GPU, from which model",
-        description="Tell what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
+        help="show what an engine is, for which GPU, from which model",
+        description="Show what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
     )
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
-    parser.add_argument("--gpu", action="store_true", help="tell whether this machine can run it")
-    parser.add_argument("--verify", action="store_true", help="read it all and check every file's hash")
+    parser.add_argument("--gpu", action="store_true", help="check whether this machine can run it")
+    parser.add_argument(
+        "--verify", action="store_true", help="read everything and check the hash of every file"
+    )
     parser.set_defaults(run=run)
     return parser
 
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
-    """All of them on one line."""
+    """All fields on one line."""
     return "; ".join(map(_describe_gpu, gpus)) or "no NVIDIA GPU"
 
 
@@ -62,7 +64,7 @@ def _describe_gpu(gpu: Gpu) -> str:
 
 
 def describe(manifest: Manifest) -> str:
-    """A few lines, one fact each; what is not known is left out."""
+    """A few lines, one fact each; unknown facts are left out."""
     gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else _where(manifest.engine_kind)
     library = f"{manifest.library.name} {manifest.library.version}" if manifest.library else None
     model = (

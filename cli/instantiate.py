@@ -1,7 +1,7 @@
-"""``cog-triton instantiate CONFIG``: an image of one model's settings, made in the registry.
+"""``cog-triton instantiate CONFIG``: creates an image with a model's settings, in the registry.
 
-The new image is the base image with another environment and one small layer more: /src/config.yaml with
-the server's arguments. Only kilobytes are sent: the base's layers stay where they are.
+The new image is the base image with another environment and one more small layer: /src/config.yaml with the
+server's arguments. Only kilobytes are uploaded: the registry mounts the layers of the base image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Instance:
-    """What the new image has and its base has not."""
+    """The additions of the new image to its base."""
 
     environment: Mapping[str, str]
     server: Mapping[str, Any]
@@ -63,14 +63,14 @@ class Instance:
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "instantiate",
-        help="make an image of one model's settings from a runner image, in the registry",
-        description="Write a new image that is a runner image with the settings of CONFIG's `instantiate:` "
-        "section: weights, system_prompt, prompt_template, server. Base and new image must be in one "
-        "registry; only kilobytes are sent. Credentials are those of `docker login`.",
+        help="create an image with a model's settings from a runner image, in the registry",
+        description="Create an image from a runner image and the settings of CONFIG's section `instantiate`: "
+        "weights, system_prompt, prompt_template, server. Both images must be in one registry; only "
+        "kilobytes are uploaded. Credentials are those of `docker login`.",
     )
-    parser.add_argument("config", help="YAML file with an `instantiate:` section")
+    parser.add_argument("config", help="YAML file with a section `instantiate`")
     parser.add_argument("--base", help="the runner image; default: `base_model` of the section")
-    parser.add_argument("--dest", help="what to call the new image; default: `staging_dest` of the section")
+    parser.add_argument("--dest", help="name of the new image; default: `staging_dest` of the section")
     parser.set_defaults(run=run)
     return parser
 
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _instance(section: Mapping[str, Any], surroundings: Mapping[str, str]) -> Instance:
-    """What the config sets; the runner's own parser checks it. Raises E1006."""
+    """The settings of the config, checked by the runner's own parser. Raises E1006."""
     server = {model: {"args": arguments} for model, arguments in load_settings(surroundings).server.items()}
     environment = {name: section[key] for key, name in _VARIABLES.items() if section.get(key)}
     return Instance(environment, server)
@@ -121,7 +121,7 @@ def instantiate(
 
 
 def _image_manifest(registry: Registry, base: ImageReference) -> dict[str, Any]:
-    """The base's manifest, for linux/amd64 if there are several."""
+    """The manifest of the base image; of several, the one for linux/amd64."""
     manifest = registry.manifest(base)
     if "manifests" in manifest:
         digests = [
@@ -145,7 +145,7 @@ def _check_is_runner(base: ImageReference, config: Mapping[str, Any]) -> None:
 
 
 def _with_instance(config: dict[str, Any], instance: Instance, tar: bytes) -> dict[str, Any]:
-    """The base's configuration with the instance's environment and layer."""
+    """The configuration of the base image, with the environment and layer of the instance."""
     settings = config["config"]
     environment = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     environment |= instance.environment

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from errors.coded_error import CodedError
 
-EXIT_OURS = 1
-EXIT_YOURS = 2
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, metrics, instantiate)
-"""Modules with ``add_parser(subparsers)``: it returns its parser, which sets ``run`` on what is parsed."""
+"""Modules with ``add_parser(subparsers)``, which returns a parser that sets ``run`` on its options."""
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
-    """The whole command's parser, and those of its commands."""
+    """The parser of ``cog-triton``, and the parsers of its commands."""
     parser = argparse.ArgumentParser(
         prog="cog-triton",
         description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
-        epilog="Exit codes: 0 done; 1 our failure (E2...); 2 yours to fix (E1... or usage); 130 interrupted.",
+        epilog="Exit codes: 0 success; 1 failure (E2...); 2 wrong input or usage (E1...); 130 interrupted.",
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     return parser, [command.add_parser(subparsers) for command in _COMMANDS]
@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except CodedError as exc:
         print(exc, file=sys.stderr)
-        return EXIT_YOURS if exc.code.startswith("E1") else EXIT_OURS
+        return EXIT_WRONG_INPUT if exc.code.startswith("E1") else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # What read our output has gone; that is its right.
+        # The reader of stdout has exited.
         sys.stderr.close()
         return EXIT_INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""``cog-triton metrics``: what a runner on this machine counts, as its /metrics tells it."""
+"""``cog-triton metrics``: the metrics of a runner on this machine, as its /metrics answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from runner.settings.settings import load_settings
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "metrics",
-        help="print the metrics of a runner on this machine, for Prometheus or to look at",
-        description="Print all metrics of the runner on this machine whose Triton has TRITON_HTTP_PORT, in "
-        "Prometheus's text format: what GET /metrics on OPENAI_PORT answers, for where that port is off.",
+        help="print the metrics of a runner on this machine",
+        description="Print all metrics of the runner on this machine whose Triton listens on "
+        "TRITON_HTTP_PORT, in Prometheus's text format: the same as GET /metrics on OPENAI_PORT, also if "
+        "that port is off.",
     )
     parser.set_defaults(run=run)
     return parser
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise MissingRequirement(
             what=f"a runner of this user with TRITON_HTTP_PORT {settings.triton_http_port}",
-            remedy="start one with `cog-triton serve`, or set TRITON_HTTP_PORT as it has it",
+            remedy="start one with `cog-triton serve`, or set TRITON_HTTP_PORT to its value",
         )
     sys.stdout.write(exposition(folder, settings.triton_ports.metrics_url))
     return 0

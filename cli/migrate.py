@@ -1,4 +1,4 @@
-"""``cog-triton migrate OLD.yaml``: an old TensorRT-LLM config in today's form."""
+"""``cog-triton migrate OLD.yaml``: converts an old TensorRT-LLM config to the current form."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TOKEN_LEFT_OUT = "hf_token: left out, set HF_TOKEN or give it with the build"
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "migrate",
-        help="bring a build config for an earlier TensorRT-LLM into today's form",
+        help="convert a build config for an earlier TensorRT-LLM to the current form",
         description="Bring a build config for TensorRT-LLM 0.5 to 0.15 into today's form, with a comment "
         "for all that changed. A build does the same by itself; this writes it down.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
-    parser.add_argument("-o", "--output", type=Path, help="the file to write (else it is printed)")
+    parser.add_argument("-o", "--output", type=Path, help="file to write; default: stdout")
     parser.set_defaults(run=run)
     return parser
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _migrated(text: bytes, file: ConfigFile) -> tuple[str, list[str]]:
-    """The config in today's form, and what to tell; a config that is so already stays as it is."""
+    """The config in the current form, and a message; a config that is current already is not changed."""
     if file.config.engine_kind != "tensorrt_llm" or file.config.version is not None:
         return text.decode(), ["nothing to change: it is in today's form"]
     check(file.config)

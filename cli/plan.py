@@ -1,4 +1,4 @@
-"""``cog-triton plan CONFIG``: what a build would do, fetch and take, before it is done."""
+"""``cog-triton plan CONFIG``: what a build would do, download and need."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from builder.plan import plan_lines
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "plan",
-        help="tell what a build would do, download and take",
-        description="Check a build config, tell its commands, downloads, sizes: weights, engine, KV cache, "
-        "memory and disk of the build. Of the model, config.json alone is fetched.",
+        help="show what a build would do, download and need",
+        description="Check a build config and show its commands, downloads and sizes: weights, engine, KV "
+        "cache, memory and disk of the build. Downloads only config.json of the model.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument(
         "--model-config",
         type=Path,
         metavar="FILE",
-        help="the model's config.json, so that nothing is fetched",
+        help="the model's config.json; then nothing is downloaded",
     )
     parser.set_defaults(run=run)
     return parser

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Registry:
-    """One registry host; ``repositories`` are what will be read (all) and written (the last)."""
+    """One registry host. ``repositories``: all are read, the last one is written."""
 
     def __init__(self, reference: ImageReference, repositories: tuple[str, ...]) -> None:
         self.host = reference.host
@@ -61,7 +61,7 @@ class Registry:
         return document
 
     def document(self, repository: str, digest: str) -> dict[str, Any]:
-        """A blob that is JSON, checked against its digest."""
+        """A JSON blob, checked against its digest."""
         action = f"read {digest}"
         response = self._request("GET", f"/v2/{repository}/blobs/{digest}", action)
         if f"sha256:{hashlib.sha256(response.content).hexdigest()}" != digest:
@@ -69,7 +69,7 @@ class Registry:
         return self._document(response, action)
 
     def mount(self, digest: str, source: str, repository: str) -> None:
-        """Have a blob of ``source`` in ``repository`` too, without moving it."""
+        """Make a blob of ``source`` available in ``repository`` without transferring it."""
         action = f"let {repository} share {digest} of {source}"
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
             return
@@ -79,7 +79,7 @@ class Registry:
             raise self._failed(action, f"HTTP {response.status_code}")
 
     def upload(self, repository: str, content: bytes) -> str:
-        """Store a blob; returns its digest."""
+        """Upload a blob; returns its digest."""
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         action = f"store {digest} in {repository}"
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
@@ -96,7 +96,7 @@ class Registry:
         return digest
 
     def put_manifest(self, reference: ImageReference, manifest: dict[str, Any]) -> str:
-        """Store a manifest under the reference's tag; returns its digest."""
+        """Upload a manifest under the tag of the reference; returns its digest."""
         content = json.dumps(manifest, indent=2).encode()
         action = f"store {reference}"
         response = self._request(
@@ -122,7 +122,7 @@ class Registry:
         return response
 
     def _log_in(self, response: httpx.Response) -> bool:
-        """Answer the registry's challenge: with a token, or with user and password."""
+        """Authenticate as the registry's challenge requires: with a token, or with user and password."""
         kind, _, rest = response.headers.get("WWW-Authenticate", "").partition(" ")
         credentials = find_credentials(self.host)
         if kind.lower() == "basic" and credentials is not None:
@@ -132,7 +132,7 @@ class Registry:
         if kind.lower() != "bearer" or "realm" not in facts:
             return False
         parameters = [("service", facts.get("service", "")), *(("scope", each) for each in self._scopes)]
-        # NOTE: with credentials of its own this request must not carry the registry's header.
+        # NOTE: this request has its own credentials, and must not have the registry's Authorization header.
         answer = httpx.get(facts["realm"], params=parameters, auth=credentials, timeout=_TIMEOUT_S)
         token = self._document(answer, "give a token") if answer.is_success else {}
         bearer = token.get("token") or token.get("access_token")
@@ -143,7 +143,7 @@ class Registry:
 
     @contextmanager
     def _translated(self, action: str) -> Iterator[None]:
-        """httpx's failures as ours."""
+        """Translate errors of httpx."""
         try:
             yield
         except (httpx.HTTPError, httpx.InvalidURL) as exc:

@@ -1,4 +1,4 @@
-"""The user and password that `docker login` left for a registry."""
+"""User and password that `docker login` stored for a registry."""
 
 from __future__ import annotations
 

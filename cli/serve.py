@@ -21,10 +21,10 @@ _READY_TIMEOUT_S = 3600.0
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve",
-        help="serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI's API on 9000",
+        help="serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000",
         description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
         "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); "
-        "see the README.",
+        "see docs/settings.md.",
     )
     parser.add_argument(
         "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def engine_environment(engine: str) -> dict[str, str]:
-    """How the runner is told which engine: a folder by ENGINE_DIR, a tar by COG_WEIGHTS."""
+    """The runner's variable for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar."""
     if Path(engine).is_dir():
         return {"ENGINE_DIR": str(Path(engine).resolve()), "COG_WEIGHTS": ""}
     is_url = "://" in engine
@@ -68,7 +68,7 @@ def _openai(port: int) -> str:
 
 
 def _wait(server: CogServer) -> None:
-    """Until the server ends or somebody interrupts us."""
+    """Wait until the server ends or this process is interrupted."""
     pause = threading.Event()
     while server.is_running():
         pause.wait(0.5)

@@ -9,7 +9,7 @@ import yaml
 
 from builder.config.file import read_config
 from builder.trtllm.rules import check
-from cli.main import EXIT_OURS, EXIT_YOURS, main
+from cli.main import EXIT_FAILED, EXIT_WRONG_INPUT, main
 
 OLD = """
 model_id: sshleifer/tiny-gpt2
@@ -88,7 +88,7 @@ def test_what_can_not_be_built_is_refused_and_nothing_written(
 ) -> None:
     old.write_text(OLD.replace("hidden_act", "hiden_act"))
     new = old.with_name("new.yaml")
-    assert main(["migrate", str(old), "-o", str(new)]) == EXIT_YOURS
+    assert main(["migrate", str(old), "-o", str(new)]) == EXIT_WRONG_INPUT
     assert "E1220 UnknownFlag: build.args.hiden_act" in capsys.readouterr().err
     assert not new.exists()
 
@@ -96,5 +96,5 @@ def test_what_can_not_be_built_is_refused_and_nothing_written(
 def test_a_place_that_can_not_be_written_is_an_error_of_one_sentence(
     old: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["migrate", str(old), "-o", str(old.parent / "none" / "new.yaml")]) == EXIT_OURS
+    assert main(["migrate", str(old), "-o", str(old.parent / "none" / "new.yaml")]) == EXIT_FAILED
     assert "E2306" in capsys.readouterr().err
