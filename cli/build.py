@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
         help="build an engine.tar from a build config",
-        description="Build an engine.tar from a build config. The token for the Hugging Face Hub is read from "
+        description="Build an engine.tar from a build config. The Hugging Face Hub token is read from "
         "HF_TOKEN or the config.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
