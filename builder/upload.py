@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import httpx
+import urllib3
+from urllib3.exceptions import HTTPError
 
+from engine.download.pools import Pools, reason_of
+from engine.download.url import checked_url, credentials
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from errors.build import UploadFailed
+from errors.download import SourceUnsupported
 
 UPLOAD_URL_VARIABLE = "COG_UPLOAD_URL"
 TIMEOUT_S = 120.0
@@ -46,20 +50,24 @@ def find_upload_url() -> str | None:
 
 def upload(path: Path, prefix: str, progress: Progress | None) -> str:
     """Send ``path`` to below ``prefix`` and return the URL under which it can be had; else UploadFailed."""
+    pools = Pools(only_public=False, timeout_s=TIMEOUT_S, connections=1)
     try:
         url = _below(prefix, path.name)
-        with httpx.Client(timeout=TIMEOUT_S) as client:
-            for _ in range(_MAX_REDIRECTS + 1):
-                response = _put(client, path, url, progress)
-                if response.status_code not in (307, 308) or "Location" not in response.headers:
-                    break
-                url = urljoin(url, response.headers["Location"])
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-        raise _failed(path, prefix, redact_text(str(exc)) or type(exc).__name__) from exc
-    if not response.is_success:
-        raise _failed(path, prefix, f"HTTP {response.status_code}")
-    final = httpx.URL(urljoin(url, response.headers.get("Location", url)))
-    return str(final.copy_with(query=None, userinfo=b""))
+        for _ in range(_MAX_REDIRECTS + 1):
+            response = _put(pools, path, url, progress)
+            if response.status not in (307, 308) or "Location" not in response.headers:
+                break
+            url = urljoin(url, response.headers["Location"])
+        if not 200 <= response.status < 300:
+            raise _failed(path, prefix, f"HTTP {response.status}")
+        final = checked_url(urljoin(url, response.headers.get("Location", url)))
+    except (HTTPError, ValueError) as exc:
+        raise _failed(path, prefix, redact_text(reason_of(exc))) from exc
+    except SourceUnsupported as exc:
+        raise _failed(path, prefix, str(exc.facts["reason"])) from exc
+    finally:
+        pools.close_idle()
+    return final._replace(query=None, auth=None).url
 
 
 def _below(prefix: str, name: str) -> str:
@@ -68,9 +76,16 @@ def _below(prefix: str, name: str) -> str:
     return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
 
 
-def _put(client: httpx.Client, path: Path, url: str, progress: Progress | None) -> httpx.Response:
-    headers = {"Content-Type": "application/x-tar", "Content-Length": str(path.stat().st_size)}
-    return client.put(url, content=_chunks(path, progress), headers=headers)
+def _put(pools: Pools, path: Path, url: str, progress: Progress | None) -> urllib3.BaseHTTPResponse:
+    to = checked_url(url)
+    headers = {
+        "Content-Type": "application/x-tar",
+        "Content-Length": str(path.stat().st_size),
+        **credentials("Authorization", to),
+    }
+    response = pools.request("PUT", to, headers, _chunks(path, progress))
+    response.close()
+    return response
 
 
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:

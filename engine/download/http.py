@@ -13,7 +13,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
 from urllib3.util import Retry, Url
 
-from engine.download.pools import Pools
+from engine.download.pools import Pools, cause_of, reason_of
 from engine.download.url import checked_url, credentials
 from engine.redact import redact_url
 from errors.coded_error import CodedError
@@ -90,7 +90,7 @@ class Client:
             **self._authorization(url),
         }
         try:
-            return self._pools.get(url, headers)
+            return self._pools.request("GET", url, headers)
         except HTTPError as exc:
             if _is_final(exc):
                 raise self._unreachable(exc) from exc
@@ -133,18 +133,11 @@ class Client:
         raise error
 
     def _unreachable(self, exc: Exception) -> SourceUnreachable:
-        return SourceUnreachable(source=self.shown, reason=_reason(exc))
-
-
-def _cause(exc: BaseException) -> BaseException:
-    """What urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
-    while isinstance(exc, HTTPError) and (inner := exc.__cause__ or exc.__context__) is not None:
-        exc = inner
-    return exc
+        return SourceUnreachable(source=self.shown, reason=reason_of(exc))
 
 
 def _is_final(exc: Exception) -> bool:
-    cause = _cause(exc)
+    cause = cause_of(exc)
     if isinstance(cause, socket.gaierror):
         return cause.errno == socket.EAI_NONAME
     return isinstance(
@@ -165,14 +158,3 @@ def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
         return min(Retry().get_retry_after(response) or 0.0, MAX_RETRY_AFTER_S)
     except InvalidHeader:
         return 0.0
-
-
-def _reason(exc: Exception) -> str:
-    cause = _cause(exc)
-    if isinstance(cause, ConnectionRefusedError):
-        return "nothing listens there"
-    if isinstance(cause, socket.gaierror):
-        return "its host name does not resolve"
-    if isinstance(cause, (TimeoutError, urllib3.exceptions.TimeoutError)):
-        return "it does not answer"
-    return str(cause) or type(cause).__name__

@@ -6,11 +6,12 @@ import socket
 import ssl
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import urllib3
+from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import Url
 
@@ -30,14 +31,21 @@ class Pools:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_aborted = False
 
-    def get(self, url: Url, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """The response to one GET, its body unread. Raises urllib3's HTTPError and AddressRefused."""
+    def request(
+        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None = None
+    ) -> urllib3.BaseHTTPResponse:
+        """The response, its body unread; redirects are not followed, credentials in ``url`` not sent.
+
+        Raises urllib3's HTTPError and AddressRefused.
+        """
         proxy = proxy_for(url)
         if proxy is not None and self._only_public and url.host is not None:
             require_public_host(url.host.strip("[]"), url.port or 443)
         manager = self._manager(url, proxy)
         place = url._replace(auth=None).url
-        return manager.request("GET", place, headers=headers, redirect=False, preload_content=False)
+        return manager.request(
+            method, place, body=body, headers=headers, redirect=False, preload_content=False
+        )
 
     def close_idle(self) -> None:
         with self._guard:
@@ -110,7 +118,8 @@ class _Http(HTTPConnection):
 
     def connect(self) -> None:
         super().connect()
-        self._opened(self.sock)
+        if isinstance(self.sock, socket.socket):  # It is not for TLS within an HTTPS proxy's TLS.
+            self._opened(self.sock)
 
 
 class _Https(_Http, HTTPSConnection):
@@ -123,3 +132,22 @@ class _HttpPool(urllib3.HTTPConnectionPool):
 
 class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Https
+
+
+def cause_of(exc: BaseException) -> BaseException:
+    """What urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
+    while isinstance(exc, exceptions.HTTPError) and (inner := exc.__cause__ or exc.__context__) is not None:
+        exc = inner
+    return exc
+
+
+def reason_of(exc: Exception) -> str:
+    """Why a request or the reading of a response failed, for a message."""
+    cause = cause_of(exc)
+    if isinstance(cause, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(cause, socket.gaierror):
+        return "its host name does not resolve"
+    if isinstance(cause, (TimeoutError, exceptions.TimeoutError)):
+        return "it does not answer"
+    return str(cause) or type(cause).__name__

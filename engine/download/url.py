@@ -34,7 +34,7 @@ def proxy_for(url: Url) -> Url | None:
         found = parse_url(proxy if "//" in proxy else f"http://{proxy}")
     except LocationParseError:
         found = Url()
-    if found.scheme != "http" or not found.host:
+    if found.scheme not in ("http", "https") or not found.host:
         reason = f"its proxy {redact_url(proxy)} is not an HTTP proxy"
         raise SourceUnsupported(source=redact_url(url.url), reason=reason)
     return found
@@ -45,5 +45,10 @@ def credentials(header: str, url: Url) -> dict[str, str]:
     if url.auth is None:
         return {}
     user, _, password = url.auth.partition(":")
-    pair = f"{unquote(user)}:{unquote(password)}"
-    return {header: "Basic " + base64.b64encode(pair.encode()).decode()}
+    return {header: basic(unquote(user), unquote(password))}
+
+
+def basic(user: str, password: str) -> str:
+    """The value of an Authorization header."""
+    # NOTE: urllib3's make_headers refuses what Latin-1 does not have.
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
