@@ -5,27 +5,47 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
+from http import HTTPStatus
 from types import TracebackType
-from typing import Any
-from urllib.parse import urljoin
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urljoin
 
-import httpx
+from urllib3.exceptions import HTTPError
+from urllib3.util import parse_url
 
 from cli.image_reference import ImageReference
 from cli.registry_credentials import find_credentials
+from engine.download.pools import Pools, reason_of
+from engine.download.url import basic
+from engine.redact import redact_text
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
 
 _TIMEOUT_S = 60.0
 _MAX_DOCUMENT_BYTES = 16 << 20
+_MAX_REDIRECTS = 20
 _MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
+_BYTES = {"Content-Type": "application/octet-stream"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    """No more than one byte beyond _MAX_DOCUMENT_BYTES."""
+    url: str
+    """Where the redirects led."""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
 
 
 class Registry:
@@ -33,10 +53,9 @@ class Registry:
 
     def __init__(self, reference: ImageReference, repositories: tuple[str, ...]) -> None:
         self.host = reference.host
-        scheme = "http" if reference.is_local else "https"
-        self._client = httpx.Client(
-            base_url=f"{scheme}://{self.host}", timeout=_TIMEOUT_S, follow_redirects=True
-        )
+        self._origin = f"{'http' if reference.is_local else 'https'}://{self.host}"
+        self._pools = Pools(only_public=False, timeout_s=_TIMEOUT_S, connections=1)
+        self._authorization: dict[str, str] = {}
         self._scopes = [f"repository:{each}:pull" for each in repositories[:-1]]
         self._scopes.append(f"repository:{repositories[-1]}:pull,push")
 
@@ -46,15 +65,13 @@ class Registry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        self._pools.close_idle()
 
     def manifest(self, reference: ImageReference) -> dict[str, Any]:
         """The manifest, or index of manifests, of an image. Raises E1402, E1403, E2501."""
         url = f"/v2/{reference.path}/manifests/{reference.version}"
-        response = self._request(
-            "GET", url, "read a manifest", headers={"Accept": ", ".join(_MANIFEST_TYPES)}
-        )
-        if response.status_code == httpx.codes.NOT_FOUND:
+        response = self._request("GET", url, "read a manifest", Accept=", ".join(_MANIFEST_TYPES))
+        if response.status == HTTPStatus.NOT_FOUND:
             raise ImageNotFound(reference=reference)
         document = self._document(response, "read a manifest")
         document.setdefault("mediaType", response.headers.get("Content-Type", ""))
@@ -65,7 +82,7 @@ class Registry:
         action = f"read {digest}"
         response = self._request("GET", f"/v2/{repository}/blobs/{digest}", action)
         if f"sha256:{hashlib.sha256(response.content).hexdigest()}" != digest:
-            raise self._failed(action, f"HTTP {response.status_code}, and not that content")
+            raise self._failed(action, f"HTTP {response.status}, and not that content")
         return self._document(response, action)
 
     def mount(self, digest: str, source: str, repository: str) -> None:
@@ -74,9 +91,9 @@ class Registry:
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
             return
         url = f"/v2/{repository}/blobs/uploads/"
-        response = self._request("POST", url, action, params={"mount": digest, "from": source})
-        if response.status_code != httpx.codes.CREATED:
-            raise self._failed(action, f"HTTP {response.status_code}")
+        response = self._request("POST", f"{url}?{urlencode({'mount': digest, 'from': source})}", action)
+        if response.status != HTTPStatus.CREATED:
+            raise self._failed(action, f"HTTP {response.status}")
 
     def upload(self, repository: str, content: bytes) -> str:
         """Upload a blob; returns its digest."""
@@ -85,14 +102,13 @@ class Registry:
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
             return digest
         response = self._request("POST", f"/v2/{repository}/blobs/uploads/", action)
-        if response.status_code != httpx.codes.ACCEPTED or "Location" not in response.headers:
-            raise self._failed(action, f"HTTP {response.status_code}")
-        place = httpx.URL(urljoin(str(response.url), response.headers["Location"]))
-        headers = {"Content-Type": "application/octet-stream"}
-        url = str(place.copy_add_param("digest", digest))
-        response = self._request("PUT", url, action, content=content, headers=headers)
-        if response.status_code != httpx.codes.CREATED:
-            raise self._failed(action, f"HTTP {response.status_code}")
+        if response.status != HTTPStatus.ACCEPTED or "Location" not in response.headers:
+            raise self._failed(action, f"HTTP {response.status}")
+        place = urljoin(response.url, response.headers["Location"])
+        url = f"{place}{'&' if '?' in place else '?'}{urlencode({'digest': digest})}"
+        response = self._request("PUT", url, action, content, **_BYTES)
+        if response.status != HTTPStatus.CREATED:
+            raise self._failed(action, f"HTTP {response.status}")
         return digest
 
     def put_manifest(self, reference: ImageReference, manifest: dict[str, Any]) -> str:
@@ -103,57 +119,73 @@ class Registry:
             "PUT",
             f"/v2/{reference.path}/manifests/{reference.tag}",
             action,
-            content=content,
-            headers={"Content-Type": str(manifest["mediaType"])},
+            content,
+            **{"Content-Type": str(manifest["mediaType"])},
         )
-        if response.status_code != httpx.codes.CREATED:
-            raise self._failed(action, f"HTTP {response.status_code}")
+        if response.status != HTTPStatus.CREATED:
+            raise self._failed(action, f"HTTP {response.status}")
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
-    def _request(self, method: str, url: str, action: str, **options: Any) -> httpx.Response:
-        with self._translated(action):
-            response = self._client.request(method, url, **options)
-            if response.status_code == httpx.codes.UNAUTHORIZED and self._log_in(response):
-                response = self._client.request(method, url, **options)
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise RegistryAccessDenied(host=self.host, action=action, status=response.status_code)
-        if response.is_server_error or response.status_code == httpx.codes.TOO_MANY_REQUESTS:
-            raise self._failed(action, f"HTTP {response.status_code}")
-        return response
+    def _request(
+        self, method: str, url: str, action: str, content: bytes | None = None, **headers: str
+    ) -> _Answer:
+        """``url`` may be a path on this registry. Authenticates if the registry asks for it."""
+        url = urljoin(self._origin, url)
+        answer = self._send(method, url, action, headers | self._authorization, content)
+        if answer.status == HTTPStatus.UNAUTHORIZED and self._log_in(answer):
+            answer = self._send(method, url, action, headers | self._authorization, content)
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise RegistryAccessDenied(host=self.host, action=action, status=answer.status)
+        if answer.status >= 500 or answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+            raise self._failed(action, f"HTTP {answer.status}")
+        return answer
 
-    def _log_in(self, response: httpx.Response) -> bool:
+    def _send(
+        self, method: str, url: str, action: str, headers: dict[str, str], content: bytes | None = None
+    ) -> _Answer:
+        """Follow redirects, as a registry sends them to its storage; another host gets no credentials."""
+        try:
+            for _ in range(_MAX_REDIRECTS + 1):
+                response = self._pools.request(method, parse_url(url), headers, content)
+                with closing(response):
+                    body = response.read(_MAX_DOCUMENT_BYTES + 1)
+                answer = _Answer(response.status, response.headers, body, url)
+                location = response.get_redirect_location()
+                if not location or (method not in ("GET", "HEAD") and answer.status not in (307, 308)):
+                    break
+                url = urljoin(url, location)
+                if parse_url(url).netloc != parse_url(answer.url).netloc:
+                    headers = {name: value for name, value in headers.items() if name != "Authorization"}
+        except (HTTPError, ValueError) as exc:
+            raise self._failed(action, redact_text(reason_of(exc))) from exc
+        return answer
+
+    def _log_in(self, response: _Answer) -> bool:
         """Authenticate as the registry's challenge requires: with a token, or with user and password."""
         kind, _, rest = response.headers.get("WWW-Authenticate", "").partition(" ")
-        credentials = find_credentials(self.host)
-        if kind.lower() == "basic" and credentials is not None:
-            self._client.auth = credentials
+        found = find_credentials(self.host)
+        own = {"Authorization": basic(*found)} if found is not None else {}
+        if kind.lower() == "basic" and own:
+            self._authorization = own
             return True
         facts = dict(_CHALLENGE.findall(rest))
         if kind.lower() != "bearer" or "realm" not in facts:
             return False
         parameters = [("service", facts.get("service", "")), *(("scope", each) for each in self._scopes)]
-        # NOTE: this request has its own credentials, and must not have the registry's Authorization header.
-        answer = httpx.get(facts["realm"], params=parameters, auth=credentials, timeout=_TIMEOUT_S)
+        url = f"{facts['realm']}{'&' if '?' in facts['realm'] else '?'}{urlencode(parameters)}"
+        answer = self._send("GET", url, "give a token", own)
         token = self._document(answer, "give a token") if answer.is_success else {}
         bearer = token.get("token") or token.get("access_token")
         if not bearer:
             return False
-        self._client.headers["Authorization"] = f"Bearer {bearer}"
+        self._authorization = {"Authorization": f"Bearer {bearer}"}
         return True
 
-    @contextmanager
-    def _translated(self, action: str) -> Iterator[None]:
-        """Translate errors of httpx."""
-        try:
-            yield
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise self._failed(action, str(exc) or type(exc).__name__) from exc
-
-    def _document(self, response: httpx.Response, action: str) -> dict[str, Any]:
+    def _document(self, response: _Answer, action: str) -> dict[str, Any]:
         if not response.is_success or len(response.content) > _MAX_DOCUMENT_BYTES:
-            raise self._failed(action, f"HTTP {response.status_code}, {len(response.content)} bytes")
+            raise self._failed(action, f"HTTP {response.status}, {len(response.content)} bytes")
         try:
-            document = response.json()
+            document = json.loads(response.content)
         except ValueError as exc:
             raise self._failed(action, "its answer is no JSON") from exc
         if not isinstance(document, dict):
