@@ -166,7 +166,7 @@ def _table(summary: Summary) -> str:
     rows: list[tuple[str, Distribution | None, float, str]] = [
         ("Tokens/s per stream", summary.tokens_per_second_per_stream, 1, ""),
         ("Time to first token", summary.first_token_s, 1000, "ms"),
-        ("Time between tokens", summary.inter_token_s, 1000, "ms"),
+        ("Inter-token latency", summary.inter_token_s, 1000, "ms"),
         ("Gap between pieces of output", summary.gap_s, 1000, "ms"),
         ("Total latency", summary.latency_s, 1000, "ms"),
         ("Sent late by", summary.sent_late_s, 1000, "ms"),

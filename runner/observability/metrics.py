@@ -1,4 +1,4 @@
-"""The runner's own Prometheus metrics: which there are, as data. The documentation's table is made of it.
+"""The runner's own Prometheus metrics, as data. The table in docs/observability.md is generated from it.
 
 ``observability.meter`` counts them, ``observability.metrics_text`` tells them. What only the engine slot
 knows is in ``runner.slot.metrics``.
@@ -18,10 +18,10 @@ SLOT_PHASES = ("queue", "engine", "relay")
 """The phases of a request that the slot measures; the runner measures the others."""
 
 UNEXPECTED = "unexpected"
-"""In the place of a code: an error that has none."""
+"""The label ``code`` of an error without a code."""
 
 _NO_FAILURES = ("E12", "E13", "E14", "E15", "E23", "E25")
-"""What a request can't fail with, by the beginning of its code: builds, engine.tars, images, load tests."""
+"""Prefixes of codes that no request can fail with: builds, engine.tars, images, load tests."""
 
 _TTFT_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -59,46 +59,48 @@ def _outcomes() -> Iterator[tuple[str, str]]:
 REQUESTS = Metric(
     "cog_triton_requests_total",
     "counter",
-    "Requests that ended, by outcome (succeeded, failed, cancelled) and, of failed ones, code of the error",
+    "Completed requests, by outcome (succeeded, failed, cancelled) and error code of failed ones",
     ("outcome", "code"),
     tuple(_outcomes()),
 )
-ACTIVE = Metric("cog_triton_active_requests", "gauge", "Requests being worked on, from prompt to last token")
+ACTIVE = Metric("cog_triton_active_requests", "gauge", "Requests in progress, from prompt to last token")
 QUEUE = Metric(
     "cog_triton_queue_seconds",
     "histogram",
-    "From a request's arrival in the runner until it is sent to Triton, tokenizing not counted",
+    "Time from the arrival of a request until it is sent to the slot, without tokenizing",
     bounds=_TTFT_BOUNDS_S,
 )
 TIME_TO_FIRST_TOKEN = Metric(
     "cog_triton_time_to_first_token_seconds",
     "histogram",
-    "From a request's arrival in the runner to its first token",
+    "Time from the arrival of a request to its first token",
     bounds=_TTFT_BOUNDS_S,
 )
 INTER_TOKEN_LATENCY = Metric(
     "cog_triton_inter_token_latency_seconds",
     "histogram",
-    "Time between tokens; of tokens that came together, their share of the time since those before, each",
+    "Inter-token latency; tokens that arrive together share the time since the last arrival equally",
     bounds=_TOKEN_BOUNDS_S,
 )
 DURATION = Metric(
     "cog_triton_request_duration_seconds",
     "histogram",
-    "From a request's arrival in the runner to its end, however it ended",
+    "Time from the arrival of a request to its end, with any outcome",
     bounds=_DURATION_BOUNDS_S,
 )
 PHASES = Metric(
     PHASE_SECONDS,
     "histogram",
-    "Time of a request in a phase: tokenize and detokenize by the runner, the others by the slot",
+    "Time of a request in a phase; the runner measures tokenize and detokenize, the slot the others",
     ("phase",),
     (("tokenize",), ("detokenize",)),
     PHASE_BOUNDS_S,
 )
-INPUT_TOKENS = Metric("cog_triton_input_tokens_total", "counter", "Tokens of prompts")
+INPUT_TOKENS = Metric("cog_triton_input_tokens_total", "counter", "Input tokens")
 OUTPUT_TOKENS = Metric(
-    "cog_triton_output_tokens_total", "counter", "Tokens received, those after a stop included"
+    "cog_triton_output_tokens_total",
+    "counter",
+    "Output tokens received, also those after a stop sequence",
 )
 TRITON_RESTARTS = Metric("cog_triton_triton_restarts_total", "counter", "Restarts of Triton after it ended")
 

@@ -2,7 +2,7 @@
 
 Both ends are ours, so a request is one frame, and one frame holds all that a round of the relay has for
 a runner. Through Triton each request and each response costs several times that, and its HTTP server can
-lose the last responses of a stream (docs/performance.md). Everyone else asks Triton.
+lose the last responses of a stream (docs/measurements/tuning.md). All other clients use Triton.
 """
 
 from __future__ import annotations

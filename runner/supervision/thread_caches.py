@@ -2,7 +2,7 @@
 
 malloc keeps for each thread up to seven freed pieces of each small size. Cog's worker and the slot's stub
 have dozens of threads that come and go, and what those freed lies scattered among what lives: so processes
-that leak nothing grow for tens of thousands of requests. docs/reliability.md has the figures.
+that leak nothing grow for tens of thousands of requests. Figures: docs/measurements/soak.md.
 
 malloc reads its settings when a process starts: so Cog's server sets this one for all that it starts. The
 engine is not ours, and its process gets what whoever runs us has set.

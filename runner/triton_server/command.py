@@ -59,7 +59,7 @@ class TritonCommand:
             f"--metrics-port={self.ports.metrics}",
             "--disable-auto-complete-config",
             # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
-            # more threads, the more room (docs/performance.md); they cost next to nothing.
+            # more threads, the more room (docs/measurements/tuning.md); they cost next to nothing.
             "--http-thread-count=64",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             *self.more_arguments,
