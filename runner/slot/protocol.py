@@ -1,4 +1,4 @@
-"""What our runner and the slot say to each other over the slot's socket, in frames as the worker's."""
+"""The messages between the runner and the slot over the slot's socket, in frames of ``protocol.wire``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from errors.wire import WireError
 from runner.engines.protocol.events import Event
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Start a request: the slot's tensors of one row by name; bytes are 32-bit integers.
+class StartRequest(msgspec.Struct, frozen=True, tag=True):
+    """The slot's tensors of one row by name; bytes are 32-bit integers.
 
-    ``request_id`` is the asker's: never used twice on a connection.
+    The client chooses ``request_id`` and never uses it twice on a connection.
     """
 
     request_id: int
     tensors: dict[str, Any]
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for the request any more."""
+class CancelRequest(msgspec.Struct, frozen=True, tag=True):
+    """The client does not wait for the request any more."""
 
     request_id: int
 
@@ -33,4 +33,4 @@ class Answer(Event):
 
 
 Answers = list[tuple[int, Answer]]
-"""What a frame holds: answers with the ids of their requests."""
+"""The content of a frame: answers with the ids of their requests."""

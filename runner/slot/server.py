@@ -1,8 +1,8 @@
-"""The slot's own socket: our runner asks here, past Triton's front end, and is answered by the round.
+"""The slot's own socket: the runner sends its requests here instead of to Triton's HTTP server.
 
-Both ends are ours, so a request is one frame, and one frame holds all that a round of the relay has for
-a runner. Through Triton each request and each response costs several times that, and its HTTP server can
-lose the last responses of a stream (docs/measurements/tuning.md). All other clients use Triton.
+A request is one frame, and one frame has all answers of a round of the relay to a client. Through Triton each
+request and each response costs several times as much, and its HTTP server can lose the last responses of a
+stream (docs/measurements/tuning.md). All other clients use Triton.
 """
 
 from __future__ import annotations
@@ -24,74 +24,75 @@ from errors.triton import TritonUnknownError
 from errors.wire import WireError
 from runner.engines.protocol.wire import FrameReader, FrameTooLong, frame
 from runner.slot.call import Call, Outputs, Problem
-from runner.slot.protocol import Answer, Answers, Ask, Leave
+from runner.slot.protocol import Answer, Answers, CancelRequest, StartRequest
 from runner.slot.tensors import Tensors
 
 log = logging.getLogger("cog_triton.slot")
 
 _BACKLOG = 16
-_MOST_ASK_BYTES = 1 << 28
+_MAX_REQUEST_BYTES = 1 << 28
 _OUTPUTS = frozenset(Answer.__struct_fields__)
-"""Outputs that our clients read."""
+"""The outputs that are sent."""
 
 
+Message = StartRequest | CancelRequest
 Start = Callable[[Callable[[], Tensors], Call], None]
-"""Reads a request's tensors and takes it; answers its call, also with what is wrong."""
+"""Reads a request's tensors and starts it. Answers or errors go to its call."""
 
 
 class SlotSocket:
-    """Listens at ``path`` until it is closed. ``leave`` takes a call that nobody waits for."""
+    """Listens at ``path`` until it is closed. ``cancel`` takes a call that its client does not wait for."""
 
-    def __init__(self, path: Path, start: Start, leave: Callable[[Call], None]) -> None:
+    def __init__(self, path: Path, start: Start, cancel: Callable[[Call], None]) -> None:
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen(_BACKLOG)
         self._start = start
-        self._leave = leave
-        self._askers: set[Asker] = set()
+        self._cancel = cancel
+        self._connections: set[ClientConnection] = set()
         threading.Thread(target=self._accept, name="slot-socket", daemon=True).start()
 
     def flush(self) -> None:
-        """Send what the calls have answered so far."""
-        for asker in tuple(self._askers):
-            asker.flush()
+        """Send all answers so far."""
+        for connection in tuple(self._connections):
+            connection.flush()
 
     def close(self) -> None:
-        """Takes no more; who is connected sees the end."""
+        """Close the listener and all connections."""
         try:
-            # NOTE: shutdown wakes who is blocked in accept; close does not.
+            # NOTE: shutdown wakes a thread that is blocked in accept; close does not.
             self._listener.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # It is closed.
+            return  # It is closed already.
         self._listener.close()
-        for asker in tuple(self._askers):
-            asker.close()
+        for connection in tuple(self._connections):
+            connection.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                accepted, _ = self._listener.accept()
             except OSError:
                 return
-            asker = Asker(connection)
-            self._askers.add(asker)
-            threading.Thread(target=self._serve, args=(asker,), name="slot-asker", daemon=True).start()
+            connection = ClientConnection(accepted)
+            self._connections.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="slot-client", daemon=True).start()
 
-    def _serve(self, asker: Asker) -> None:
+    def _serve(self, connection: ClientConnection) -> None:
         try:
-            asker.serve(self._start, self._leave)
+            connection.serve(self._start, self._cancel)
         except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:
-            log.error("a connection to the slot's socket was closed: what came is no request (%s)", exc)
+            log.error("closed a connection to the slot's socket: malformed request (%s)", exc)
         except Exception:
-            log.exception("a connection to the slot's socket broke off")
+            log.exception("a connection to the slot's socket failed")
         finally:
-            self._askers.discard(asker)
-            asker.close()
+            self._connections.discard(connection)
+            connection.close()
 
 
-class Asker:
-    """One connection, and its requests."""
+class ClientConnection:
+    """One connection and its requests."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -100,34 +101,32 @@ class Asker:
         self._lock = threading.Lock()
         self._answers: Answers = []
         self._is_full = False
-        """The connection takes no more for now: a thread sends, and what comes meanwhile waits."""
+        """The socket's buffer is full: a thread is sending, and further answers wait."""
 
-    def serve(self, start: Start, leave: Callable[[Call], None]) -> None:
-        """Take requests until the other side is gone; then nobody waits for any of them."""
-        decoder: msgspec.msgpack.Decoder[Ask | Leave] = msgspec.msgpack.Decoder(Ask | Leave)
+    def serve(self, start: Start, cancel: Callable[[Call], None]) -> None:
+        """Start requests until the client disconnects, then cancel those that still run."""
+        decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
         try:
-            for messages in FrameReader(self._connection, decoder, _MOST_ASK_BYTES).batches():
+            for messages in FrameReader(self._connection, decoder, _MAX_REQUEST_BYTES).batches():
                 for message in messages:
-                    self._take_message(message, start, leave)
-                self.flush()  # Of refusals, which no round of the relay has.
+                    self._receive(message, start, cancel)
+                self.flush()  # Rejected requests have no round of the relay.
         finally:
             for call in tuple(self._calls.values()):
-                leave(call)
+                cancel(call)
 
-    def _take_message(self, message: Ask | Leave, start: Start, leave: Callable[[Call], None]) -> None:
-        left = self._calls.pop(message.request_id, None)
-        if left is not None:
-            leave(
-                left
-            )  # NOTE: also where its number is used again, against the rule: nobody could tell them apart.
-        if isinstance(message, Ask):
+    def _receive(self, message: Message, start: Start, cancel: Callable[[Call], None]) -> None:
+        # NOTE: also if a start uses an id again, against the rule: the answers would be mixed up.
+        if (cancelled := self._calls.pop(message.request_id, None)) is not None:
+            cancel(cancelled)
+        if isinstance(message, StartRequest):
             name = str(message.tensors.pop("id", ""))
             call = SocketCall(self, message.request_id, name)
             self._calls[message.request_id] = call
             start(partial(_tensors, message.tensors), call)
 
     def answer(self, request_id: int, answer: Answer, *, is_last: bool) -> None:
-        """Goes out with the next ``flush``."""
+        """Send an answer with the next ``flush``."""
         if is_last:
             self._calls.pop(request_id, None)
         with self._lock:
@@ -143,7 +142,7 @@ class Asker:
             except BlockingIOError:
                 sent_bytes = 0
             except OSError:
-                return  # The other side is gone, as ``serve`` sees.
+                return  # The client has disconnected, which ends ``serve``.
             if sent_bytes < len(data):
                 self._is_full = True
                 rest = data[sent_bytes:]
@@ -153,7 +152,7 @@ class Asker:
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # The other side was first.
+            pass  # The client was first.
         self._connection.close()
 
     def _take(self) -> bytes:
@@ -161,7 +160,7 @@ class Asker:
         return frame(self._encoder, answers)
 
     def _send_all(self, data: bytes) -> None:
-        """Send at the pace of a reader that is slow, so that nobody else waits for it."""
+        """Send at the pace of a slow client, in a thread, so that other clients do not wait for it."""
         while data:
             try:
                 self._connection.sendall(data)
@@ -173,16 +172,16 @@ class Asker:
 
 
 class SocketCall(Call):
-    """A request that came by the socket."""
+    """A request from the socket."""
 
-    def __init__(self, asker: Asker, number: int, request_id: str) -> None:
+    def __init__(self, connection: ClientConnection, number: int, request_id: str) -> None:
         super().__init__()
         self.request_id = request_id
-        self._asker = asker
+        self._connection = connection
         self._number = number
 
     def is_cancelled(self) -> bool:
-        return False  # Who leaves says so.
+        return False  # The client sends a message instead.
 
     def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
         if error is None:
@@ -190,11 +189,11 @@ class SocketCall(Call):
         else:
             coded = TritonUnknownError(reason="cancelled by the client") if error == "cancelled" else error
             answer = Answer(error=WireError.of(coded))
-        self._asker.answer(self._number, answer, is_last=is_last)
+        self._connection.answer(self._number, answer, is_last=is_last)
 
 
 def _plain(value: Any) -> Any:
-    """As in Triton's JSON: flat, and an only element without what is around it."""
+    """The value as in Triton's JSON: lists are flat, and a single element is bare."""
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     while isinstance(value, list) and value and isinstance(value[0], list):
@@ -203,7 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def _tensors(values: Mapping[str, Any]) -> Tensors:
-    """With the batch's dimension, which has one row."""
+    """Arrays with a batch dimension of one row."""
     return {name: _tensor(value) for name, value in values.items()}
 
 
@@ -213,7 +212,7 @@ def _tensor(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, str):
         return np.array([[value.encode()]], dtype=object)
     if isinstance(value, float):
-        # As the contract has numbers: one that is too large for it is infinite, and refused.
+        # The contract's type. A larger number becomes infinite, which is rejected.
         with np.errstate(over="ignore"):
             return np.array([[value]], dtype=np.float32)
     return np.array([value if isinstance(value, list) else [value]])

@@ -171,7 +171,7 @@ def slot_asks(data: bytes) -> None:
             except ConnectionError:
                 pass  # It was closed with something of ours unread.
         for thread in threading.enumerate():
-            if thread.name == "slot-asker":
+            if thread.name == "slot-client":
                 thread.join(_LONGEST_S)
         assert slot.running == []
     finally:
@@ -180,7 +180,7 @@ def slot_asks(data: bytes) -> None:
 
 
 def _asked(choices: Choices) -> object:
-    kind = choices.of(("Ask", "Ask", "Ask", "Leave", "Other"))
+    kind = choices.of(("StartRequest", "StartRequest", "StartRequest", "CancelRequest", "Other"))
     base = {"input_ids": b"\1\0\0\0", "input_lengths": 1, "request_output_len": 2}
     more = {choices.of(_TENSORS): choices.of(_VALUES) for _ in range(choices.below(4))}
     return {"type": kind, "request_id": choices.of((1, 2, 3, "x", -1)), "tensors": {**base, **more}}

@@ -205,7 +205,7 @@ def test_garbage_from_an_asker_frees_what_it_asked_for(tmp_path: Path, garbage: 
         begun.append(call)
 
     slot = SlotSocket(tmp_path / "slot", start, left.append)
-    ask = msgpack.encode({"type": "Ask", "request_id": 1, "tensors": {"input_ids": b"\1\0\0\0"}})
+    ask = msgpack.encode({"type": "StartRequest", "request_id": 1, "tensors": {"input_ids": b"\1\0\0\0"}})
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "slot"))
         connection.sendall(struct.pack("<I", len(ask)) + ask)

@@ -33,6 +33,29 @@ def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def decode_frames(
+    buffer: bytearray, decoder: msgspec.msgpack.Decoder[Message], max_bytes: int
+) -> Iterator[Message]:
+    """Yield the messages of the whole frames in ``buffer``, then remove these frames from it.
+
+    Raises FrameTooLong, and what the decoder raises for a malformed message.
+    """
+    start = 0
+    try:
+        with memoryview(buffer) as view:
+            while len(view) - start >= _LENGTH.size:
+                size_bytes = _LENGTH.unpack_from(view, start)[0]
+                if size_bytes > max_bytes:
+                    raise FrameTooLong(f"a frame claims {size_bytes} bytes")
+                end = start + _LENGTH.size + size_bytes
+                if end > len(view):
+                    break
+                yield decoder.decode(view[start + _LENGTH.size : end])
+                start = end
+    finally:
+        del buffer[:start]
+
+
 class FrameReader(Generic[Message]):
     """Reads what has arrived, batch by batch: a busy peer is drained with few system calls."""
 
@@ -60,25 +83,8 @@ class FrameReader(Generic[Message]):
             if not data:
                 return
             buffer += data
-            messages, used = self._decode(buffer)
-            del buffer[:used]
-            if messages:
+            if messages := list(decode_frames(buffer, self._decoder, self._most_bytes)):
                 yield messages
-
-    def _decode(self, buffer: bytearray) -> tuple[list[Message], int]:
-        messages: list[Message] = []
-        start = 0
-        with memoryview(buffer) as view:
-            while len(buffer) - start >= _LENGTH.size:
-                size_bytes = _LENGTH.unpack_from(buffer, start)[0]
-                if size_bytes > self._most_bytes:
-                    raise FrameTooLong(f"a frame claims {size_bytes} bytes")
-                end = start + _LENGTH.size + size_bytes
-                if end > len(buffer):
-                    break
-                messages.append(self._decoder.decode(view[start + _LENGTH.size : end]))
-                start = end
-        return messages, start
 
 
 class FrameSender:

@@ -22,7 +22,7 @@ from runner.engines.protocol.wire import FrameReader, frame
 from runner.slot import client as slot_client
 from runner.slot.call import Call
 from runner.slot.client import SlotClient
-from runner.slot.protocol import Ask
+from runner.slot.protocol import StartRequest
 from runner.slot.server import SlotSocket
 from runner.slot.tensors import Tensors
 from tests.runner.servers import wait_until
@@ -245,7 +245,7 @@ def test_a_client_that_is_gone_leaves_all_its_streams(slot: Slot, path: Path) ->
 def test_one_who_does_not_read_holds_nobody_up_and_loses_nothing(slot: Slot, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as lazy:
         lazy.connect(str(path))
-        lazy.sendall(frame(msgpack.Encoder(), Ask(1, INPUTS)))
+        lazy.sendall(frame(msgpack.Encoder(), StartRequest(1, INPUTS)))
         assert wait_until(lambda: slot.calls)
         (its_call,) = slot.calls
         for number in range(2000):
