@@ -1,4 +1,4 @@
-"""One request in the slot: its rows, and where their answers go."""
+"""One request in the slot: its outputs, and the caller that they are sent to."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ from runner.slot.relay import End, Stream
 from runner.slot.request import SlotRequest
 
 _NO_TOKEN = -1
-"""Fills the shorter beams' rows, as NVIDIA's backend does."""
-_LEAST_LOG_PROB = -9999.0
-"""For what can't be: JSON has no infinity."""
-
+"""Pads shorter beams, as in NVIDIA's backend."""
+_MIN_LOG_PROB = -9999.0
+"""In place of minus infinity, which JSON does not have."""
 
 Place = tuple[int, int]
-"""Of an output in its call: the row of the batch, and which of the row's sequences."""
+"""An output of a call: the row of the batch, and the number of the sequence within the row."""
 _NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
 Problem = CodedError | Literal["cancelled"]
 """Why an output ends without a result."""
-
-
 Outputs = dict[str, list[Any]]
 """Output tensors by name, as nested lists."""
 
 
 class Call(ABC):
-    """One request: where its answers go, and the rows still running."""
+    """One request of a caller, with the number of outputs that are still running."""
 
     request_id = ""
-    """As the caller named it; NVIDIA's ``stop`` input finds it by that."""
+    """The caller's own id; NVIDIA's ``stop`` input refers to it."""
 
     def __init__(self, rows: int = 1) -> None:
         self._stream_ids: Any | None = None
@@ -47,17 +44,17 @@ class Call(ABC):
         self._running = rows
         self._has_sequences = False
         self._in_use = threading.Lock()
-        """Held where the last response may go out, or must not."""
+        """Held while the last response may be sent, and while Triton is called."""
 
     def expect(self, rows: int, sequences: int, stream_ids: Any | None = None) -> None:
-        """Before the first response: how many outputs all ``rows`` have together."""
+        """Called before the first response: ``sequences`` is the number of outputs of all ``rows``."""
         self._rows = rows
         self._running = sequences
         self._has_sequences = sequences > rows
         self._stream_ids = stream_ids
 
     def refuse(self, error: CodedError) -> None:
-        """Answer with an error alone."""
+        """Send an error as the only response."""
         self._send({}, error, is_last=True)
 
     def respond(
@@ -69,10 +66,9 @@ class Call(ABC):
         times_ns: Mapping[str, int] = _NO_TIMES,
         log_probs: LogProbs | None = None,
     ) -> None:
-        """Send new tokens of one output, or all ``beams`` of a beam search.
+        """Send new tokens of one output, or all ``beams`` of a beam search; ``times_ns`` are further outputs.
 
-        Called from the relay's thread only (or before the row is fed to it). ``times_ns`` are further
-        outputs by name.
+        Called only from the relay's thread, or before the output is fed to the relay.
         """
         error = _error(end)
         outputs: Outputs = {}
@@ -89,7 +85,7 @@ class Call(ABC):
 
     @abstractmethod
     def is_cancelled(self) -> bool:
-        """Whether nobody waits any more; False once all rows have ended."""
+        """Whether the caller has cancelled; False after all outputs have ended."""
 
     @abstractmethod
     def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
@@ -114,28 +110,28 @@ class Call(ABC):
 
 @dataclass(frozen=True)
 class LogProbs:
-    """Of the tokens of one response, and the sum of all so far."""
+    """Of the tokens of one response; ``total`` is the sum of all so far."""
 
     values: list[TokenLogProb]
     total: float
     num_top: int
 
     def outputs(self) -> Outputs:
-        values = [max(each.value, _LEAST_LOG_PROB) for each in self.values]
+        values = [max(each.value, _MIN_LOG_PROB) for each in self.values]
         outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total]]}
         return outputs | self._top_outputs() if self.num_top else outputs
 
     def _top_outputs(self) -> Outputs:
-        """[1, tokens, num_top] each; where an engine has fewer, -1 fills up."""
-        filler = [(_NO_TOKEN, _LEAST_LOG_PROB)] * self.num_top
+        """[1, tokens, num_top] each; padded with -1 where the engine has fewer."""
+        filler = [(_NO_TOKEN, _MIN_LOG_PROB)] * self.num_top
         rows = [[*each.top, *filler][: self.num_top] for each in self.values]
         ids = [[token for token, _ in row] for row in rows]
-        values = [[max(value, _LEAST_LOG_PROB) for _, value in row] for row in rows]
+        values = [[max(value, _MIN_LOG_PROB) for _, value in row] for row in rows]
         return {"top_log_prob_ids": [ids], "top_log_probs": [values]}
 
 
-class Generation:
-    """One output of a Triton request, from submit to its last response."""
+class OutputSequence:
+    """One output of a request, from its submission to the engine to its last response."""
 
     __slots__ = (
         "_phases",
@@ -158,7 +154,7 @@ class Generation:
     ) -> None:
         self.arrival_s = time.perf_counter()
         self.ended_s = 0.0
-        """When the engine's last word was heard."""
+        """When the engine reported the end."""
         self._phases = phases
         self.request_id = request_id
         self.request = request
@@ -168,9 +164,9 @@ class Generation:
         self.collected = list(request.submit.input_ids) if request.includes_input else []
         self.is_cancelled = False
         self.beams: list[list[int]] = []
-        """Of a beam search: set before its end is fed."""
+        """The outputs of a beam search, set before the end is fed to the relay."""
         self.log_probs: list[TokenLogProb] = []
-        """Of tokens not sent yet, where the request wants them."""
+        """Of tokens that were not sent yet, if the request asks for log probabilities."""
         self.total_log_prob = 0.0
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
@@ -202,7 +198,7 @@ class Generation:
 
 
 def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
-    """Take what our runner tells with a request in ``runner_seconds``: when it sent it. Raises E1103."""
+    """Record the time since the runner sent the request, its ``runner_seconds``. Raises E1103."""
     if not 0 <= seconds[0] < math.inf:
         raise InvalidTensor(name="runner_seconds", expected="of one number of at least 0", value=seconds)
     phases.observe("queue", max(time.perf_counter() - seconds[0], 0.0))

@@ -1,7 +1,7 @@
-"""The engine slot: the Triton Python model ``tensorrt_llm``, in front of the engine worker.
+"""The slot: the Triton Python model ``tensorrt_llm``, in front of the engine worker.
 
-Triton's stub process holds this, the relay and the worker's socket, and nothing heavy. A request
-becomes one stream per batch row; the worker's tokens go through the relay to the response sender.
+It runs in Triton's stub process with the relay and the worker's socket. A request becomes one or more output
+sequences; the relay sends the worker's tokens of each to Triton's response sender.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from runner.engines.protocol.messages import (
 from runner.engines.worker.command import EngineCommand
 from runner.engines.worker.process import EngineProcess
 from runner.observability.logs import set_up_logging
-from runner.slot.call import Call, Generation, observe_runner
+from runner.slot.call import Call, OutputSequence, observe_runner
 from runner.slot.iteration_metrics import IterationMetrics
 from runner.slot.metrics import SlotMetrics
 from runner.slot.relay import End, Relay, Stream
@@ -47,13 +47,13 @@ from runner.slot.triton_call import TritonCall
 
 _CANCEL_POLL_S = 0.05
 _CANCEL_DUTY = 20
-"""Polling one stream costs Triton about 50 us; between two rounds at least this many rounds' time passes."""
+"""Polling one stream costs Triton about 50 us. Rounds are at least this many durations apart."""
 
 log = logging.getLogger("cog_triton.slot")
 
 
 class TritonPythonModel:
-    """What Triton's stub calls. ``initialize`` returns once the engine is loaded."""
+    """Triton's interface of a Python model. ``initialize`` returns when the engine is loaded."""
 
     def initialize(self, args: dict[str, str]) -> None:
         set_up_logging()
@@ -61,7 +61,7 @@ class TritonPythonModel:
         parameters = _parameters(model_config)
         self._includes_input = parameters.pop("exclude_input_in_output", "true") == "false"
         self._ids = itertools.count(1)
-        self._running: dict[int, Generation] = {}
+        self._running: dict[int, OutputSequence] = {}
         self._lock = threading.Lock()
         self._has_work = threading.Event()
         self._closed = False
@@ -83,7 +83,7 @@ class TritonPythonModel:
         except CodedError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         if socket_path:
-            self._socket = SlotSocket(Path(socket_path), self._begin, self._left)
+            self._socket = SlotSocket(Path(socket_path), self._begin, self._cancel_call)
         log.info("engine ready: %s", self._ready)
         threading.Thread(target=self._watch, name="slot-watch", daemon=True).start()
 
@@ -100,7 +100,7 @@ class TritonPythonModel:
         if self._socket is not None:
             self._socket.close()
 
-    # From Triton, or our own socket, to the worker
+    # Requests: from Triton or the slot's socket to the worker
 
     def _begin(self, read: Callable[[], Tensors], call: Call) -> None:
         try:
@@ -126,24 +126,26 @@ class TritonPythonModel:
         stream_ids = tensors["stream_id"].tolist() if "stream_id" in tensors else None
         call.expect(rows, len(outputs), stream_ids)
         for index, number in outputs:
-            asked = parsed[index].sequence(number)
-            self._submit(Generation(next(self._ids), asked, call, (index, number), self._metrics.phases))
+            request = parsed[index].sequence(number)
+            self._submit(
+                OutputSequence(next(self._ids), request, call, (index, number), self._metrics.phases)
+            )
 
-    def _submit(self, generation: Generation) -> None:
+    def _submit(self, output: OutputSequence) -> None:
         with self._lock:
-            self._running[generation.request_id] = generation
+            self._running[output.request_id] = output
         self._metrics.submitted += 1
         self._has_work.set()
-        message: Submit = msgspec.structs.replace(generation.request.submit, request_id=generation.request_id)
+        message: Submit = msgspec.structs.replace(output.request.submit, request_id=output.request_id)
         try:
             self._engine.send(message)
         except CodedError as exc:
-            self._end([(generation.request_id, exc)])
+            self._end([(output.request_id, exc)])
 
     def _stop(self, call: Call) -> None:
-        """NVIDIA's ``stop`` input: cancel the requests in flight of this id, answer with an empty response.
+        """NVIDIA's ``stop`` input: cancel the running requests with this id, and send an empty response.
 
-        Without a request in flight it asks nothing of the engine: the runner's health probe.
+        Without such a request it does not involve the engine: the runner uses it as a health check.
         """
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
@@ -151,50 +153,50 @@ class TritonPythonModel:
             targets = [each for each in self._running.values() if each.call.request_id == call.request_id]
         if not self._engine.is_ready:
             self._engine.send(Cancel(0))  # Raises E2107.
-        for generation in targets:
-            self._cancel(generation)
+        for output in targets:
+            self._cancel(output)
         call.respond((0, 0), [], "stop")
 
-    def _left(self, call: Call) -> None:
+    def _cancel_call(self, call: Call) -> None:
         with self._lock:
             targets = [each for each in self._running.values() if each.call is call]
-        for generation in targets:
-            self._cancel(generation)
+        for output in targets:
+            self._cancel(output)
 
-    def _cancel(self, generation: Generation) -> None:
-        if generation.is_cancelled:
+    def _cancel(self, output: OutputSequence) -> None:
+        if output.is_cancelled:
             return
-        generation.is_cancelled = True
+        output.is_cancelled = True
         self._metrics.cancel_requests += 1
-        self._cancel_in_engine(generation.request_id)
+        self._cancel_in_engine(output.request_id)
 
     def _cancel_in_engine(self, request_id: int) -> None:
         try:
             self._engine.send(Cancel(request_id))
         except CodedError:
-            pass  # The worker is gone, and with it what the request held; lost() ends the request.
+            pass  # The worker has ended and holds nothing any more; ``lost`` ends the request here.
 
-    # From the worker to Triton (reader thread)
+    # Results: from the worker to the relay, in the reader thread
 
     def received(self, messages: list[FromWorker]) -> None:
-        """See ``runner.engines.worker.process.Listener``: feed all of a batch to the relay at once."""
+        """See ``runner.engines.worker.process.Listener``: feeds the whole batch to the relay at once."""
         feeds: list[tuple[Stream, list[int], End | None]] = []
         for message in messages:
             match message:
                 case LogProbs(new=values):
                     for request_id, log_probs in values:
-                        if (generation := self._running.get(request_id)) is not None:
-                            generation.log_probs += log_probs
+                        if (output := self._running.get(request_id)) is not None:
+                            output.log_probs += log_probs
                 case Tokens(new=new):
                     find = self._running.get
                     for request_id, tokens in new:
-                        if (generation := find(request_id)) is not None:
-                            feeds.append((generation.stream, tokens, None))
+                        if (output := find(request_id)) is not None:
+                            feeds.append((output.stream, tokens, None))
                     self._metrics.tokens += sum(len(tokens) for _, tokens in new)
                 case Finished(request_id=request_id, reason=reason, sequences=sequences):
-                    if sequences is not None and (generation := self._running.get(request_id)) is not None:
+                    if sequences is not None and (output := self._running.get(request_id)) is not None:
                         self._metrics.tokens += sum(map(len, sequences))
-                        generation.beams = sequences
+                        output.beams = sequences
                     feeds += self._ends([(request_id, reason)])
                 case Failed(request_id=request_id, error=wire_error):
                     error = wire_error.restore()
@@ -213,7 +215,7 @@ class TritonPythonModel:
             self._socket.flush()
 
     def lost(self, error: CodedError) -> None:
-        """See ``runner.engines.worker.process.Listener``: all requests in flight end with the error."""
+        """See ``runner.engines.worker.process.Listener``: all running requests end with the error."""
         self._metrics.statistics = Statistics(active=0, queued=0)
         with self._lock:
             request_ids = list(self._running)
@@ -225,7 +227,7 @@ class TritonPythonModel:
         return bool(self._running)
 
     def _log_lost(self, request_ids: list[int], message: str) -> None:
-        """Tell which of Triton's requests they were, where these have ids."""
+        """Log the ids of the callers' requests, if they have any."""
         running = [self._running.get(each) for each in request_ids]
         named = [each.call.request_id for each in running if each is not None and each.call.request_id]
         if named:
@@ -239,17 +241,17 @@ class TritonPythonModel:
         feeds: list[tuple[Stream, list[int], End | None]] = []
         for request_id, end in ends:
             with self._lock:
-                generation = self._running.pop(request_id, None)
-            if generation is not None:
-                generation.ended_s = time.perf_counter()
+                output = self._running.pop(request_id, None)
+            if output is not None:
+                output.ended_s = time.perf_counter()
                 self._metrics.ended(end)
-                feeds.append((generation.stream, [], end))
+                feeds.append((output.stream, [], end))
         return feeds
 
-    # Watching
+    # Cancellation and metrics
 
     def _watch(self) -> None:
-        """Find cancelled requests and publish metrics, as long as there is something to watch."""
+        """Find cancelled requests and publish metrics while requests are running."""
         clock = threading.Event()
         while not self._closed:
             if not self._running:
@@ -263,13 +265,13 @@ class TritonPythonModel:
             clock.wait(max(self._cancel_poll_s, _CANCEL_DUTY * round_s))
 
     def _poll_cancellations(self) -> float:
-        """Ask Triton about each stream; returns the seconds it took."""
+        """Ask Triton about each running request. Returns the duration in seconds."""
         start_s = time.perf_counter()
         with self._lock:
             running = list(self._running.values())
-        for generation in running:
-            if not generation.is_cancelled and generation.call.is_cancelled():
-                self._cancel(generation)
+        for output in running:
+            if not output.is_cancelled and output.call.is_cancelled():
+                self._cancel(output)
         return time.perf_counter() - start_s
 
 
@@ -278,7 +280,7 @@ def _tensors(request: Any) -> Tensors:
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:
-    """The model's parameters that have a value."""
+    """The model's parameters with a value."""
     pairs = ((key, value["string_value"]) for key, value in model_config["parameters"].items())
     return {key: value for key, value in pairs if value}
 

@@ -1,10 +1,10 @@
-"""The relay: carries tokens from the engine to Triton's response senders, coalescing by itself.
+"""The relay: sends tokens from the engine to the callers, and batches them adaptively.
 
-The engine's side appends to each stream's pending tokens; one sender thread sends, per stream, all
-that is pending as one response. An idle server sends every token alone, a busy one batches: no
-knob. Streams are served in rounds, and after each the thread rests for a multiple of the time it took.
-So one stream's tokens wait for microseconds, while hundreds of streams get fewer, longer responses
-and leave most of the machine to those who carry them on: at every hop a response costs far more than a token.
+The engine's thread appends to the pending tokens of each stream. The relay's thread sends all pending tokens
+of a stream as one response. An idle server sends each token by itself, a busy one sends batches; there is
+nothing to configure. Streams are served in rounds. After each round the thread rests for a multiple of its
+duration, so that the tokens of a single stream wait for microseconds, and hundreds of streams get fewer,
+longer responses: at every later step a response costs far more than a token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.engines.protocol.messages import FinishReason
 log = logging.getLogger("cog_triton.slot")
 
 _REST = 2
-"""Rest of the thread, as a multiple of the round before it."""
+"""Rest after a round, as a multiple of its duration."""
 _LONGEST_REST_S = 0.1
 
 End = FinishReason | CodedError
@@ -29,10 +29,10 @@ End = FinishReason | CodedError
 
 
 class Stream:
-    """One output sequence on its way to one client.
+    """One output sequence of one caller.
 
-    ``respond(tokens, end)`` is the owner's: it sends new tokens and, when ``end`` is not None, the
-    end. It is called from the relay's thread only, in order, never after an end.
+    ``respond(tokens, end)`` sends new tokens and, if ``end`` is not None, the end. It is called only from the
+    relay's thread, in order, and never after an end.
     """
 
     __slots__ = ("end", "is_new", "is_queued", "pending", "respond")
@@ -47,10 +47,10 @@ class Stream:
 
 
 class Relay:
-    """Feeds streams from any thread; responds from its own."""
+    """Takes tokens of streams from any thread, and sends them from its own."""
 
     def __init__(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """``after_round`` is called when each stream of a round had its turn, and after the new ones."""
+        """``after_round`` is called after each round of streams, and after new streams were served."""
         self._after_round = after_round
         self._new: deque[Stream] = deque()
         self._ready: deque[Stream] = deque()
@@ -61,7 +61,7 @@ class Relay:
         self._thread.start()
 
     def feed(self, new: Iterable[tuple[Stream, list[int], End | None]]) -> None:
-        """Append tokens and ends to streams: at best everything one engine step made, together."""
+        """Append tokens and ends to streams: preferably all of one engine step at once."""
         with self._wake:
             for stream, tokens, end in new:
                 stream.pending += tokens
@@ -74,7 +74,7 @@ class Relay:
                 self._wake.notify()
 
     def close(self) -> None:
-        """Send what is pending and end the thread."""
+        """Send all pending tokens and end the thread."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -89,7 +89,7 @@ class Relay:
                 end_s += self._serve(0)
 
     def _serve(self, count: int) -> float:
-        """A round: ``count`` streams, and all that are new before each. Returns for how long to rest."""
+        """One round: ``count`` streams, with all new streams before each. Returns the seconds to rest."""
         start_s = time.thread_time()
         self._serve_new()
         for _ in range(count):
@@ -107,14 +107,14 @@ class Relay:
         self._after_round()
 
     def _await_streams(self) -> bool:
-        """Wait for something to send; False if nothing will come."""
+        """Wait for something to send; False if the relay is closed."""
         with self._wake:
             while not self._new and not self._ready and not self._closed:
                 self._wake.wait()
             return bool(self._new or self._ready)
 
     def _await_new(self, end_s: float) -> bool:
-        """Rest until then, by ``monotonic``; True if a new stream came before."""
+        """Rest until ``end_s``, by ``monotonic``; True if a new stream arrived before."""
         with self._wake:
             self._is_resting = True
             while not self._new and (left_s := end_s - time.monotonic()) > 0:
@@ -133,5 +133,5 @@ class Relay:
         try:
             stream.respond(tokens, end)
         except Exception:
-            # A response that can't be sent (its client is gone, say) must not stop the others.
+            # A response that can't be sent (to a disconnected client, for example) must not stop the others.
             log.exception("a response could not be sent")

@@ -1,4 +1,4 @@
-"""A request that came to the slot by Triton: its answers are Triton's tensors."""
+"""A request that came through Triton: it is answered with Triton's tensors."""
 
 from __future__ import annotations
 
@@ -35,16 +35,13 @@ class TritonCall(Call):
         self._sender = sender
 
     def is_cancelled(self) -> bool:
-        """Ask Triton.
-
-        NOTE: Triton frees what it would look at with the last response: asked later, it crashes.
-        """
+        """NOTE: Triton frees the request with its last response, and crashes if it is asked afterwards."""
         with self._in_use:
             return self._running > 0 and bool(self._sender.is_cancelled())
 
     def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
-        # NOTE: held until sent. Triton drops outputs that nobody asked for without holding Python's lock: was
-        # that their last reference, memory is freed behind Python's back (3.12 crashes at once).
+        # NOTE: keep the tensors until the response is sent. Triton drops outputs that were not requested
+        # without holding the GIL; if that were the last reference, Python 3.12 would crash.
         tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
         response = pb_utils.InferenceResponse(tensors, None if error is None else _triton_error(error))
         if is_last:
