@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from errors.settings import MissingRequirement
-from runner.observability.metrics_text import exposition
+from runner.observability.exposition import exposition
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import load_settings
 

@@ -32,7 +32,7 @@ from runner.api.openai.requests import chat_prompt, chat_request, completion_req
 from runner.api.page import load_page
 from runner.api.request_body import read_body
 from runner.api.served import Served
-from runner.observability.metrics_text import CONTENT_TYPE, exposition
+from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.triton_server.client import TritonClient
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from engine.machine.root import SOURCE_ROOT
-from runner.observability.metrics_text import CONTENT_TYPE, exposition
+from runner.observability.exposition import CONTENT_TYPE, exposition
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 

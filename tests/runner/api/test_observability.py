@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from runner.observability.metrics_text import exposition
+from runner.observability.exposition import exposition
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model

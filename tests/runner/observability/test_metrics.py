@@ -15,7 +15,7 @@ from cli.main import main
 from runner.observability import metrics
 from runner.observability.meter import Histogram, Meter, RequestMeter
 from runner.observability.metrics import METRICS
-from runner.observability.metrics_text import clear_folder, exposition
+from runner.observability.exposition import clear_folder, exposition
 from tests.runner.servers import CogUnderTest, triton_environment, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
