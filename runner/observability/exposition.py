@@ -1,127 +1,85 @@
-"""All metrics as Prometheus reads them: those of the runner's processes, and after them Triton's own."""
+"""The text of ``/metrics``: what the runner's processes count, then Triton's own metrics as they are."""
 
 from __future__ import annotations
 
-import fcntl
-import re
-import urllib.request
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
-from runner.observability.meter import CELL_BYTES
-from runner.observability.metrics import METRICS, NUM_CELLS, PHASES, Metric, layout
+import urllib3
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from runner.observability.meter import Reading, read_folder
+from runner.observability.metrics import METRICS, PHASES, PLACES, Metric
+
+__all__ = ["CONTENT_TYPE", "exposition"]
+
 _TRITON_TIMEOUT_S = 2.0
-_PHASE_LINE = re.compile(rf"(# (?:HELP|TYPE) )?{PHASES.name}_(?:bucket|sum|count)\b")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the processes of one API have counted: ``ended`` of those that are no more, else ``alive``."""
-
-    api: str
-    alive: Sequence[float]
-    ended: Sequence[float]
+_TRITON_UP = "cog_triton_triton_up", "Whether Triton's metrics port answered just now"
 
 
 def exposition(folder: Path, triton_metrics_url: str | None = None) -> str:
-    """The text of ``/metrics``. A Triton that does not answer leaves out its part, and says so in it."""
+    """``folder`` has the processes' files. If Triton does not answer, its part is missing."""
     triton = None if triton_metrics_url is None else _triton_text(triton_metrics_url)
-    slot_phases, rest = _split(triton or "")
-    lines = [*_families(read_folder(folder), slot_phases)]
+    lines = (triton or "").splitlines()
+    families = [*_families(read_folder(folder), [line for line in lines if line.startswith(PHASES.name)])]
     if triton_metrics_url is not None:
-        lines += ["# HELP cog_triton_triton_up Whether Triton's metrics port answered just now"]
-        lines += ["# TYPE cog_triton_triton_up gauge", f"cog_triton_triton_up {int(triton is not None)}"]
-    return "\n".join([*lines, *rest]) + "\n"
+        family = Family(*_TRITON_UP, "gauge")
+        family.add_sample(family.name, {}, int(triton is not None))
+        families.append(family)
+    # NOTE: unparsed, as prometheus_client would add _total to the names of Triton's counters.
+    rest = [line for line in lines if PHASES.name not in line]
+    return generate_latest(_Families(families)).decode() + "".join(f"{line}\n" for line in rest)
 
 
-def read_folder(folder: Path) -> list[Reading]:
-    """By API, ordered. A file that is being made is left out."""
-    sums: dict[str, tuple[list[float], list[float]]] = {}
-    for path in sorted(folder.glob("*-*")) if folder.is_dir() else ():
-        with path.open("rb") as file:
-            cells = array("d")
-            data = file.read(NUM_CELLS * CELL_BYTES)
-            if len(data) < NUM_CELLS * CELL_BYTES:
-                continue
-            cells.frombytes(data)
-            api = path.name.rpartition("-")[0]
-            alive, ended = sums.setdefault(api, ([0.0] * NUM_CELLS, [0.0] * NUM_CELLS))
-            kept = alive if _is_locked(file.fileno()) else ended
-            kept[:] = [one + more for one, more in zip(kept, cells, strict=True)]
-    return [Reading(api, *both) for api, both in sorted(sums.items())]
+class _Families(Collector):
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
 
 
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _families(readings: Iterable[Reading], slot_phases: Iterable[str]) -> Iterator[str]:
-    readings = list(readings)
-    places = layout()
+def _families(readings: Iterable[Reading], slot_phases: Iterable[str]) -> Iterator[Family]:
+    """``slot_phases``: Triton's lines of a histogram that the slot and the runner share."""
     for metric in METRICS:
-        yield f"# HELP {metric.name} {metric.meaning}"
-        yield f"# TYPE {metric.name} {metric.kind}"
+        family = Family(metric.name.removesuffix("_total"), metric.meaning, metric.kind)
         for reading in readings:
             for child in metric.children:
-                start = places[metric.name, child]
-                yield from _samples(metric, child, reading, slice(start, start + metric.num_cells))
+                _add_samples(family, metric, child, reading)
         if metric is PHASES:
-            yield from slot_phases
+            for each in text_string_to_metric_families("\n".join(slot_phases)):
+                family.samples += each.samples
+        yield family
 
 
-def _samples(metric: Metric, child: tuple[str, ...], reading: Reading, place: slice) -> Iterator[str]:
-    labels = ",".join(
-        f'{name}="{value}"'
-        for name, value in zip(("api", *metric.labels), (reading.api, *child), strict=True)
-    )
-    alive, ended = reading.alive[place], reading.ended[place]
+def _add_samples(family: Family, metric: Metric, child: tuple[str, ...], reading: Reading) -> None:
+    labels = {"api": reading.api, **dict(zip(metric.labels, child, strict=True))}
+    start = PLACES[metric.name, child]
+    cells = slice(start, start + metric.num_cells)
+    alive, ended = reading.alive[cells], reading.ended[cells]
     if metric.kind == "gauge":
-        yield f"{metric.name}{{{labels}}} {alive[0]:.17g}"
+        family.add_sample(metric.name, labels, alive[0])
         return
-    # What processes that ended have counted is still counted.
-    *counts, last = [one + other for one, other in zip(alive, ended, strict=True)]
+    # Counts of processes that ended still count.
+    *buckets, last = [one + other for one, other in zip(alive, ended, strict=True)]
     if metric.kind == "counter":
-        yield f"{metric.name}{{{labels}}} {last:.17g}"
+        family.add_sample(metric.name, labels, last)
         return
-    totals = list(accumulate(counts))
-    for bound, total in zip([*map(str, metric.bounds), "+Inf"], totals, strict=True):
-        yield f'{metric.name}_bucket{{{labels},le="{bound}"}} {total:.17g}'
-    yield f"{metric.name}_sum{{{labels}}} {last:.17g}"
-    yield f"{metric.name}_count{{{labels}}} {totals[-1]:.17g}"
-
-
-def _split(triton: str) -> tuple[list[str], list[str]]:
-    """Lines of the slot's phases, which here belong to a histogram of ours, and all others."""
-    phases, rest = [], []
-    for line in triton.splitlines():
-        match = _PHASE_LINE.match(line)
-        if match is None:
-            rest.append(line)
-        elif match[1] is None:
-            phases.append(line)
-    return phases, rest
+    counts = list(accumulate(buckets))
+    for bound, count in zip([*map(str, metric.bounds), "+Inf"], counts, strict=True):
+        family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+    family.add_sample(f"{metric.name}_sum", labels, last)
+    family.add_sample(f"{metric.name}_count", labels, counts[-1])
 
 
 def _triton_text(url: str) -> str | None:
     try:
-        with urllib.request.urlopen(url, timeout=_TRITON_TIMEOUT_S) as response:  # noqa: S310 - our own Triton
-            text: str = response.read().decode()
-    except (OSError, ValueError):
+        response = urllib3.request("GET", url, timeout=_TRITON_TIMEOUT_S, retries=False)
+        return response.data.decode() if response.status == 200 else None
+    except (urllib3.exceptions.HTTPError, ValueError):
         return None
-    return text
-
-
-def clear_folder(folder: Path) -> None:
-    """Make the folder, without what processes of an earlier runner left."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.glob("*-*"):
-        path.unlink()

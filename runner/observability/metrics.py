@@ -1,13 +1,13 @@
 """The runner's own Prometheus metrics, as data. The table in docs/observability.md is generated from it.
 
-``observability.meter`` counts them, ``observability.metrics_text`` tells them. What only the engine slot
-knows is in ``runner.slot.metrics``.
+``meter`` counts them, ``exposition`` writes them. The engine slot's own are in ``runner.slot.metrics``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from errors import BY_CODE
@@ -20,8 +20,8 @@ SLOT_PHASES = ("queue", "engine", "relay")
 UNEXPECTED = "unexpected"
 """The label ``code`` of an error without a code."""
 
-_NO_FAILURES = ("E12", "E13", "E14", "E15", "E23", "E25")
-"""Prefixes of codes that no request can fail with: builds, engine.tars, images, load tests."""
+_OTHER_CODES = ("E12", "E13", "E14", "E15", "E23", "E25")
+"""Prefixes of codes that no request fails with: of builds, engine.tars, images and load tests."""
 
 _TTFT_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -36,7 +36,7 @@ _DURATION_BOUNDS_S = (*(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0), *(2.5, 5.0, 10.
 
 @dataclass(frozen=True)
 class Metric:
-    """One family. ``children`` are the values of ``labels``, all there are; ``bounds`` are a histogram's."""
+    """One family. ``children`` are all values of ``labels``; ``bounds`` are the buckets of a histogram."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -47,13 +47,13 @@ class Metric:
 
     @property
     def num_cells(self) -> int:
-        """Numbers of a child: the value, or a histogram's buckets (not summed up), +Inf's, and the sum."""
+        """Numbers of a child: the value, or a histogram's buckets (not cumulative) with +Inf, and the sum."""
         return len(self.bounds) + 2 if self.bounds else 1
 
 
 def _outcomes() -> Iterator[tuple[str, str]]:
     yield from (("succeeded", ""), ("cancelled", ""), ("failed", UNEXPECTED))
-    yield from (("failed", code) for code in sorted(BY_CODE) if not code.startswith(_NO_FAILURES))
+    yield from (("failed", code) for code in sorted(BY_CODE) if not code.startswith(_OTHER_CODES))
 
 
 REQUESTS = Metric(
@@ -111,15 +111,12 @@ METRICS = (
 """In the order of their numbers in a process's file."""
 
 
-def layout() -> dict[tuple[str, tuple[str, ...]], int]:
-    """(name, label values) -> index of the first number."""
-    places: dict[tuple[str, tuple[str, ...]], int] = {}
-    index = 0
-    for metric in METRICS:
-        for child in metric.children:
-            places[metric.name, child] = index
-            index += metric.num_cells
-    return places
+def _places() -> dict[tuple[str, tuple[str, ...]], int]:
+    children = [(metric, child) for metric in METRICS for child in metric.children]
+    starts = accumulate((metric.num_cells for metric, _ in children), initial=0)
+    return {(metric.name, child): start for (metric, child), start in zip(children, starts, strict=False)}
 
 
+PLACES = _places()
+"""(name, label values) -> index of its first number in a process's file."""
 NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in METRICS)

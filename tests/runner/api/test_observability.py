@@ -47,9 +47,9 @@ class Watched:
 
     def requests(self) -> dict[tuple[str, str], int]:
         """Counted requests by outcome and code."""
-        pattern = r'cog_triton_requests_total{api="openai",outcome="(\w+)",code="(\w*)"} (\d+)'
+        pattern = r'cog_triton_requests_total{api="openai",code="(\w*)",outcome="(\w+)"} (\S+)'
         found = re.findall(pattern, exposition(self.cog.metrics_dir))
-        return {(outcome, code): int(count) for outcome, code, count in found if count != "0"}
+        return {(outcome, code): int(float(count)) for code, outcome, count in found if float(count)}
 
     def traced(self, path: str, body: dict[str, Any], flags: str = "01") -> tuple[httpx.Response, list[Span]]:
         """The answer to a client with a trace of its own, and that trace once it is whole."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cli.main import main
 from runner.observability import metrics
-from runner.observability.meter import Histogram, Meter, RequestMeter
+from runner.observability.exposition import exposition
+from runner.observability.meter import Histogram, Meter, RequestMeter, clear_folder
 from runner.observability.metrics import METRICS
-from runner.observability.exposition import clear_folder, exposition
 from tests.runner.servers import CogUnderTest, triton_environment, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
@@ -59,7 +63,7 @@ def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path)
         ("failed", "E2101"),
         ("failed", "unexpected"),
     ):
-        assert found[f'cog_triton_requests_total{{api="cog",outcome="{outcome}",code="{code}"}}'] == 1
+        assert found[f'cog_triton_requests_total{{api="cog",code="{code}",outcome="{outcome}"}}'] == 1
     assert found['cog_triton_active_requests{api="cog"}'] == 0
     assert found['cog_triton_input_tokens_total{api="cog"}'] == 8
     assert found['cog_triton_output_tokens_total{api="cog"}'] == 12
@@ -116,6 +120,56 @@ def test_a_runner_starts_from_zero(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+TRITON = """\
+# HELP nv_inference_count Number of inferences
+# TYPE nv_inference_count counter
+nv_inference_count{model="tensorrt_llm",version="1"} 3
+# HELP cog_triton_request_phase_seconds_bucket Time of a request
+# TYPE cog_triton_request_phase_seconds_bucket counter
+cog_triton_request_phase_seconds_bucket{le="+Inf",phase="engine"} 2
+# TYPE cog_triton_request_phase_seconds_sum counter
+cog_triton_request_phase_seconds_sum{phase="engine"} 0.5
+# TYPE cog_triton_request_phase_seconds_count counter
+cog_triton_request_phase_seconds_count{phase="engine"} 2
+"""
+
+
+def test_tritons_metrics_follow_as_they_are_and_the_slots_phases_are_one_histogram(tmp_path: Path) -> None:
+    Meter("cog", tmp_path)
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(TRITON.encode())
+
+    with HTTPServer(("127.0.0.1", 0), Triton) as server:
+        Thread(target=server.handle_request).start()
+        text = exposition(tmp_path, f"http://127.0.0.1:{server.server_port}/metrics")
+    assert text.endswith("\n" + "".join(TRITON.splitlines(keepends=True)[:3]))
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert types == {
+        **{metric.name: metric.kind for metric in METRICS},
+        "cog_triton_triton_up": "gauge",
+        "nv_inference_count": "counter",
+    }
+    (phases,) = (each for each in text_string_to_metric_families(text) if each.name == metrics.PHASES.name)
+    counts = {
+        sample.labels["phase"]: sample.value for sample in phases.samples if sample.name.endswith("_count")
+    }
+    assert counts == {"tokenize": 0, "detokenize": 0, "engine": 2}
+    assert samples(text)["cog_triton_triton_up{}"] == 1
+
+
+def test_a_triton_that_does_not_answer_is_told_and_nothing_of_ours_is_missing(tmp_path: Path) -> None:
+    Meter("cog", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    text = exposition(tmp_path, f"http://127.0.0.1:{port}/metrics")
+    assert samples(text)["cog_triton_triton_up{}"] == 0
+    assert text.startswith(exposition(tmp_path))
+
+
 @pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool (Debian: apt-get install prometheus)"
 )
@@ -133,11 +187,11 @@ def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pyt
     assert cog.predict(prompt="What is machine learning?", max_tokens=10)["status"] == "succeeded"
     assert cog.predict(prompt=" ")["status"] == "failed"
     name = "cog_triton_requests_total"
-    failed = f'{name}{{api="cog",outcome="failed",code="E1001"}}'
+    failed = f'{name}{{api="cog",code="E1001",outcome="failed"}}'
     after = wait_until(lambda: (text := read()) and samples(text)[failed] > samples(before)[failed] and text)
     new = {key: value - samples(before).get(key, 0) for key, value in samples(after).items()}
     assert new[failed] == 1
-    assert new[f'{name}{{api="cog",outcome="succeeded",code=""}}'] == 1
+    assert new[f'{name}{{api="cog",code="",outcome="succeeded"}}'] == 1
     assert new['cog_triton_output_tokens_total{api="cog"}'] == 10
     assert new['cog_triton_inter_token_latency_seconds_count{api="cog"}'] <= 9
     for metric in (metrics.QUEUE, metrics.TIME_TO_FIRST_TOKEN, metrics.DURATION):
@@ -154,7 +208,7 @@ def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pyt
 
 def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> None:
     read = reader(cog)
-    key = 'cog_triton_requests_total{api="cog",outcome="cancelled",code=""}'
+    key = 'cog_triton_requests_total{api="cog",code="",outcome="cancelled"}'
     before = samples(read())[key]
     body = {"input": {"prompt": "hi", "max_tokens": 10000}}
     headers = {"Accept": "text/event-stream"}
