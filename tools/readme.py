@@ -21,9 +21,7 @@ from runner.observability.metrics import METRICS
 from runner.run import Runner
 from runner.settings.settings import Settings
 from runner.settings.variables import VARIABLES
-from runner.slot.iteration_metrics import FAMILIES
-from runner.slot.iteration_metrics import GAUGES as ITERATION_GAUGES
-from runner.slot.metrics import COUNTERS, GAUGES, labels_of
+from runner.slot.metrics import FAMILIES
 
 README = SOURCE_ROOT / "README.md"
 _HELP_WIDTH = "100"
@@ -72,20 +70,13 @@ def settings_table() -> str:
 def metrics_table() -> str:
     """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in ("api", *metric.labels))
-        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
-    for kind, metrics in (("counter", COUNTERS), ("gauge", {**GAUGES, **FAMILIES})):
-        rows += [f"| `{name}` | {kind} | {_labels(name)} | {text} |" for name, text in metrics.items()]
+    for name, kind, meaning, labels in (
+        *((each.name, each.kind, each.meaning, ("api", *each.labels)) for each in METRICS),
+        *FAMILIES,
+    ):
+        shown = ", ".join(f"`{label}`" for label in labels)
+        rows.append(f"| `{name}` | {kind} | {shown} | {meaning} |")
     return "\n".join(rows)
-
-
-def _labels(name: str) -> str:
-    if name in FAMILIES:
-        return ", ".join(
-            sorted({f"`{label}`" for family, label, _ in ITERATION_GAUGES.values() if family == name})
-        )
-    return ", ".join(f"`{label}`" for label in labels_of(name)[0])
 
 
 PARTS: dict[Path, dict[str, Callable[[], str]]] = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import TokenLogProb
-from runner.slot.phases import PhaseTimes
+from runner.slot.metrics import PhaseTimes
 from runner.slot.relay import End, Stream
 from runner.slot.request import SlotRequest
 

@@ -37,8 +37,7 @@ from runner.engines.worker.command import EngineCommand
 from runner.engines.worker.process import EngineProcess
 from runner.observability.logs import set_up_logging
 from runner.slot.call import Call, OutputSequence, observe_runner
-from runner.slot.iteration_metrics import IterationMetrics
-from runner.slot.metrics import SlotMetrics
+from runner.slot.metrics import IterationMetrics, SlotMetrics
 from runner.slot.relay import End, Relay, Stream
 from runner.slot.request import parse_row
 from runner.slot.server import SlotSocket

@@ -11,7 +11,7 @@ import yaml
 
 from runner.settings.settings import load_settings
 from runner.settings.variables import VARIABLES
-from runner.slot.metrics import GAUGES
+from runner.slot.metrics import FAMILIES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,
@@ -135,7 +135,11 @@ def test_what_is_scaled_on_is_a_metric_of_the_slot(tmp_path: Path) -> None:
         path.read_text() for name in ("components", "kserve") for path in (KUBERNETES / name).rglob("*.yaml")
     )
     named = set(re.findall(r"cog_triton_\w+_requests\b", text))
-    assert named == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"} <= set(GAUGES)
+    assert (
+        named
+        == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"}
+        <= {family.name for family in FAMILIES if family.kind == "gauge"}
+    )
     rules = yaml.safe_load(
         (KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml").read_text()
     )

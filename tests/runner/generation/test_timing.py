@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from runner.generation.timing import TimeBudget
-from runner.slot.phases import BOUNDS_S, NAME, PHASES
+from runner.observability.metrics import PHASE_BOUNDS_S as BOUNDS_S
+from runner.observability.metrics import PHASE_SECONDS as NAME
+from runner.observability.metrics import SLOT_PHASES as PHASES
 from tests.runner.servers import SLOT, CogUnderTest, TritonUnderTest, wait_until
 
 QUESTION = "What is machine learning?"
