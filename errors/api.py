@@ -13,19 +13,19 @@ class InvalidBody(CodedError):
 
 class UnknownField(CodedError):
     code = "E1601"
-    summary = "A field of a request is unknown, or nothing that this server could honour"
+    summary = "A field of a request is unknown or not supported by this server"
     template = "The field {name} is not one that this server can honour; {remedy}."
 
 
 class UnsupportedField(CodedError):
     code = "E1602"
-    summary = "The engine that serves this model can't honour a field of a request"
+    summary = "The engine that serves this model does not support a field of a request"
     template = "The field {name} can't be honoured by the {engine_kind} engine; leave it out."
 
 
 class UnknownModel(CodedError):
     code = "E1603"
-    summary = "No model of that name is served"
+    summary = "This server has no model of that name"
     template = "The model {model!r} is not served here; use {served}."
 
 
@@ -43,7 +43,7 @@ class UnknownEndpoint(CodedError):
 
 class BodyTooLarge(CodedError):
     code = "E1606"
-    summary = "The body of a request is larger than the server takes"
+    summary = "The body of a request exceeds the server's limit"
     template = (
         "The request's body has more than {max_bytes} bytes; send less, or raise OPENAI_MAX_BODY_BYTES."
     )
@@ -51,7 +51,7 @@ class BodyTooLarge(CodedError):
 
 class TooManyRequests(CodedError):
     code = "E1607"
-    summary = "The server has as many requests at work as it takes"
+    summary = "The server is processing its maximum number of requests"
     template = (
         "{running} texts are being generated, and with {asked} more it would be above {most}; "
         "send the request again later, or raise OPENAI_MAX_REQUESTS."
@@ -72,4 +72,4 @@ class RequestTimedOut(CodedError):
 
 class InternalError(CodedError):
     code = "E2602"
-    summary = "The server failed on a request in a way that it does not know; its log has the cause"
+    summary = "The server failed on a request with an unexpected error; its log has the cause"

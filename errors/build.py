@@ -13,7 +13,7 @@ class DownloadFailed(CodedError):
 
 class DownloadCorrupt(CodedError):
     code = "E2302"
-    summary = "A downloaded file is not the file that the Hugging Face Hub announced"
+    summary = "A downloaded file differs from the file that the Hugging Face Hub announced"
     template = (
         "{name} of {model_id} arrived with {algorithm} {actual}, but the Hub announces {expected}; "
         "the file was thrown away, start the build again to fetch it anew."
@@ -70,7 +70,7 @@ class ProgramMissing(CodedError):
 
 class EngineUnsound(CodedError):
     code = "E2310"
-    summary = "A built checkpoint or engine is not what was asked for"
+    summary = "A built checkpoint or engine differs from the build config"
     template = "What step {step} wrote is unsound: {problem}; nothing was packed."
 
 

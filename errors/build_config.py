@@ -19,13 +19,13 @@ class UnknownBuildKey(CodedError):
 
 class InvalidBuildValue(CodedError):
     code = "E1203"
-    summary = "A key of the build config has a value it does not allow"
+    summary = "A key of the build config has an invalid value"
     template = "{key} must be {expected}, but is {value}."
 
 
 class ConflictingBuildKeys(CodedError):
     code = "E1204"
-    summary = "Keys of the build config are missing or can't stand together"
+    summary = "Keys of the build config are missing or exclude each other"
     template = "The build config {problem}; {remedy}."
 
 
@@ -43,7 +43,7 @@ class ModelNotFound(CodedError):
 
 class ModelAccessDenied(CodedError):
     code = "E1207"
-    summary = "The Hugging Face Hub does not let this caller have the model"
+    summary = "The Hugging Face Hub denies access to the model"
     template = (
         "{endpoint} denies access to model {model_id!r} (HTTP {status}): it is private, gated or misspelt; "
         "{remedy}."
@@ -52,7 +52,7 @@ class ModelAccessDenied(CodedError):
 
 class WeightFormatMissing(CodedError):
     code = "E1208"
-    summary = "The model has no weights in the format asked for"
+    summary = "The model has no weights in the requested format"
     template = "{model} has no weights in format {weight_format}; {remedy}."
 
 
@@ -64,13 +64,13 @@ class ModelUnusable(CodedError):
 
 class TokenizerUnusable(CodedError):
     code = "E1211"
-    summary = "The model has no tokenizer that can become a fast one"
+    summary = "The model has no tokenizer that can be converted to a fast one"
     template = "{model} gives no fast tokenizer: {problem}."
 
 
 class ModelTarUnavailable(CodedError):
     code = "E1212"
-    summary = "model_tar_url can't be fetched or is not a model's tar"
+    summary = "model_tar_url can't be downloaded or is not a tar of a model"
     template = "model_tar_url {url} can't be used: {reason}."
 
 
@@ -82,25 +82,25 @@ class UnknownFlag(CodedError):
 
 class WorldSizeMismatch(CodedError):
     code = "E1221"
-    summary = "The number of GPUs asked for differs between keys of the build config"
+    summary = "Keys of the build config contain different numbers of GPUs"
     template = "{asked}, but {found}; {remedy}."
 
 
 class QuantizationUnsupported(CodedError):
     code = "E1222"
-    summary = "The GPU or this TensorRT-LLM can't do the quantization asked for"
+    summary = "The GPU or this TensorRT-LLM does not support the requested quantization"
     template = "{key}: {value} needs {needed}, but {found}; {remedy}."
 
 
 class SequenceTooLong(CodedError):
     code = "E1223"
-    summary = "A sequence length is more than the model has positions"
+    summary = "A sequence length exceeds the model's number of positions"
     template = "{key} is {value}, but the model has {limit} positions (max_position_embeddings); {remedy}."
 
 
 class ModelTooLarge(CodedError):
     code = "E1230"
-    summary = "The model's weights do not fit the memory of the GPUs that the engine is for"
+    summary = "The model's weights do not fit the memory of the target GPUs"
     template = (
         "{model} takes {needed} of weights per GPU as planned, but {gpu} has {present}; "
         "quantize it, split it over more GPUs (tp_size) or choose a larger GPU."
@@ -109,11 +109,11 @@ class ModelTooLarge(CodedError):
 
 class BuildGpuMissing(CodedError):
     code = "E1231"
-    summary = "An engine can only be compiled on a GPU of the kind it is for"
+    summary = "An engine can only be compiled on a GPU of its target architecture"
     template = "This engine can't be compiled here: it needs {needed}, but {found}; {remedy}."
 
 
 class ScriptUnavailable(CodedError):
     code = "E1232"
-    summary = "A build step needs a script of TensorRT-LLM's that is not here"
+    summary = "A build step needs a script of TensorRT-LLM that is not installed"
     template = "{key} runs {script}, {problem}; {remedy}."

@@ -24,7 +24,7 @@ class ChatTemplateBroken(CodedError):
 
 class ChatTemplateRefused(CodedError):
     code = "E1702"
-    summary = "The model's chat template does not take these messages"
+    summary = "The model's chat template rejects the messages"
     template = "The model's chat template does not take these messages: {reason}."
 
 

@@ -13,7 +13,7 @@ class SourceUnsupported(CodedError):
 
 class SourceUnreachable(CodedError):
     code = "E1315"
-    summary = "The server that holds the engine can't be reached"
+    summary = "The server of the engine can't be reached"
     template = "{source} can't be reached: {reason}; check the URL and the network, then try again."
 
 
@@ -25,19 +25,19 @@ class SourceNotFound(CodedError):
 
 class SourceForbidden(CodedError):
     code = "E1317"
-    summary = "The server refuses to hand out the engine (credentials missing, wrong or expired)"
+    summary = "The server denies access to the engine (credentials missing, wrong or expired)"
     template = "{source} is refused (HTTP {status}): {reason}."
 
 
 class SourceFailed(CodedError):
     code = "E1318"
-    summary = "The server that holds the engine answers with a failure"
+    summary = "The server of the engine answers with an error"
     template = "{source} answered {reason}; try again later or use another server."
 
 
 class SourceInterrupted(CodedError):
     code = "E1319"
-    summary = "A download broke off and could not be resumed"
+    summary = "A download was interrupted and could not be resumed"
     template = "{source} broke off after {received_bytes} of {size_bytes} bytes ({reason}); try again."
 
 
@@ -49,13 +49,13 @@ class SourceChanged(CodedError):
 
 class RedirectRefused(CodedError):
     code = "E1321"
-    summary = "A URL redirects too often or to where an engine must not come from"
+    summary = "A URL redirects too often or to a forbidden address"
     template = "{source} redirects {reason}; give the final URL."
 
 
 class AddressRefused(CodedError):
     code = "E1327"
-    summary = "A URL given by a caller leads to an address that is not on the internet"
+    summary = "A caller's URL leads to an address that is not on the internet"
     template = (
         "{host} is at {address}, an address that callers' URLs must not lead to: use a public URL, "
         "or, if you run this server and trust its callers, set {variable}=true."

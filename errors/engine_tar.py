@@ -7,7 +7,7 @@ from errors.coded_error import CodedError
 
 class EngineNotFound(CodedError):
     code = "E1301"
-    summary = "There is no engine at the given place"
+    summary = "There is no engine at the given path or URL"
     template = "{place} {reason}; give a directory that holds an engine, an engine.tar, or the URL of one."
 
 
@@ -43,19 +43,19 @@ class EngineFileMissing(CodedError):
 
 class EngineFileDamaged(CodedError):
     code = "E1306"
-    summary = "A file of the engine is not the one that was packed"
+    summary = "A file of the engine differs from the packed file"
     template = "{name!r} in {place} has {property} {found}, packed was {expected}; fetch the engine again."
 
 
 class UnexpectedEngineFile(CodedError):
     code = "E1307"
-    summary = "An engine holds a file that its manifest does not list"
+    summary = "An engine contains a file that its manifest does not list"
     template = "{name!r} in {place} is not listed in the manifest; remove it or pack the engine again."
 
 
 class UnsafeTarMember(CodedError):
     code = "E1308"
-    summary = "A tar holds a member that must not be unpacked (path, link, device, duplicate)"
+    summary = "A tar contains a member that must not be unpacked (path, link, device, duplicate)"
     template = (
         "Member {member!r} of {place} {reason}; nothing was unpacked: pack plain files under plain names."
     )
@@ -75,7 +75,7 @@ class NoSpaceLeft(CodedError):
 
 class EngineNotWritable(CodedError):
     code = "E1311"
-    summary = "An engine can't be written to the given place"
+    summary = "An engine can't be written to the given path"
     template = "{place} can't be written: {reason}; choose another place or clear this one."
 
 
@@ -87,5 +87,5 @@ class EngineUnreadable(CodedError):
 
 class EngineNotPackable(CodedError):
     code = "E1313"
-    summary = "A directory holds something that can't go into an engine.tar"
+    summary = "A folder contains something that an engine.tar can't contain"
     template = "{name!r} in {place} can't be packed: it {reason}; replace it by a plain file or remove it."

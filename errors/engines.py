@@ -22,7 +22,7 @@ class EngineStartFailed(CodedError):
 
 class EngineFailed(CodedError):
     code = "E2109"
-    summary = "The engine failed on this request alone"
+    summary = "The engine failed on this request only"
     template = "The {engine_kind} engine failed on this request: {reason}"
 
 
@@ -37,7 +37,7 @@ class VllmMissing(CodedError):
 
 class VllmArgumentsRefused(CodedError):
     code = "E2202"
-    summary = "vLLM does not take the engine's arguments for this model or machine"
+    summary = "vLLM rejects the engine's arguments for this model or machine"
     template = (
         "vLLM refuses to make this engine ({reason}); change engine_args.json's source, the build config."
     )
@@ -51,7 +51,7 @@ class VllmStartFailed(CodedError):
 
 class VllmRequestFailed(CodedError):
     code = "E2204"
-    summary = "vLLM failed on this request alone"
+    summary = "vLLM failed on this request only"
     template = (
         "vLLM ended this request with {reason!r}; send it again, and if that fails too see Triton's log."
     )
@@ -65,7 +65,7 @@ class VllmEngineDied(CodedError):
 
 class RequestRefused(CodedError):
     code = "E2401"
-    summary = "TensorRT-LLM refused or failed this request alone"
+    summary = "TensorRT-LLM rejected this request or failed on it"
     template = "TensorRT-LLM did not serve this request: {reason}"
 
 

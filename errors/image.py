@@ -19,7 +19,7 @@ class ImageNotFound(CodedError):
 
 class RegistryAccessDenied(CodedError):
     code = "E1403"
-    summary = "The registry does not let this caller read or write"
+    summary = "The registry denies read or write access"
     template = (
         "{host} refuses to {action} (HTTP {status}); log in with `docker login {host}`, "
         "or ask for the right to do that."
@@ -28,7 +28,7 @@ class RegistryAccessDenied(CodedError):
 
 class ImageUnsuitable(CodedError):
     code = "E1404"
-    summary = "An image is not one that can be instantiated"
+    summary = "An image can't be instantiated"
     template = "{reference} {reason}; the base must be a runner image of cog-triton for linux/amd64."
 
 
@@ -43,5 +43,5 @@ class BaseElsewhere(CodedError):
 
 class RegistryFailed(CodedError):
     code = "E2501"
-    summary = "The registry can't be reached or answers what it must not"
+    summary = "The registry can't be reached or sends an invalid answer"
     template = "{host} failed to {action} ({reason}); try again, and ask its operator if that does not help."

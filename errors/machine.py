@@ -25,7 +25,7 @@ class GpuRequired(CodedError):
 
 class WrongLibraryVersion(CodedError):
     code = "E1324"
-    summary = "The engine was built by another version of its library than the one here"
+    summary = "The engine was built with another version of its library than the installed one"
     template = (
         "The engine was built with {library} {built_with}, here is {present}, and a compiled engine runs on "
         "no other version: serve it with the image that has {built_with}, or {rebuild}."
@@ -34,7 +34,7 @@ class WrongLibraryVersion(CodedError):
 
 class TooFewGpus(CodedError):
     code = "E1325"
-    summary = "The engine was built for more GPUs than there are"
+    summary = "The engine was built for more GPUs than this machine has"
     template = (
         "The engine was built for {world_size} GPUs and {present} visible here: start the container with "
         "--gpus=all on a machine that has as many, or rebuild it with tp_size x pp_size = {present_count}."
@@ -43,7 +43,7 @@ class TooFewGpus(CodedError):
 
 class GpuMemoryTooSmall(CodedError):
     code = "E1326"
-    summary = "A GPU has less free memory than the engine's weights take"
+    summary = "A GPU has less free memory than the engine's weights need"
     template = (
         "Rank {rank} of the engine takes {needed} and GPU {device} has {free} free: end what else uses "
         "that GPU, use a larger one, or rebuild the engine quantized or for more GPUs."

@@ -48,7 +48,7 @@ class PromptTemplateError(CodedError):
 
 class InvalidInput(CodedError):
     code = "E1005"
-    summary = "An input has a value outside what it allows"
+    summary = "An input has a value outside its limits"
     template = "{name} must be {expected}, but is {value!r}."
 
 
@@ -74,25 +74,23 @@ class InvalidArgumentMaxTokens(CodedError):
 
 class InvalidTensor(CodedError):
     code = "E1103"
-    summary = "A tensor of a Triton request is missing or has a value the model does not allow"
+    summary = "A tensor of a Triton request is missing or has an invalid value"
     template = "{name} must be {expected}, but is {value!r}."
 
 
 class UnsupportedArgument(CodedError):
     code = "E1104"
-    summary = "The engine that serves this model can't honour an argument"
+    summary = "The engine that serves this model does not support an argument"
     template = "{name}={value!r} can't be honoured by the {engine_kind} engine; {remedy}."
 
 
 class InvalidGuide(CodedError):
     code = "E1105"
-    summary = (
-        "A JSON schema, regular expression or grammar that the output is to follow is wrong or not supported"
-    )
+    summary = "A JSON schema, regular expression or grammar for the output is invalid or not supported"
     template = "The {guide_type} can't guide the output: {reason}."
 
 
 class GuideFailed(CodedError):
     code = "E1106"
-    summary = "An output could not follow its JSON schema, regular expression or grammar any further"
+    summary = "The output could not continue to follow its JSON schema, regular expression or grammar"
     template = "The output can't follow its {guide_type} after {tokens} tokens: {reason}."

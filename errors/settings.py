@@ -7,7 +7,7 @@ from errors.coded_error import CodedError
 
 class InvalidSetting(CodedError):
     code = "E1006"
-    summary = "A setting (environment variable or configuration key) has a value it does not allow"
+    summary = "A setting (environment variable or configuration key) has an invalid value"
     template = "{name} must be {expected}, but is {value!r}."
 
 
@@ -22,5 +22,5 @@ class PortInUse(CodedError):
 
 class MissingRequirement(CodedError):
     code = "E1008"
-    summary = "Something this machine must provide is missing"
+    summary = "This machine lacks something that is required"
     template = "{what} was not found; {remedy}."

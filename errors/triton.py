@@ -54,5 +54,7 @@ class TritonStartFailed(CodedError):
 
 class ServerStopping(CodedError):
     code = "E2110"
-    summary = "The server stops: it takes no new requests, and ends those that outlive the grace period"
+    summary = (
+        "The server is shutting down: it rejects new requests and ends those that exceed the grace period"
+    )
     template = "The server stops ({reason}); send the request again, to another server."
