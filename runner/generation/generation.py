@@ -1,7 +1,7 @@
-"""The generation core: a checked request in, a stream of text out, with what is to be known of it after.
+"""The generation core: from a validated request to a stream of text, with its counts and times.
 
-tokens (Triton) -> end cut -> Detokenizer -> StopFilter -> text. Leaving the stream early, for
-whatever reason, closes the connection to Triton, which frees the engine's sequence.
+tokens (slot) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early cancels
+the request, which frees the engine's sequence.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import aclosing
 from typing import Any, Literal, Protocol
 
 from errors.coded_error import CodedError
-from errors.requests import PromptTooLong
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.events import Event
 from runner.engines.protocol.messages import TokenLogProb
+from runner.generation.inputs import slot_inputs
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.stop_filter import StopFilter
@@ -29,36 +29,23 @@ from runner.observability.tracing import RequestTrace
 
 FinishReason = Literal["stop", "length", "end"]
 
-_DEFAULTS = {
-    "min_length": 0,
-    "temperature": 1.0,
-    "len_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_p": 0.0,
-}
-"""Of the slot's tensors, by its contract."""
-_unread_meter = Meter("none")
-_GREEDY_TOP_K = 1
-_MAX_INT32 = (1 << 31) - 1
-"""Triton takes what is above it for something else: it drops the upper bits."""
+_unused_meter = Meter("none")
 
 
 class TokenSource(Protocol):
-    """Where tokens come from."""
+    """A client of the slot."""
 
     def generate(self, inputs: Mapping[str, Any], headers: str = "") -> AsyncGenerator[list[Event], None]:
-        """All events that have arrived, each time, until the last; ``inputs`` are the slot's tensors by name.
+        """Yield the events that have arrived, until the last; ``inputs`` are the slot's tensors by name.
 
-        ``headers`` are lines for Triton's front end. Leaving the iteration cancels the request. Raises a
+        ``headers`` are lines for Triton's HTTP server. Leaving the iteration cancels the request. Raises a
         CodedError.
         """
         ...
 
 
 class Generation:
-    """One request on its way. Iterate ``text()`` once; then the attributes tell what happened."""
+    """One request. Iterate ``text()`` once; afterwards the attributes have the result."""
 
     def __init__(
         self,
@@ -73,15 +60,16 @@ class Generation:
         log: RequestLog | None = None,
         request_id: str = "",
     ) -> None:
-        """``asks_slot`` for the phases of ``budget`` that only the slot knows; ``is_slot_ours`` False: what
-        fills the slot is NVIDIA's, and its last response has no reason. Triton is told ``request_id``."""
-        self._tells_reason = is_slot_ours
+        """``asks_slot``: request the phases that only the slot can measure, for ``budget``. ``is_slot_ours``
+        False: NVIDIA's backend is in the slot; its last response has no finish reason. ``request_id`` is sent
+        to Triton."""
+        self._has_finish_reason = is_slot_ours
         self._request = request
         self.budget = TimeBudget(is_slot_ours=is_slot_ours)
         self.request_id = request_id
         self._trace = trace
         self._observers: list[Observer] = [each for each in (trace, log) if each is not None]
-        self._meter = meter or RequestMeter(_unread_meter)
+        self._meter = meter or RequestMeter(_unused_meter)
         self._asks_slot = asks_slot
         self._model = model
         self._client = client
@@ -102,7 +90,7 @@ class Generation:
 
     @property
     def duration_s(self) -> float:
-        """From the request to its last token, or to now."""
+        """From the request to its last token, or until now."""
         return (self._ended_s or time.perf_counter()) - self._started_s
 
     @property
@@ -128,7 +116,7 @@ class Generation:
                         yield text
                     if self._is_over():
                         break
-            if not self._is_over() and not self._tells_reason:
+            if not self._is_over() and not self._has_finish_reason:
                 is_full = self.output_token_count >= self._request.max_tokens
                 self.finish_reason = "length" if is_full else "end"
             if not self._is_over():
@@ -143,7 +131,7 @@ class Generation:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """Tell that it failed. Whoever iterates must end it."""
+        """Report an error to the observers. The caller must end the iteration."""
         self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
         for observer in self._observers:
             observer.failed(error)
@@ -175,68 +163,21 @@ class Generation:
         return self.finish_reason is not None
 
     async def _inputs(self) -> dict[str, Any]:
-        """The slot's tensors. Raises E1002 if the prompt leaves no room."""
-        model, request, sampling = self._model, self._request, self._request.sampling
+        """The slot's tensors. Raises E1002 if the prompt is too long."""
         start_s = time.perf_counter()
-        input_ids = await self._input_ids()
-        self.budget.tokenize_s = time.perf_counter() - start_s
-        self.input_token_count = len(input_ids)
-        if len(input_ids) > model.max_input_length:
-            raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
-        room = model.max_sequence_length - len(input_ids)
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids,
-            "input_lengths": len(input_ids),
-            "request_output_len": min(request.max_tokens, room),
-            "pad_id": model.pad_id,
-            "streaming": True,
-            "exclude_input_in_output": True,
-        }
-        if self.request_id:
-            inputs["id"] = self.request_id
-        if not request.ignores_end:
-            inputs["end_id"] = model.end_ids[0]
-        # What is at the contract's default stays out: each tensor costs Triton and the slot some time.
-        chosen = {
-            "min_length": min(request.min_tokens, room),
-            "temperature": sampling.temperature or 1.0,
-            "len_penalty": sampling.length_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-            "repetition_penalty": sampling.repetition_penalty,
-            "min_p": sampling.min_p,
-        }
-        inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
-        if request.guide is not None:
-            inputs["guided_decoding_guide_type"] = request.guide.type
-            if request.guide.text:
-                inputs["guided_decoding_guide"] = request.guide.text
-        if sampling.logit_bias:
-            inputs["logit_bias_ids"] = list(sampling.logit_bias)
-            inputs["logit_bias_values"] = list(sampling.logit_bias.values())
-        if request.num_top_log_probs is not None:
-            inputs["return_log_probs"] = True
-        if request.num_top_log_probs:
-            inputs["num_top_log_probs"] = request.num_top_log_probs
-        if request.lora_name is not None:
-            inputs["lora_name"] = request.lora_name
-        if sampling.is_greedy:
-            return inputs | {"runtime_top_k": _GREEDY_TOP_K}
-        inputs["random_seed"] = sampling.seed
-        if sampling.top_k > 0:
-            inputs["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)
-        if sampling.top_p > 0:
-            inputs["runtime_top_p"] = sampling.top_p
-        return inputs
-
-    async def _input_ids(self) -> list[int]:
         prompt = self._request.prompt
         if isinstance(prompt, str):
-            return await self._model.encode(prompt, adds_special_tokens=self._request.adds_special_tokens)
-        return list(prompt)
+            adds_special = self._request.adds_special_tokens
+            input_ids = await self._model.encode(prompt, adds_special_tokens=adds_special)
+        else:
+            input_ids = list(prompt)
+        self.budget.tokenize_s = time.perf_counter() - start_s
+        self.input_token_count = len(input_ids)
+        inputs = slot_inputs(self._request, self._model, input_ids)
+        return inputs | {"id": self.request_id} if self.request_id else inputs
 
     def _take(self, events: list[Event]) -> str:
-        """The text that a batch of events makes certain; notes the finish reason."""
+        """The text that a batch of events makes certain. Sets the finish reason."""
         arrived_s = time.perf_counter()
         tokens: list[int] = []
         reason: str | None = None
@@ -244,7 +185,7 @@ class Generation:
             tokens += event.tokens
             reason = event.finish_reason or reason
         if reason is not None:
-            self.budget.slot_told(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
+            self.budget.received_last(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
         if tokens:
             self._meter.received(len(tokens), arrived_s)
             if self._first_token_s is None:
@@ -264,7 +205,7 @@ class Generation:
         return text
 
     def _push_with_log_probs(self, tokens: list[int], events: list[Event], num_top: int) -> str:
-        """Token by token, so that none is told of that comes after a stop sequence."""
+        """Token by token, so that no log probability is reported after a stop sequence."""
         log_probs = [each for event in events for each in event.log_probs(num_top)]
         texts: list[str] = []
         for token, log_prob in zip(tokens, log_probs, strict=False):
@@ -275,12 +216,12 @@ class Generation:
         return "".join(texts)
 
     def take_log_probs(self) -> list[tuple[int, TokenLogProb]]:
-        """Of the output tokens since it was last asked: of the text, and of what is held back of it."""
+        """Those of the output tokens since the last call, also of tokens whose text is still held back."""
         taken, self._log_probs = self._log_probs, []
         return taken
 
     def _finish(self) -> str:
-        """What was held back. A stop sequence can still be found in it."""
+        """The text that was held back. A stop sequence can still be found in it."""
         if self._is_stopped():
             return ""
         rest = self._stop.push(self._detokenizer.finish())
@@ -293,9 +234,9 @@ class Generation:
         return self._stop.matched is not None
 
     def _cut_at_end(self, tokens: list[int]) -> tuple[list[int], bool]:
-        """Tokens before the first that ends the text; such a token counts as output but has no text.
+        """The tokens before the first end token, which counts as output but has no text.
 
-        NOTE: the engine stops at the first of the end ids by itself; a model may have several.
+        NOTE: the engine itself stops only at the first of the end ids; a model may have several.
         """
         has_end = not self._end_ids.isdisjoint(tokens)
         for index, token in enumerate(tokens) if has_end else ():

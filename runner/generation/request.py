@@ -1,4 +1,4 @@
-"""What a text is generated from: the prompt, lengths, and how tokens are chosen."""
+"""The request of a generation: prompt, lengths and sampling parameters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _GREEDY = 1
 
 
 def random_seed() -> int:
-    """For who gives none. No secret, and asking the system for random bits takes a hundred times longer."""
+    """A seed for requests without one. It is no secret, and ``secrets`` takes a hundred times longer."""
     return random.randrange(SEEDS)
 
 
 @dataclass(frozen=True)
 class SamplingInputs:
-    """How to choose tokens, in the caller's terms. ``top_k`` below 1 and ``top_p`` of 0 are off."""
+    """Sampling parameters of the APIs. ``top_k`` below 1 and ``top_p`` of 0 mean no limit."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -39,7 +39,7 @@ class SamplingInputs:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request whose inputs were checked one by one. Lengths are in tokens."""
+    """A request with validated inputs. Lengths are in tokens."""
 
     prompt: str | Sequence[int]
     """A text, or its token ids."""
@@ -48,18 +48,18 @@ class GenerationRequest:
     stop_sequences: Sequence[str]
     sampling: SamplingInputs
     guide: Guide | None = None
-    """What the output must follow."""
+    """A schema, regular expression or grammar that the output follows."""
     adds_special_tokens: bool = True
-    """To a text, as the tokenizer does; a chat template has put them in already."""
+    """Whether the tokenizer adds its special tokens to a text; chat templates add them themselves."""
     ignores_end: bool = False
-    """No token ends the text."""
+    """Generate to ``max_tokens``: no token ends the text."""
     num_top_log_probs: int | None = None
-    """Tell each output token's log probability, and those of so many of the likeliest; None: neither."""
+    """Return the log probability of each output token and of this many most likely ones; None: neither."""
     lora_name: str | None = None
-    """An adapter of the engine; None: the model alone."""
+    """A LoRA adapter of the engine; None: the model without adapters."""
 
     def summary(self) -> RequestSummary:
-        """What may be traced of it."""
+        """The fields that may be traced."""
         sampling = self.sampling
         return RequestSummary(
             max_tokens=self.max_tokens,

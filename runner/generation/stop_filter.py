@@ -1,4 +1,4 @@
-"""Stop sequences in a stream of text: everything before the first one comes out, nothing of any one does."""
+"""Stop sequences in a stream of text: the text before the first one is returned, no part of it is."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Iterable
 class StopFilter:
     """Cuts one stream of text where the first of its stop sequences begins.
 
-    What ``push`` and ``finish`` return, joined, is the whole text up to the smallest index at which
-    any of ``stops`` occurs, or all of it; however the text is split over the pushes. Text is kept
-    back only while it could still turn out to be a stop sequence, so always less than the longest.
+    All that ``push`` and ``finish`` return, concatenated, is the text up to the smallest index at which any
+    of ``stops`` occurs, or the whole text, however it is split over the pushes. Text is held back only while
+    it may be part of a stop sequence, so always less than the longest one.
 
-    ``matched`` is None until the cut is certain, which may be a little after a stop sequence is
-    complete: one that began earlier may still be under way. It is set within the push that settles
-    it (or in ``finish``), and from then on no text comes any more, so the stream may be cancelled.
-    It holds the sequence found at the cut, the shortest if several begin there. Comparison is by
-    code points. Empty stop sequences are ignored.
+    ``matched`` is None until the cut is certain. This may be after a stop sequence is complete, because one
+    that began earlier may still become complete. It is set by the push that decides it (or by ``finish``).
+    From then on no text is returned, so the stream may be cancelled. It is the sequence found at the cut, the
+    shortest if several begin there. Comparison is by code points. Empty stop sequences are ignored.
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -27,27 +26,27 @@ class StopFilter:
         self._state = 0
         self._held = ""
         self._candidate: tuple[int, str] | None = None
-        """A complete stop sequence and where it starts in ``_held``; one that starts earlier may follow."""
+        """Where a complete stop sequence starts in ``_held``, and it. An earlier one may still follow."""
 
     def push(self, text: str) -> str:
-        """The text that may be shown now; of the push that settles a match, what stands before it."""
+        """The text that is certain now; if this push decides a match, the text before it."""
         if self.matched is not None:
             return ""
         if self._automaton is None:
             return text
         unseen = len(self._held)
         text = self._held + text
-        return self._cut(text) if self._settles(text, unseen) else self._keep_back(text)
+        return self._cut(text) if self._decides(text, unseen) else self._hold_back(text)
 
     def finish(self) -> str:
-        """What was kept back and may be shown, now that no more text comes. Nothing is pushed afterwards."""
+        """The text that was held back, up to a match. Nothing is pushed afterwards."""
         if self._candidate is not None:
             return self._cut(self._held)
         rest, self._held = self._held, ""
         return rest
 
-    def _settles(self, text: str, at: int) -> bool:
-        """Follow ``text`` from index ``at``; True, and no further, once nothing can precede the candidate."""
+    def _decides(self, text: str, at: int) -> bool:
+        """Follow ``text`` from index ``at``; True as soon as no stop sequence can precede the candidate."""
         automaton = self._automaton
         assert automaton is not None
         while at < len(text):
@@ -64,8 +63,8 @@ class StopFilter:
                 return True
         return False
 
-    def _keep_back(self, text: str) -> str:
-        """Give out ``text`` up to where a stop sequence may have begun."""
+    def _hold_back(self, text: str) -> str:
+        """Return ``text`` up to where a stop sequence may have begun, and hold back the rest."""
         assert self._automaton is not None
         shown = len(text) - self._automaton.depth[self._state]
         self._held = text[shown:]
@@ -75,7 +74,7 @@ class StopFilter:
         return text[:shown]
 
     def _cut(self, text: str) -> str:
-        """Give out ``text`` up to the candidate, which is the match."""
+        """Return ``text`` up to the candidate, which is the match."""
         assert self._candidate is not None
         start, self.matched = self._candidate
         self._held = ""
@@ -84,11 +83,11 @@ class StopFilter:
 
 
 class _Automaton:
-    """Aho-Corasick: which beginnings of stop sequences does the text end with, in amortized constant time.
+    """Aho-Corasick automaton: finds prefixes of stop sequences at the end of the text.
 
-    A state is a string that some stop sequence begins with: the longest such that the text ends with.
-    State 0 is the empty string. Per state: ``depth``, its length; ``longest_stop``, the longest stop
-    sequence it ends with, or "".
+    A state stands for the longest prefix of any stop sequence that the text ends with. State 0 is the empty
+    string. Per state: ``depth`` is its length; ``longest_stop`` is the longest stop sequence that it ends
+    with, or "".
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -96,14 +95,14 @@ class _Automaton:
         self.longest_stop = [""]
         self._next: list[dict[str, int]] = [{}]
         self._shorter = [0]
-        """Per state, the state of the longest proper suffix that is one."""
+        """Per state, the state of its longest proper suffix that is a state."""
         for stop in stops:
             self._add(stop)
         self._link()
         self._first_character = re.compile(f"[{''.join(map(re.escape, self._next[0]))}]")
 
     def find_first_character(self, text: str, at: int) -> int:
-        """The first index from ``at`` on where a stop sequence can begin; ``len(text)`` if there is none."""
+        """The first index from ``at`` where a stop sequence can begin; ``len(text)`` without one."""
         found = self._first_character.search(text, at)
         return found.start() if found else len(text)
 
@@ -126,7 +125,7 @@ class _Automaton:
         self.longest_stop[state] = stop
 
     def _link(self) -> None:
-        """Fill ``_shorter``, and ``longest_stop`` where it is not the state itself, shallow states first."""
+        """Fill ``_shorter``, and ``longest_stop`` of states that are no stop sequence, by rising depth."""
         level = list(self._next[0].values())
         while level:
             for state in level:

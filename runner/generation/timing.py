@@ -1,9 +1,10 @@
-"""Where a request's time went: queue, tokenize, engine, relay, detokenize, in seconds.
+"""The phases of a request in seconds: tokenize, queue, engine, relay, detokenize.
 
-One clock for all processes of a machine (Linux's CLOCK_MONOTONIC, which ``perf_counter`` is), so that the
-slot's times and ours can be compared. queue: from our request until the slot has it. engine: until the slot
-hears its last token, the engine's own queue included. relay: until that token is here. Together with tokenize
-they make up the time to the last token; detokenize happens meanwhile, stop sequences included.
+All processes of a machine use one clock (``perf_counter``, which is Linux's CLOCK_MONOTONIC), so that the
+slot's times and ours can be compared. queue: from sending the request until the slot receives it. engine:
+until the slot receives the last token, including the engine's own queue. relay: until that token arrives
+here. tokenize, queue, engine and relay add up to the time to the last token; detokenize, which includes stop
+sequences, runs in parallel.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 
 
 class TimeBudget:
-    """Of one request. A phase that is not known (the end, after a stop sequence of ours, say) is left out."""
+    """The times of one request. Unknown phases are left out (the last ones after our own stop sequence)."""
 
     __slots__ = (
         "_arrival_s",
@@ -25,7 +26,7 @@ class TimeBudget:
     )
 
     def __init__(self, *, is_slot_ours: bool = True) -> None:
-        """NVIDIA's own backend in the slot's place is told nothing and asked nothing."""
+        """``is_slot_ours`` False: NVIDIA's backend in the slot, which has no inputs or outputs for times."""
         self._is_slot_ours = is_slot_ours
         self.tokenize_s = 0.0
         self.detokenize_s = 0.0
@@ -35,22 +36,22 @@ class TimeBudget:
         self._ended_s: float | None = None
 
     def sent(self, *, asks_slot: bool) -> dict[str, object]:
-        """The request goes out now; returns tensors for the slot. ``asks_slot`` for what only it knows."""
+        """Called when the request is sent. Returns tensors for the slot; ``asks_slot``: request its times."""
         self._sent_s = time.perf_counter()
         if not self._is_slot_ours:
             return {}
-        told: dict[str, object] = {"runner_seconds": [self._sent_s]}
-        return told | {"return_perf_metrics": True} if asks_slot else told
+        tensors: dict[str, object] = {"runner_seconds": [self._sent_s]}
+        return tensors | {"return_perf_metrics": True} if asks_slot else tensors
 
-    def slot_told(self, arrival_ns: int | None, last_token_ns: int | None, now_s: float) -> None:
-        """What the slot's last event says, if it was asked; it came ``now_s``."""
+    def received_last(self, arrival_ns: int | None, last_token_ns: int | None, now_s: float) -> None:
+        """The slot's times, if its last event has them; the event arrived at ``now_s``."""
         if arrival_ns is not None and last_token_ns is not None:
             self._arrival_s = arrival_ns / 1e9
             self._last_token_s = last_token_ns / 1e9
             self._ended_s = now_s
 
     def edges(self) -> list[tuple[str, float, float]]:
-        """Phases that follow each other, those that are known: name, start and end by ``perf_counter``."""
+        """The known consecutive phases: name, start and end by ``perf_counter``."""
         sent_s = self._sent_s
         edges = (
             ("tokenize", None if sent_s is None else sent_s - self.tokenize_s, sent_s),
