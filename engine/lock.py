@@ -11,8 +11,7 @@ from pathlib import Path
 def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
     """A descriptor that holds the lock file ``path``, for ``unlock``.
 
-    ``on_wait`` is called once if somebody else holds it and has to be awaited. Holders in the same
-    process exclude each other, too.
+    ``on_wait`` is called once if the lock is taken. Holders in the same process exclude each other too.
     """
     descriptor = try_lock(path)
     if descriptor is None:
@@ -23,7 +22,7 @@ def lock(path: Path, on_wait: Callable[[], None] = lambda: None) -> int:
 
 
 def try_lock(path: Path) -> int | None:
-    """As ``lock``, but None if somebody else holds it."""
+    """As ``lock``, but None if another holder has it."""
     try:
         return _open_and_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -9,5 +9,5 @@ class Progress(Protocol):
     def __call__(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
         """Called after every step of about a megabyte, from the thread that asked for the work.
 
-        ``total_bytes`` is None where nobody knows it; ``what`` is a present participle ("packing").
+        ``total_bytes`` is None if it is unknown; ``what`` is a present participle ("packing").
         """

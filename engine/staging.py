@@ -51,7 +51,7 @@ def is_staged(path: Path) -> bool:
 
 
 def discard(folder: Path) -> None:
-    """Remove ``folder`` so that nobody ever sees half of it."""
+    """Remove ``folder`` so that no other process sees it half removed."""
     with writing(folder):
         doomed = folder.with_name(f".{folder.name}{_MARK}{secrets.token_hex(4)}")
         folder.rename(doomed)

@@ -47,12 +47,12 @@ def open_engine(
 ) -> Engine:
     """The engine in a directory, a tar or behind a URL, ready to be loaded from a directory.
 
-    Tars are unpacked below ``cache_dir``, or found there. If the source can't be asked (server away,
-    signature expired), the engine it last led to is used, with a warning. Before one more is unpacked, those
-    that nobody uses are removed, the longest unused first, until all are within ``limit_bytes``. ``check``
-    refuses an engine by raising: it sees the manifest first, before gigabytes are fetched for nothing.
-    ``on_the_way`` hears of an engine that is about to be unpacked: what it is and where it will be. Raises
-    the errors of ``load``, ``fetch``, ``unpack`` and ``check``.
+    Tars are unpacked below ``cache_dir``, or found there. If the source is unavailable (server down,
+    signature expired), the engine that it last contained is used, with a warning. Before an engine is
+    unpacked, unused ones are removed, the least recently used first, until all are within ``limit_bytes``.
+    ``check`` rejects an engine by raising: it gets the manifest before the rest is downloaded. ``on_the_way``
+    is called before an engine is unpacked, with its manifest and its future path. Raises the errors of
+    ``load``, ``fetch``, ``unpack`` and ``check``.
     """
     path = local_path(source)
     if path is not None and path.is_dir():

@@ -1,4 +1,4 @@
-"""Where a URL of somebody we don't trust may lead: to the internet, not into the network we stand in.
+"""Where the URL of an untrusted caller may lead: to the internet, not into this machine's network.
 
 Names are resolved here, and what is connected to is one of the addresses that were judged: a name that
 resolves to something else a moment later (DNS rebinding) gains nothing. Each redirect is judged anew.

@@ -50,7 +50,7 @@ class Source:
         """The source as it may be shown: without credentials."""
         self.size_bytes = size_bytes
         self.identity = identity
-        """Changes whenever the content behind the same source does; None if nobody can tell."""
+        """Changes whenever the content behind the same source does; None if that is unknown."""
         self._head = memoryview(head)
         self._rest = rest
         self._done_bytes = 0
@@ -214,7 +214,7 @@ def _get_head_or_all(client: Client, transfer: Transfer) -> BaseHTTPResponse:
     response = client.get({})
     if response.status != 200:
         response.close()
-        raise SourceFailed(source=client.shown, reason=f"HTTP {response.status} that nobody asked for")
+        raise SourceFailed(source=client.shown, reason=f"unexpected HTTP {response.status}")
     return response
 
 

@@ -80,7 +80,7 @@ class RangedDownload:
             self._freed.notify_all()
         self._client.abort()
         for thread in self._threads:
-            thread.join(timeout=1.0)  # a look-up of a host name can't be aborted, and harms nobody
+            thread.join(timeout=1.0)  # a host name lookup can't be aborted, and does no harm
 
     def _start(self) -> None:
         left_bytes = self._size_bytes - self._next_first

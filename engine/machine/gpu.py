@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Gpu:
-    """One visible GPU. What nobody tells is None; sizes are in bytes."""
+    """One visible GPU. Unknown values are None; sizes are in bytes."""
 
     sm: int
     name: str | None = None

@@ -45,7 +45,7 @@ class ContentReader:
     """Passes every file of a tar to ``files``, and knows what it passed.
 
     ``tar`` and ``place`` as for TarReader; ``what`` names the work to ``progress``; ``manifest`` is the
-    tar's own, if somebody has parsed it already.
+    tar's own, if it has been parsed already.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class EngineFacts(_Frozen):
     model_id: str | None = None
     revision: str | None = None
     build_config: dict[str, Any] = {}
-    """The build config as given, less its secrets (taken out here, whoever forgets to)."""
+    """The build config, from which this model removes secrets."""
 
     @field_validator("build_config", mode="before")
     @classmethod

@@ -22,7 +22,7 @@ DOCUMENTS = [
     for path in (SOURCE_ROOT / "README.md", *sorted((SOURCE_ROOT / "docs").rglob("*.md")))
     if path.name not in NOT_YET
 ]
-CHECKED_CODE = ("cli", "errors", "scripts", "tools")
+CHECKED_CODE = ("cli", "engine", "errors", "scripts", "tools")
 """Folders of Python whose comments and docstrings are free of private words."""
 
 PRIVATE_WORDS = re.compile(
