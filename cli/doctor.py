@@ -18,6 +18,7 @@ from typing import Any
 from cli.doctor_machine import check_driver, check_gpus, check_machine
 from cli.serve import engine_environment
 from engine.inspect import read_manifest
+from engine.kinds import KINDS
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.api.supervisor import check_openai_port_free
@@ -27,7 +28,7 @@ from runner.triton_server.install import TritonInstall, install_triton
 from runner.triton_server.served_engine import check_servable
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
-_ENGINES = ("torch", "transformers", "vllm", "tensorrt_llm")
+_ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _LEAST_SHARED_MEMORY_BYTES = 64 << 20
 _LEAST_DISK_BYTES = 1 << 30
 _TIMEOUT_S = 60.0

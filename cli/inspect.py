@@ -8,6 +8,7 @@ from typing import Any
 
 from cli.progress import size
 from engine.inspect import read_manifest
+from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import Machine, check_runs_here, installed_version
 from engine.machine.python import engine_python
@@ -65,7 +66,7 @@ def _describe_gpu(gpu: Gpu) -> str:
 
 def describe(manifest: Manifest) -> str:
     """A few lines, one fact each; unknown facts are left out."""
-    gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else _where(manifest.engine_kind)
+    gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else KINDS[manifest.engine_kind].runs_on
     library = f"{manifest.library.name} {manifest.library.version}" if manifest.library else None
     model = (
         manifest.model_id and f"{manifest.model_id}{f' at {manifest.revision}' if manifest.revision else ''}"
@@ -81,7 +82,3 @@ def describe(manifest: Manifest) -> str:
         "files": f"{len(manifest.files)}, {size(sum(each.size_bytes for each in manifest.files.values()))}",
     }
     return "\n".join(f"{name:<12}{value}" for name, value in rows.items() if value)
-
-
-def _where(engine_kind: str) -> str:
-    return {"transformers": "CPU or GPU", "paced": "any machine"}.get(engine_kind, "NVIDIA GPU")

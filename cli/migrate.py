@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.config.file import ConfigFile, parse_config, read_text
 from builder.config.text import config_text
-from builder.trtllm.rules import check
+from builder.trtllm.rules import check, is_unversioned
 from engine.redact import redact_url
 from errors.build import BuildFailed
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _migrated(text: bytes, file: ConfigFile) -> tuple[str, list[str]]:
     """The config in the current form, and a message; a config that is current already is not changed."""
-    if file.config.engine_kind != "tensorrt_llm" or file.config.version is not None:
+    if not is_unversioned(file.config):
         return text.decode(), ["nothing to change: it is in today's form"]
     check(file.config)
     head = f"# {_TOKEN_LEFT_OUT}\n" if file.hf_token is not None else ""

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import OpenAIServer, check_openai_port_free
-from runner.engines.adapter_name import check_adapter_name
+from runner.engines.protocol.checks import check_adapter_name
 from runner.engines.protocol.engine_ready import Arrived
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from engine.redact import redact_url
+from engine.tar.manifest import EngineKind
 
-EngineKind = Literal["tensorrt_llm", "vllm", "transformers", "paced"]
 WeightFormat = Literal["safetensors", "bin", "pt"]
 DataType = Literal["float32", "float16", "bfloat16"]
 

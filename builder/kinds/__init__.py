@@ -1,30 +1,14 @@
-"""The engine kinds this builder can build, one entry each: its keys and its steps."""
+"""How a build config becomes the steps of its engine kind: a module for each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import importlib
+from collections.abc import Sequence
 
-from builder.config.config import BuildConfig, EngineKind
-from builder.kinds import paced, tensorrt_llm, transformers, vllm
+from builder.config.config import BuildConfig
 from builder.steps import EnginePlan, Step, pack_step
+from engine.kinds import KINDS
 from errors.build_config import ConflictingBuildKeys
-
-
-@dataclass(frozen=True)
-class Kind:
-    """``keys`` are those of the config that mean something to this kind, beside those every kind has."""
-
-    keys: frozenset[str]
-    plan: Callable[[BuildConfig], EnginePlan]
-
-
-KINDS: Mapping[EngineKind, Kind] = {
-    "transformers": Kind(transformers.KEYS, transformers.TransformersPlan),
-    "vllm": Kind(vllm.KEYS, vllm.VllmPlan),
-    "paced": Kind(paced.KEYS, paced.PacedPlan),
-    "tensorrt_llm": Kind(tensorrt_llm.KEYS, tensorrt_llm.TensorrtLlmPlan),
-}
 
 _MODEL_KEYS = frozenset(
     {"version", "engine", "model_id", "revision", "model_path", "model_tar_url", "trust_remote_code"}
@@ -35,13 +19,20 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     """How its kind builds ``config``; raises E1204 and the kind's own before anything is done."""
     _check_source(config)
     kind = KINDS[config.engine_kind]
+    if kind.builder is None:
+        raise ConflictingBuildKeys(
+            problem=f"asks for engine {kind.name}, which this builder does not build",
+            remedy="choose another engine",
+        )
+    builder = importlib.import_module(kind.builder)
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
-    if foreign := sorted(given - kind.keys - _MODEL_KEYS):
+    if foreign := sorted(given - builder.KEYS - _MODEL_KEYS):
         raise ConflictingBuildKeys(
             problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not know",
             remedy="leave that out or choose another engine",
         )
-    return kind.plan(config)
+    plan: EnginePlan = builder.Plan(config)
+    return plan
 
 
 def plan(config: BuildConfig) -> list[Step]:

@@ -20,7 +20,7 @@ DEFAULT_MAX_SEQ_LEN = 4096
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-class PacedPlan:
+class Plan:
     takes_weights = False
     notes: Sequence[str] = ()
 

@@ -35,7 +35,7 @@ CHECK = "check"
 """What lines and errors call the step that checks the engine."""
 
 
-class TensorrtLlmPlan:
+class Plan:
     """A config's programs, checked; ``fit_model`` makes them those for one model."""
 
     takes_weights = True
@@ -89,7 +89,7 @@ class _Run:
     checkpoint_cache: BuildCache
     checkpoint_lock: ExitStack
 
-    def __init__(self, plan: TensorrtLlmPlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.engine: Path | None = None
         """The engine's folder, as soon as there is one."""

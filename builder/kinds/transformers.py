@@ -21,7 +21,7 @@ _INDEX = "model.safetensors.index.json"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 
-class TransformersPlan:
+class Plan:
     takes_weights = True
     notes: Sequence[str] = ()
 

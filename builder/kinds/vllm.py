@@ -30,7 +30,7 @@ _ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safete
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
-class VllmPlan:
+class Plan:
     takes_weights = True
     notes: Sequence[str] = ()
 

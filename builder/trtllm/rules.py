@@ -36,6 +36,11 @@ _NEEDS = (
 """Flag and value of trtllm-build that require another flag and value."""
 
 
+def is_unversioned(config: BuildConfig) -> bool:
+    """Whether it is a TensorRT-LLM config that names no version, as those of cog-trt-llm."""
+    return config.engine_kind == "tensorrt_llm" and config.version is None
+
+
 def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
     """The build that ``config`` describes, with notes for its author. Raises E1203, E1204, E1220-E1222."""
     _check_nvfp4(config)

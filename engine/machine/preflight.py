@@ -9,8 +9,9 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.kinds import KINDS
 from engine.machine.gpu import Gpu
-from engine.tar.manifest import EngineFacts, EngineKind, Manifest
+from engine.tar.manifest import EngineFacts, Manifest
 from errors.machine import (
     GpuMemoryTooSmall,
     GpuRequired,
@@ -23,10 +24,6 @@ from errors.settings import MissingRequirement
 RUNNER_IMAGE_SMS = {80: "A100", 86: "A40, A10, RTX 30xx", 90: "H100, H200"}
 """The architectures that a ``cog-triton-runner-<SM>`` image exists for."""
 
-_NEEDS_GPU: tuple[EngineKind, ...] = ("tensorrt_llm", "vllm")
-_COMPILED: tuple[EngineKind, ...] = ("tensorrt_llm",)
-"""Runs on the GPU architecture, their number and the library version that it was built for, and on no other.
-(vLLM's number may be changed where it serves, and its GPUs may be in other machines.)"""
 # The package's metadata, not the package: to import tensorrt_llm takes long and initialises MPI.
 _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 _ASK_TIMEOUT_S = 60.0
@@ -57,14 +54,14 @@ def installed_version(engine_python: str) -> Callable[[str], str | None]:
 def check_runs_here(manifest: Manifest, machine: Machine) -> None:
     """Raise E1322 to E1326 or E1008 if the engine can't run on this machine."""
     check_gpus(manifest, machine.gpus)
-    if manifest.engine_kind in _COMPILED:
+    if KINDS[manifest.engine_kind].is_compiled:
         if machine.library_version is not None:
             _check_library(manifest, machine.library_version)
         _check_memory(manifest, machine.gpus)
 
 
 def needs_gpu(facts: EngineFacts) -> bool:
-    return facts.engine_kind in _NEEDS_GPU
+    return KINDS[facts.engine_kind].needs_gpu
 
 
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
@@ -73,7 +70,7 @@ def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
         return
     if not gpus:
         raise GpuRequired(engine_kind=facts.engine_kind)
-    if facts.engine_kind not in _COMPILED:
+    if not KINDS[facts.engine_kind].is_compiled:
         return
     for gpu in gpus[: facts.world_size]:
         if facts.sm not in (None, gpu.sm):

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticKnownError, PydanticSerializationError
 
+from engine.kinds import KINDS
 from engine.names import BadName, NameSet, normal_name
 from engine.redact import without_secrets
 from errors.engine_tar import InvalidManifest, NewerManifest
@@ -20,9 +30,21 @@ MAX_MANIFEST_BYTES = 16 << 20
 
 _DIGEST_KEY = "manifest_sha256"
 
-EngineKind = Literal["tensorrt_llm", "vllm", "transformers", "paced"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _known_kind(name: object) -> str:
+    if not isinstance(name, str) or name not in KINDS:
+        *others, last = map(repr, KINDS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+    return name
+
+
+EngineKind = Annotated[
+    str, PlainValidator(_known_kind), WithJsonSchema({"enum": list(KINDS), "type": "string"})
+]
+"""A name of the table ``engine.kinds``, as a field of a pydantic model."""
 
 
 class _Frozen(BaseModel):

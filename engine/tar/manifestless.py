@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from engine.tar.manifest import EngineFacts, EngineKind, Library
+from engine.kinds import DEFAULT_KIND, KINDS
+from engine.tar.manifest import EngineFacts, Library
 from errors.engine_tar import EngineFileMissing, EngineNotFound, TokenizerMissing
 
 CONFIG_NAME = "config.json"
@@ -121,7 +122,7 @@ def _limits(build: dict[str, Any]) -> dict[str, int | None]:
 def _describe_hugging_face(sizes: Mapping[str, int], config: dict[str, Any], place: str) -> Description:
     if "tokenizer.json" not in sizes:
         raise TokenizerMissing(place=place, missing="tokenizer.json")
-    engine_kind: EngineKind = "vllm" if "engine_args.json" in sizes else "transformers"
+    engine_kind = next((kind.name for kind in KINDS.values() if kind.marker_file in sizes), DEFAULT_KIND)
     facts = EngineFacts(
         engine_kind=engine_kind,
         dtype=_text(config.get("dtype")) or _text(config.get("torch_dtype")),

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from engine.kinds import Capability, supports
 from runner.api.error_response import ErrorAnswer
 from runner.api.keys import is_guarded
 from runner.api.openai.answers import (
@@ -25,7 +26,6 @@ from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, T
 from runner.api.openai.guides import GUIDE_FIELDS
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from runner.api.served import Served
-from runner.engines.capabilities import Capability, honours
 from runner.generation.request import SamplingInputs
 
 _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
@@ -86,7 +86,7 @@ def make_document(served: Served) -> dict[str, Any]:
 def _fit(fields: dict[str, Any], engine_kind: str) -> None:
     """Leave out fields that the engine does not support; add the defaults of the others."""
     for capability, names in _FIELDS_OF.items():
-        if not honours(engine_kind, capability):
+        if not supports(engine_kind, capability):
             for name in names:
                 fields.pop(name, None)
     defaults = SamplingInputs()

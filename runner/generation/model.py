@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from engine.directory import Engine
 from engine.end_ids import as_ids, read_end_ids, read_json
+from engine.kinds import KINDS
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
@@ -100,7 +101,7 @@ def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
 
 def _max_input_length(engine: Engine, max_sequence_length: int) -> int:
     """NOTE: that of most TensorRT engines' builds says nothing: see ``CompiledConfig.prompt_limit``."""
-    if engine.manifest.engine_kind == "tensorrt_llm":
+    if KINDS[engine.manifest.engine_kind].is_compiled:
         compiled = read_compiled_config(engine.path)
         return compiled.prompt_limit(is_chunked=compiled.has_paged_context)
     return engine.manifest.max_input_len or max_sequence_length

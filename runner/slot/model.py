@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import triton_python_backend_utils as pb_utils
 
+from engine.kinds import supports
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
 from runner.engines.protocol.engine_ready import PARAMETER
@@ -69,11 +70,11 @@ class TritonPythonModel:
         self._relay = Relay(self._after_round)
         self._metrics = SlotMetrics(pb_utils)
         queue_policy = model_config.get("dynamic_batching", {}).get("default_queue_policy", {})
-        if parameters["engine_kind"] == "tensorrt_llm":
+        if supports(parameters["engine_kind"], "max_queue_size"):
             parameters["max_queue_size"] = str(queue_policy.get("max_queue_size", 0))
         cancel_poll_ms = parameters.pop("cancellation_check_period_ms", "")
         self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
-        if parameters["engine_kind"] == "tensorrt_llm":
+        if supports(parameters["engine_kind"], "iteration_metrics"):
             model = {"model": args["model_name"], "version": args["model_version"]}
             self._metrics.iteration = IterationMetrics(pb_utils, model)
         self._engine = EngineProcess(_command(parameters), self)

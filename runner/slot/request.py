@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from errors.requests import InvalidTensor, PromptTooLong
-from runner.engines.adapter_name import check_adapter_name
-from runner.engines.protocol.checks import check_sampling
+from runner.engines.protocol.checks import check_adapter_name, check_sampling
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.tensors import Row, Tensors, check_ids
 from runner.slot.unsupported import (

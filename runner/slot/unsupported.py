@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.kinds import Capability, argument_remedy, find_kind, supports
 from errors.requests import UnsupportedArgument
-from runner.engines.capabilities import Capability, honours
 from runner.engines.protocol.messages import Ready, Submit
 from runner.slot.tensors import Row, Tensors
 
@@ -44,35 +44,10 @@ _TENSORS = (
     "skip_cross_attn_blocks",
 )
 """Refused if given."""
-_SUPPORTED: dict[str, frozenset[str]] = {
-    "tensorrt_llm": frozenset(
-        {
-            *ENGINE_TENSORS,
-            "lora_task_id",
-            "early_stopping",
-            "runtime_top_p_min",
-            "runtime_top_p_decay",
-            "runtime_top_p_reset_ids",
-            "beam_search_diversity_rate",
-            "beam_width",
-            "num_return_sequences",
-        }
-    )
-}
-"""By engine kind: what it supports of these and others do not."""
-_NO_TOKENIZER = "its tokenizer.json is missing or not supported: see the engine's log"
-_GUIDE_REMEDIES = {
-    "tensorrt_llm": "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration",
-    "transformers": _NO_TOKENIZER,
-    "vllm": _NO_TOKENIZER,
-}
-"""For engine kinds that support guides, where this engine does not."""
-_KINDS_WITH_GUIDED_LENGTHS = ("transformers",)
-"""The others have no token left where the guide requires the end and min_length forbids it."""
 
 
 def refuse_unsupported_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
-    supported = _SUPPORTED.get(engine_kind, frozenset())
+    supported = find_kind(engine_kind).tensors
     for name in _TENSORS:
         if name in tensors and name not in supported:
             shape = "x".join(map(str, tensors[name].shape))
@@ -87,8 +62,7 @@ def refuse_unsupported_tensors(tensors: Tensors, row: Row, engine_kind: str) -> 
 
 def refuse_guide_type(name: str, ready: Ready) -> None:
     if name not in ready.guide_types:
-        remedy = _GUIDE_REMEDIES.get(ready.engine_kind)
-        raise _unsupported("guided_decoding_guide_type", name, ready.engine_kind, remedy)
+        raise _unsupported("guided_decoding_guide_type", name, ready.engine_kind)
 
 
 def refuse_unsupported(submit: Submit, engine_kind: str, *, is_streaming: bool) -> None:
@@ -100,13 +74,13 @@ def refuse_unsupported(submit: Submit, engine_kind: str, *, is_streaming: bool) 
         ("logit_bias", "logit_bias_ids", list(sampling.logit_bias)),
     )
     for capability, name, value in needed:
-        if value and not honours(engine_kind, capability):
+        if value and not supports(engine_kind, capability):
             raise _unsupported(name, value, engine_kind)
     beam_width = sampling.beam_width
     if submit.guide is not None and beam_width > 1:
         remedy = "a beam search can't follow a guide: leave one of the two out"
         raise _unsupported("beam_width", beam_width, engine_kind, remedy)
-    if submit.guide is not None and submit.min_tokens and engine_kind not in _KINDS_WITH_GUIDED_LENGTHS:
+    if submit.guide is not None and submit.min_tokens and not supports(engine_kind, "guided_min_length"):
         remedy = "leave it out with a guide, which determines where the output may end"
         raise _unsupported("min_length", submit.min_tokens, engine_kind, remedy)
     if is_streaming and beam_width > 1:
@@ -118,5 +92,5 @@ def _unsupported(
     name: str, value: object, engine_kind: str, remedy: str | None = None
 ) -> UnsupportedArgument:
     return UnsupportedArgument(
-        name=name, value=value, engine_kind=engine_kind, remedy=remedy or "leave it out"
+        name=name, value=value, engine_kind=engine_kind, remedy=remedy or argument_remedy(engine_kind, name)
     )

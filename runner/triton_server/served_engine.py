@@ -7,6 +7,7 @@ from functools import partial
 
 from engine.cache.store import open_engine
 from engine.directory import Engine, load
+from engine.kinds import KINDS
 from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import Machine, check_runs_here, installed_version, needs_gpu
 from engine.progress import Progress
@@ -68,4 +69,5 @@ def _check_world_size(settings: Settings, built_for: int) -> None:
 
 def _may_be_cpp(settings: Settings, manifest: Manifest) -> bool:
     """NVIDIA's C++ backend reads the engine at once."""
-    return manifest.engine_kind == "tensorrt_llm" and cpp_backend_dir(settings.triton_backend_dir) is not None
+    has_cpp_backend = KINDS[manifest.engine_kind].has_cpp_backend
+    return has_cpp_backend and cpp_backend_dir(settings.triton_backend_dir) is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.directory import Engine
+from engine.kinds import KINDS
 from runner.engines.protocol.engine_ready import Arrived, announce
 from runner.generation.retry import RequestGuard
 from runner.observability.meter import clear_folder
@@ -101,7 +102,7 @@ class TritonStack:
             end_id=arrived.end_id if arrived is not None else None,
             pad_id=arrived.pad_id if arrived is not None else None,
             overrides=settings.server,
-            cpp_backend=cpp_backend if manifest.engine_kind == "tensorrt_llm" else None,
+            cpp_backend=cpp_backend if KINDS[manifest.engine_kind].has_cpp_backend else None,
             engine_cache_dir=settings.cache_dir / "engine_cache",
             slot_socket=slot_socket_path(settings.triton_http_port),
             arrival=arrival,

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from engine.kinds import supports
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
 from runner.api.openai.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
-from runner.engines.capabilities import honours
 from runner.engines.protocol.messages import Guide
 
 GUIDE_FIELDS = (
@@ -33,7 +33,7 @@ def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
         raise InvalidInput(
             name=others[0], expected=f"left out, because there is {field}", value=given[others[0]].text
         )
-    if not honours(engine_kind, "guides"):
+    if not supports(engine_kind, "guides"):
         raise UnsupportedField(name=field, engine_kind=engine_kind)
     return given[field]
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from engine.kinds import Capability, supports
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
 from runner.api.generations import PromptRequest
@@ -15,7 +16,6 @@ from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, Genera
 from runner.api.openai.guides import guide_of
 from runner.api.served import Served
 from runner.chat.messages import Message, with_system_prompt
-from runner.engines.capabilities import Capability, honours
 from runner.engines.protocol.messages import SEEDS
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
@@ -125,7 +125,7 @@ def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | 
         "log_probs": top_log_probs is not None,
     }
     for capability, value in asked.items():
-        if value and not honours(served.engine_kind, capability):
+        if value and not supports(served.engine_kind, capability):
             name = "logprobs" if capability == "log_probs" else capability
             raise UnsupportedField(name=name, engine_kind=served.engine_kind)
 

@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 class Engine(Protocol):
-    """One loaded engine. Made by a factory in ``runner.engines.kinds``; loading happens there.
+    """One loaded engine. Made by its adapter's ``load``: see ``engine.kinds``.
 
     ``submit`` and ``cancel`` are called from the worker's reader thread and must return at once.
     ``cancel`` of a request that is unknown or already done is nothing to do. An engine reports

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from engine.kinds import argument_remedy, supports
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Sampling, Submit
 
@@ -31,6 +32,13 @@ def check_request(request: Submit, ready: Ready) -> None:
             engine_kind=ready.engine_kind,
             remedy="it belongs to beam search; leave it at 1.0",
         )
+
+
+def check_adapter_name(name: str | None, engine_kind: str) -> None:
+    """Raise E1104 if engines of this kind know no adapters by name. The engine itself knows which it has."""
+    if name is not None and not supports(engine_kind, "lora_name"):
+        remedy = argument_remedy(engine_kind, "lora_name")
+        raise UnsupportedArgument(name="lora_name", value=name, engine_kind=engine_kind, remedy=remedy)
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -188,7 +188,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLl
     """
     parsed = parse_options(options)
     compiled = read_compiled_config(engine_dir)
-    bindings, executor = open_executor(engine_dir, parsed, compiled)
+    bindings, executor = _open_executor(engine_dir, parsed, compiled)
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=compiled.vocab_size,
@@ -202,7 +202,17 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLl
     return TensorrtLlmEngine(bindings, executor, sink, ready, limits)
 
 
-def open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) -> tuple[Any, Any]:
+def num_ranks(engine_dir: Path) -> int:
+    return read_compiled_config(engine_dir).world_size
+
+
+def follow(engine_dir: Path, options: Mapping[str, str]) -> None:
+    """Work as a rank that does not lead, until the leader ends. Raises as ``load``."""
+    _, executor = _open_executor(engine_dir, parse_options(options), read_compiled_config(engine_dir))
+    executor.shutdown()  # NOTE: on such a rank, this waits until the leader ends.
+
+
+def _open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) -> tuple[Any, Any]:
     """The bindings, and an executor on the engine: every rank makes one, and each returns when all have."""
     try:
         from tensorrt_llm.bindings import executor as bindings

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from engine.kinds import find_kind
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
 from runner.engines.protocol.engine_ready import PARAMETER
@@ -47,9 +48,7 @@ class EngineCommand:
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         switch_on(environment)
         environment.pop("PYTHONHOME", None)
-        if self.engine_kind == "vllm":
-            # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
-            environment.setdefault("OMP_NUM_THREADS", "1")
+        environment = {**find_kind(self.engine_kind).environment, **environment}
         own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
         environment.pop("LD_LIBRARY_PATH", None)
         if own:

@@ -8,7 +8,9 @@ the slot it serves.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -20,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
+from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, EngineStartFailed
 from errors.wire import ExitReason, WireError
-from runner.engines.kinds import factory, libraries, num_ranks, preload
 from runner.engines.protocol.adapter import Engine
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
 from runner.engines.protocol.messages import (
@@ -42,6 +44,7 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.worker.bytecode import keep_bytecode
 from runner.engines.worker.parent_death import die_with_parent
+from runner.engines.worker.ranks import Ranks
 from runner.observability.logs import set_up_logging
 
 _STATISTICS_INTERVAL_MS = 1000
@@ -131,7 +134,8 @@ def serve(
     gc.disable()
     try:
         sink = SocketSink(sender, engine_kind, exit_reason)
-        engine = factory(engine_kind)(engine_dir, sink, options)
+        adapter = importlib.import_module(find_kind(engine_kind).adapter)
+        engine: Engine = adapter.load(engine_dir, sink, options)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
         return _start_failed(sender, engine_kind, exc)
     gc.freeze()
@@ -169,10 +173,8 @@ def serve_ranks(
     exit_reason: ExitReason,
 ) -> int:
     """As ``serve``, by as many processes as the engine has ranks: rank 0 gets the connection."""
-    from runner.engines.tensorrt_llm.ranks import Ranks
-
     try:
-        ranks = Ranks(engine_dir, options, num_ranks(engine_kind, engine_dir))
+        ranks = Ranks(engine_kind, engine_dir, options, _num_ranks(engine_kind, engine_dir))
         ranks.start(connection, exit_reason)
     except CodedError as exc:
         return _start_failed(FrameSender(connection, "launcher-sender"), engine_kind, exc)
@@ -182,6 +184,19 @@ def serve_ranks(
     log.critical("%s", error)
     exit_reason.write(error)
     return _BROKEN_EXIT_CODE
+
+
+def _num_ranks(engine_kind: str, engine_dir: Path) -> int:
+    """How many processes the engine needs that ``mpirun`` must start; 1: the worker itself is enough."""
+    kind = find_kind(engine_kind)
+    return importlib.import_module(kind.adapter).num_ranks(engine_dir) if kind.has_ranks else 1
+
+
+def _preload(engine_kind: str) -> None:
+    """Import what the engine needs while its files arrive. A failure shows when the engine is loaded."""
+    if (module := find_kind(engine_kind).preload) is not None:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def _handle(engine: Engine, sink: SocketSink, message: ToWorker) -> None:
@@ -224,13 +239,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_reason = ExitReason(options.exit_reason_fd)
     if cache_dir := pairs.get("engine_cache_dir"):
         folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(libraries(options.kind), folder):
+        if keep_bytecode(find_kind(options.kind).libraries, folder):
             log.info("libraries came without bytecode: it is kept in %s", folder)
     if arrival := pairs.pop(PARAMETER, None):
-        preload(options.kind)
+        _preload(options.kind)
         await_arrival(Path(arrival))
     try:
-        has_ranks = num_ranks(options.kind, options.engine_dir) > 1
+        has_ranks = _num_ranks(options.kind, options.engine_dir) > 1
     except CodedError as exc:
         return _start_failed(FrameSender(connection, "engine-sender"), options.kind, exc)
     work = serve_ranks if has_ranks else serve

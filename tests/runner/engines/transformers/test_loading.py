@@ -166,7 +166,7 @@ def test_a_model_that_is_no_causal_language_model_is_refused(tmp_path: Path) -> 
 
 def test_the_registry_and_the_messages_do_not_import_torch() -> None:
     program = (
-        "import sys, runner.engines.kinds, runner.engines.protocol.adapter\n"
+        "import sys, engine.kinds, runner.engines.protocol.adapter\n"
         "import runner.engines.transformers.sequence\n"
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     )

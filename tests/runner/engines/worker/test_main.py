@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.kinds import KINDS, Kind
 from engine.machine.root import SOURCE_ROOT
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from errors.wire import ExitReason
-from runner.engines import kinds as registry
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
     Cancel,
@@ -39,10 +39,9 @@ READY = Ready(engine_kind="brittle", vocab_size=10, max_sequence_length=10, max_
 
 BROKEN = """
 import sys
-from runner.engines import kinds as registry
+from engine.kinds import KINDS, Kind
 from runner.engines.worker import main as worker
-from tests.runner.engines.worker.test_main import BrittleEngine
-registry.FACTORIES["brittle"] = lambda engine_dir, sink, options: BrittleEngine(sink)
+KINDS["brittle"] = Kind(name="brittle", adapter="tests.runner.engines.worker.test_main")
 sys.exit(worker.main())
 """
 """A worker whose engine is the one below."""
@@ -84,6 +83,12 @@ class BrittleEngine:
         self.sink.finished(99, "stop")
 
 
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> BrittleEngine:
+    if "error" in options:
+        raise ImportError(options["error"])
+    return BrittleEngine(sink)
+
+
 class Conversation:
     """The slot's end of a socket to a worker."""
 
@@ -107,12 +112,7 @@ class Conversation:
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Conversation]:
     """A worker with the engine above, in a thread."""
 
-    def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> BrittleEngine:
-        if "error" in options:
-            raise ImportError(options["error"])
-        return BrittleEngine(sink)
-
-    monkeypatch.setitem(registry.FACTORIES, "brittle", load)
+    monkeypatch.setitem(KINDS, "brittle", Kind(name="brittle", adapter=__name__))
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=serve, args=(theirs, "brittle", tmp_path, {}, ExitReason()))
     thread.start()

@@ -42,7 +42,10 @@ log = logging.getLogger("cog_triton.engine")
 class Ranks:
     """The processes of one engine, from ``start`` to the end of ``wait``."""
 
-    def __init__(self, engine_dir: Path, options: Mapping[str, str], world_size: int) -> None:
+    def __init__(
+        self, engine_kind: str, engine_dir: Path, options: Mapping[str, str], world_size: int
+    ) -> None:
+        self._engine_kind = engine_kind
         self._engine_dir = engine_dir
         self._options = options
         self._world_size = world_size
@@ -104,8 +107,8 @@ class Ranks:
 
     def _command(self) -> list[str]:
         command = [*mpirun(), "--tag-output", "-n", str(self._world_size)]
-        command += [sys.executable, "-m", "runner.engines.tensorrt_llm.rank", "--call", self._place]
-        command += ["--engine-dir", str(self._engine_dir)]
+        command += [sys.executable, "-m", "runner.engines.worker.rank", "--call", self._place]
+        command += ["--kind", self._engine_kind, "--engine-dir", str(self._engine_dir)]
         for key, value in self._options.items():
             command += ["--option", f"{key}={value}"]
         return command

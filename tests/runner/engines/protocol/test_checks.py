@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from errors.requests import UnsupportedArgument
-from runner.engines.adapter_name import check_adapter_name
+from runner.engines.protocol.checks import check_adapter_name
 
 
 @pytest.mark.parametrize(

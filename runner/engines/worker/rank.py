@@ -1,8 +1,9 @@
-"""One rank of an engine on several GPUs, started by mpirun: ``tensorrt_llm_ranks`` tells the whole."""
+"""One rank of an engine on several GPUs, started by mpirun: see ``runner.engines.worker.ranks``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import signal
@@ -12,11 +13,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.tensorrt_llm_config import read_compiled_config
+from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
-from runner.engines.tensorrt_llm.adapter import ENGINE_KIND, open_executor
-from runner.engines.tensorrt_llm.settings import parse_options
 from runner.engines.worker.main import serve
 from runner.engines.worker.parent_death import die_with_parent
 
@@ -27,8 +26,9 @@ log = logging.getLogger("cog_triton.engine")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m runner.engines.tensorrt_llm.rank", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m runner.engines.worker.rank", description=__doc__)
     parser.add_argument("--call", required=True, help="abstract Unix socket of the launcher")
+    parser.add_argument("--kind", required=True, help="engine kind")
     parser.add_argument("--engine-dir", type=Path, required=True, help="unpacked engine")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="engine option")
     arguments = parser.parse_args()
@@ -45,8 +45,8 @@ def main() -> int:
     threading.Thread(target=_end_with_launcher, args=(call,), name="launcher", daemon=True).start()
     if rank == 0:
         connection = socket.socket(fileno=descriptors[1])
-        return serve(connection, ENGINE_KIND, arguments.engine_dir, options, exit_reason)
-    return _follow(arguments.engine_dir, options, exit_reason)
+        return serve(connection, arguments.kind, arguments.engine_dir, options, exit_reason)
+    return _follow(arguments.kind, arguments.engine_dir, options, exit_reason)
 
 
 def _end_with_launcher(call: socket.socket) -> None:
@@ -55,15 +55,13 @@ def _end_with_launcher(call: socket.socket) -> None:
     os._exit(_ORPHANED_EXIT_CODE)
 
 
-def _follow(engine_dir: Path, options: Mapping[str, str], exit_reason: ExitReason) -> int:
+def _follow(engine_kind: str, engine_dir: Path, options: Mapping[str, str], exit_reason: ExitReason) -> int:
     try:
-        _, executor = open_executor(engine_dir, parse_options(options), read_compiled_config(engine_dir))
+        importlib.import_module(find_kind(engine_kind).adapter).follow(engine_dir, options)
     except CodedError as exc:
         log.error("%s", exc)
         exit_reason.write(exc)
         return 1
-    # NOTE: on a rank that does not lead, this waits until the leader ends.
-    executor.shutdown()
     return 0
 
 

@@ -1,0 +1,166 @@
+"""The table of engine kinds. A new kind is one row here and one folder with its adapter.
+
+Every other module asks this table and compares no kind's name. What a kind needs in code is in its adapter, a
+module that is imported only where such an engine runs:
+
+    load(engine_dir, sink, options) -> Engine    load the engine; see runner.engines.protocol.adapter
+    num_ranks(engine_dir) -> int                 with ``has_ranks``: how many processes mpirun starts
+    follow(engine_dir, options) -> None          with ``has_ranks``: work as a rank that does not lead
+
+A builder module has ``KEYS``, the build config's keys for its kind, and ``Plan``, a builder.steps.EnginePlan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from errors.settings import InvalidSetting
+
+Capability = Literal[
+    "log_probs",
+    "min_p",
+    "logit_bias",
+    "lora_name",
+    "guides",
+    "guided_min_length",
+    "max_queue_size",
+    "iteration_metrics",
+]
+"""``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
+``guided_min_length``: min_length beside a guide. Other kinds have no token left where the guide requires the
+end and min_length forbids it.
+``max_queue_size``: refuses requests above the server configuration's limit by itself.
+``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One engine kind."""
+
+    name: str
+    adapter: str
+    """Module with its ``load``."""
+    builder: str | None = None
+    """Module with its ``KEYS`` and ``Plan``; None: cog-triton does not build it."""
+    runs_on: str = "any machine"
+    needs_gpu: bool = False
+    is_compiled: bool = False
+    """Runs only on the GPU architecture, number of GPUs and library version that it was built for.
+    ``engine.tensorrt_llm_config`` reads its config.json."""
+    has_cpp_backend: bool = False
+    """NVIDIA's C++ backend can run it in place of the worker."""
+    has_ranks: bool = False
+    """An engine on several GPUs is a process for each, started by mpirun."""
+    libraries: tuple[str, ...] = ()
+    """Packages that take long to import."""
+    preload: str | None = None
+    """Module to import while the engine's files arrive. It must not read them, nor the environment that they
+    decide on: so not vllm itself, and not tensorrt_llm, whose import starts MPI."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the worker, where it has no such variables."""
+    marker_file: str | None = None
+    """A file that only directories of this kind hold, by which one without a manifest is recognized."""
+    capabilities: frozenset[Capability] = frozenset()
+    tensors: frozenset[str] = frozenset()
+    """Inputs of the slot that it takes and most kinds refuse."""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    """What a caller can do about an argument that it refuses, if not just leave it out."""
+
+
+_NO_TOKENIZER = "its tokenizer.json is missing or not supported: see the engine's log"
+_ROWS = (
+    Kind(
+        name="tensorrt_llm",
+        adapter="runner.engines.tensorrt_llm.adapter",
+        builder="builder.kinds.tensorrt_llm",
+        runs_on="NVIDIA GPU",
+        needs_gpu=True,
+        is_compiled=True,
+        has_cpp_backend=True,
+        has_ranks=True,
+        libraries=("torch", "transformers", "tensorrt_llm"),
+        capabilities=frozenset({"guides", "max_queue_size", "iteration_metrics"}),
+        tensors=frozenset(
+            {
+                "draft_input_ids",
+                "draft_logits",
+                "draft_acceptance_threshold",
+                "embedding_bias",
+                "prompt_embedding_table",
+                "prompt_table_extra_ids",
+                "lora_weights",
+                "lora_config",
+                "lora_task_id",
+                "early_stopping",
+                "runtime_top_p_min",
+                "runtime_top_p_decay",
+                "runtime_top_p_reset_ids",
+                "beam_search_diversity_rate",
+                "beam_width",
+                "num_return_sequences",
+            }
+        ),
+        remedies={
+            "guided_decoding_guide_type": (
+                "set guided_decoding_backend: xgrammar for tensorrt_llm in the server configuration"
+            ),
+            "lora_name": (
+                "it knows adapters by number: leave the name out and ask Triton's model tensorrt_llm, with "
+                "lora_task_id, lora_weights and lora_config"
+            ),
+        },
+    ),
+    Kind(
+        name="vllm",
+        adapter="runner.engines.vllm.adapter",
+        builder="builder.kinds.vllm",
+        runs_on="NVIDIA GPU",
+        needs_gpu=True,
+        libraries=("torch", "transformers", "vllm"),
+        preload="torch",
+        # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
+        environment={"OMP_NUM_THREADS": "1"},
+        marker_file="engine_args.json",
+        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "lora_name", "guides"}),
+        remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
+    ),
+    Kind(
+        name="transformers",
+        adapter="runner.engines.transformers.adapter",
+        builder="builder.kinds.transformers",
+        runs_on="CPU or GPU",
+        libraries=("torch", "transformers"),
+        preload="runner.engines.transformers.adapter",
+        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "guides", "guided_min_length"}),
+        remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
+    ),
+    Kind(
+        name="paced",
+        adapter="runner.engines.paced.engine",
+        builder="builder.kinds.paced",
+        # Its tokens are certain: a bias can't change them, and each has a probability of 1.
+        capabilities=frozenset({"log_probs", "min_p"}),
+    ),
+)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}
+DEFAULT_KIND = "transformers"
+"""Of a build config and of a directory that name none."""
+
+
+def find_kind(name: str) -> Kind:
+    """Raises E1006 for an unknown kind."""
+    if name not in KINDS:
+        raise InvalidSetting(name="engine kind", expected=f"one of {', '.join(KINDS)}", value=name)
+    return KINDS[name]
+
+
+def supports(name: str, capability: Capability) -> bool:
+    """Whether engines of this kind have the capability."""
+    return capability in find_kind(name).capabilities
+
+
+def argument_remedy(name: str, argument: str) -> str:
+    """What to do about an argument that an engine of this kind refuses."""
+    return find_kind(name).remedies.get(argument, "leave it out")
