@@ -73,7 +73,7 @@ class Listening:
             if isinstance(message, Finished) and message.request_id == request_id:
                 ends.append(message.reason)
             if isinstance(message, Failed) and message.request_id == request_id:
-                ends.append(message.error)
+                ends.append(str(message.error.restore()))
         return ends
 
     def statistics(self) -> list[Statistics]:

@@ -183,7 +183,7 @@ def test_why_an_engine_does_not_load_keeps_its_code(
 
 
 def test_an_unknown_engine_kind_names_the_known_ones(engine_dir: Path, listening: Listening) -> None:
-    with pytest.raises(InvalidSetting, match="one of transformers, "):
+    with pytest.raises(InvalidSetting, match="one of tensorrt_llm, "):
         EngineProcess(EngineCommand(sys.executable, "onnx", engine_dir), listening).start()
 
 
