@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
@@ -16,21 +14,20 @@ from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
 from runner.chat.template import format_chat
-from runner.cog_server.prediction_dirs import CogFolders
-from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog, prediction_id
-from runner.cog_server.worker_link import WorkerControl
+from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, print_lines, shown_error
+from runner.cog_server.prediction_dirs import PredictionDirs
+from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
+from runner.cog_server.worker_link import WorkerLink
 from runner.engines.protocol.messages import SEEDS, Guide
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
+from runner.observability.logs import log_in
 from runner.service import Service
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
-from runner.supervision.scheduling import share_patiently
+from runner.supervision.tuning import collect_rarely, freeze_loaded_objects, schedule_as_batch
 
 DEFAULT_MAX_TOKENS = 512
-_COLLECTIONS = (10_000, 2, 2)
-"""Collect after so many new objects, not 700: a request makes hundreds, and its end frees nearly all. But all
-that is young, soon: with Python's tenfold steps after 10,000, what waits to be collected takes 8 MiB more."""
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -38,29 +35,27 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
 
     _settings: Settings
     _service: Service
-    _mailbox: Mailbox
-    _folders: CogFolders
+    _loop_calls: LoopCalls
+    _prediction_dirs: PredictionDirs
 
     async def setup(self) -> None:
-        join_cog()
-        self._mailbox = Mailbox(asyncio.get_running_loop())
-        # NOTE: for every prediction Cog asks typing for run's hints, to find files among the inputs, and each
-        # of ours is a string that is compiled anew: 0.6 ms. There are no files; this says so at once.
-        Runner.run.__no_type_check__ = True
+        loop = asyncio.get_running_loop()
+        self._loop_calls = LoopCalls(loop)
+        prepare_run(Runner.run)
         try:
             self._settings = load_settings()
+            check_coglet(log_in(self._settings.log_format))
+            hook_coglet()
             self._service = Service(self._settings)
-            self._folders = CogFolders()
-            control = WorkerControl(self._service, self._folders, asyncio.get_running_loop())
+            self._prediction_dirs = PredictionDirs()
+            link = WorkerLink(self._service, self._prediction_dirs, loop)
             await self._service.open()
         except CodedError as exc:
-            raise _for_cog(exc) from None
-        share_patiently()
-        control.ready(self._settings.stop_grace_s)
-        gc.set_threshold(*_COLLECTIONS)
-        gc.collect()
-        gc.freeze()  # What was loaded lives as long as we do: no collection need look at it again.
-        gc.collect()  # NOTE: the next full one comes at a quarter more than this finds: little.
+            raise shown_error(exc) from None
+        schedule_as_batch()
+        link.ready(self._settings.stop_grace_s)
+        collect_rarely()
+        freeze_loaded_objects()
 
     async def healthcheck(self) -> bool:
         return await self._service.is_healthy()
@@ -160,7 +155,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
             request = GenerationRequest(
                 prompt=text,
                 adds_special_tokens=not messages,
-                # NOTE: to JSON's schemas 2.0 is an integer, and Cog hands it over as a float.
+                # NOTE: in JSON Schema 2.0 is an integer; Cog passes it as a float.
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
                 stop_sequences=_stop_sequences(stop_sequences, settings),
@@ -178,34 +173,34 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 lora_name=lora_name or None,
             )
         except CodedError as exc:
-            self._mailbox.post(partial(self._service.meter.refused, exc.code))
-            self._folders.ended(request_id)
-            raise _for_cog(exc) from None
+            self._loop_calls.post(partial(self._service.meter.refused, exc.code))
+            self._prediction_dirs.ended(request_id)
+            raise shown_error(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
         source = self._stream(request, logs_performance, arrived_s, request_id)
-        return LiveOutput(source, self._mailbox, partial(self._folders.ended, request_id)).chunks()
+        on_end = partial(self._prediction_dirs.ended, request_id)
+        return PredictionStream(source, self._loop_calls, on_end).chunks()
 
     async def _stream(
         self, request: GenerationRequest, logs_performance: bool, arrived_s: float, request_id: str
     ) -> AsyncGenerator[str, None]:
-        # In one piece: Cog sends each line that ends within a write, and each write, as a message of its own.
-        sys.stdout.write("".join(f"{line}\n" for line in _logged(request)))
+        print_lines(_logged(request))
         try:
             generation = self._service.generate(
                 request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=request_id
             )
         except CodedError as exc:
             self._service.meter.refused(exc.code)
-            raise _for_cog(exc) from None
+            raise shown_error(exc) from None
         try:
             async for text in generation.text():
                 yield text
         except CodedError as exc:
-            raise _for_cog(exc) from None
+            raise shown_error(exc) from None
         finally:
-            self._tell(generation, logs_performance)
+            self._record(generation, logs_performance)
 
-    def _tell(self, generation: Generation, logs_performance: bool) -> None:
+    def _record(self, generation: Generation, logs_performance: bool) -> None:
         """Record the metrics and, if wanted, the lines that load tests read."""
         record = self.scope.record_metric
         record("input_token_count", generation.input_token_count)
@@ -213,7 +208,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         if generation.finish_reason is not None:
             record("finish_reason", generation.finish_reason)
         if not logs_performance:
-            return  # NOTE: each record is a message to Cog's server, which costs as much as a hundred tokens.
+            return  # NOTE: each record is a message to Cog's server and costs as much as a hundred tokens.
         for phase, seconds in generation.budget.phases().items():
             record(f"{phase}_time", seconds)
         if generation.finish_reason is not None:
@@ -235,7 +230,7 @@ def _logged(request: GenerationRequest) -> Iterator[str]:
 
 
 def _check_alone(prompt: str | None, prompt_template: str | None) -> None:
-    """Raise for what can't stand beside messages."""
+    """Raise for inputs that messages exclude."""
     if prompt:
         raise PromptOrMessages(given="not both")
     if prompt_template:
@@ -271,10 +266,3 @@ def _guide(json_schema: str | None, regex: str | None) -> Guide | None:
 def _stop_sequences(text: str | None, settings: Settings) -> tuple[str, ...]:
     text = settings.stop_sequences if text is None else text
     return tuple(filter(None, text.split(","))) if text else ()
-
-
-def _for_cog(error: CodedError) -> Exception:
-    """The same sentence in a class whose name is the code: Cog shows an error as ``<class>: <text>``."""
-    name = f"{error.code} {type(error).__name__}"
-    shown: Exception = type(name, (Exception,), {})(error.sentence)
-    return shown

@@ -40,14 +40,14 @@ class Service:
         self._log = log or log_in(settings.log_format)
         self._progress = progress
         self._exits = AsyncExitStack()
-        self.hopeless = asyncio.Event()
+        self.unrecoverable = asyncio.Event()
         """Set when failures were too many: who runs us has to end the process, with an error."""
         self._is_closed = False
         self.is_stopping = False
         self.engine: Engine
         self.model: ModelFacts
         self._stack = TritonStack(
-            settings, self._log, self.hopeless, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
+            settings, self._log, self.unrecoverable, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
         )
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None

@@ -19,7 +19,7 @@ class Start(BaseModel):
     metrics_dir: Path
     """See ``runner.observability.meter``."""
     shapes_path: Path
-    """See ``runner.supervision.request_shapes``."""
+    """See ``runner.supervision.flight_recorder``."""
     slot_socket: Path | None
     """Where the slot listens for us; None: NVIDIA's C++ backend fills it."""
 

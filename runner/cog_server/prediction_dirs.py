@@ -1,9 +1,9 @@
-"""Removes the folders that Cog's server leaves behind, one for each prediction that it ever had.
+"""Removes the folders that coglet leaves behind, one for each prediction that it ever had.
 
-Seen with Cog 0.23.1: before a prediction begins coglet makes ``/tmp/coglet/predictions/<id>`` with ``inputs``
-and ``outputs``, for what is too large (6 MiB) for its line to the worker, and never removes them: on a disk
-that ends with its inodes, on a tmpfs with the container's memory. Servers share that place, so each runner
-removes what its own predictions left, some time after they ended, and only what is empty.
+Before a prediction begins coglet makes ``/tmp/coglet/predictions/<id>`` with ``inputs`` and ``outputs``, for
+values over 6 MiB, and never removes them: in time a disk runs out of inodes, or a tmpfs takes the container's
+memory. Servers share that folder, so each runner removes the folders of its own predictions, some time after
+they ended, and only empty ones.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_ROOT = Path("/tmp/coglet/predictions")  # noqa: S108 - where coglet makes them, whatever TMPDIR says
+from runner.cog_server.coglet import PREDICTIONS_DIR
+
 _PERIOD_S = 2.0
 _PARTS = ("/inputs", "/outputs", "")
 
 
-class CogFolders:
-    """Is told of each prediction's end; ``open`` it in an event loop, and ``close`` it."""
+class PredictionDirs:
+    """Call ``ended`` for each prediction; ``open`` it in an event loop, and ``close`` it."""
 
-    def __init__(self, root: Path = _ROOT, period_s: float = _PERIOD_S) -> None:
+    def __init__(self, root: Path = PREDICTIONS_DIR, period_s: float = _PERIOD_S) -> None:
         self._root = root
         self._period_s = period_s
         self._ended: list[str] = []
         self._waiting: list[str] = []
-        """Ended in the period before: whatever Cog still had to do with them is done."""
+        """Ended in the period before: by now coglet has finished with them."""
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        self._task = asyncio.create_task(self._remove_again_and_again(), name="cog-folders")
+        self._task = asyncio.create_task(self._remove_periodically(), name="prediction-dirs")
 
     def ended(self, prediction_id: str) -> None:
-        """A prediction has ended; from any thread."""
-        # NOTE: an id is its caller's to choose; with a slash it leads to folders that may be anybody's.
+        """A prediction has ended. May be called in any thread."""
+        # NOTE: clients choose ids; with a slash one could name a folder of another program.
         if prediction_id not in ("", ".", "..") and "/" not in prediction_id:
             self._ended.append(prediction_id)
 
     async def close(self) -> None:
-        """Remove what is left; Cog has answered all its predictions, or is about to end."""
+        """Remove what is left, once coglet has answered all predictions."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._remove, [*self._waiting, *self._ended])
 
-    async def _remove_again_and_again(self) -> None:
+    async def _remove_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._period_s)
             old, self._waiting, self._ended = self._waiting, self._ended, []
@@ -56,7 +57,7 @@ class CogFolders:
     def _remove(self, prediction_ids: Iterable[str]) -> None:
         for prediction_id in prediction_ids:
             for part in _PARTS:
-                # A folder that is in use, gone already, or on a file system that fails, stays as it is.
+                # A folder that is in use, already gone, or on a failing file system stays as it is.
                 with suppress(OSError):
-                    # Once for each prediction, thrice: pathlib takes longer than the system call.
+                    # Three times for each prediction: pathlib takes longer than the system call.
                     os.rmdir(f"{self._root}/{prediction_id}{part}")  # noqa: PTH106

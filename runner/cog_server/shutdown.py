@@ -1,12 +1,13 @@
-"""The door of Cog's server: how it stops, whom it turns away then, and that it never stays behind alone.
+"""Graceful shutdown of Cog's server: drains at SIGTERM, rejects new clients, and ends with its worker.
 
-coglet (read in its source, seen with Cog 0.23.1) stops listening at SIGTERM, lets connections end what they
-asked for, and then goes, also from asynchronous predictions, which have no connection. So
+At SIGTERM coglet stops to listen, answers the open requests and ends, but does not wait for asynchronous
+predictions, which have no connection. So
 
-* a request of ours that is never sent to its end holds coglet until the worker says that all is done;
-* we keep coglet's listening socket and go on where it stops: with 503 and ``Connection: close``;
-* when a worker that was ready ends by itself, so do we, with an error: coglet would stay, and say so to
-  nobody but who reads the body of its health check.
+* a request of ours that is never completed keeps coglet running until the worker has drained;
+* a descriptor of our own for coglet's listening socket stays open, and new clients get 503 with
+  ``Connection: close``;
+* when a worker that was ready ends by itself, the server ends too, with exit code 70: coglet would stay, and
+  only the body of its health check would say so.
 
 Signals reach us by Python's wakeup descriptor: coglet's own handler calls the one that was there before.
 """
@@ -21,119 +22,173 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from runner.cog_server.worker_link import HOPELESS_EXIT_CODE, say
-from runner.supervision.unavailable import turn_away
+from runner.cog_server.listener import find_listener
+from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, send_line
+from runner.supervision.child import Log
+from runner.supervision.client_sockets import hold_bursts, set_options
+from runner.supervision.unavailable import reject
 
 _POLL_S = 0.2
-_LAST_WORDS_S = 0.5
-"""For coglet to answer, and for its webhooks, after the last prediction."""
+_LISTENER_POLL_S = 0.05
+_RETRY_S = 1.0
+_ANSWER_S = 0.5
+"""For coglet to answer, and to send its webhooks, after the last prediction."""
 _COGLET_END_S = 5.0
 """coglet waits for clients that don't read; we don't."""
 _WORKER_END_S = 20.0
 """Beyond the grace period, for the worker to end Triton."""
 _KILL_S = 3.0
 _HOLDING_REQUEST = (
-    b"POST /predictions HTTP/1.1\r\nHost: door\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+    b"POST /predictions HTTP/1.1\r\nHost: hold\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
 )
 
 
-class Doorkeeper:
-    """Keeps the door from the moment coglet listens. ``signals``: the read end of the wakeup descriptor."""
+def start_graceful_shutdown(port: int, log: Log) -> None:
+    """Start the thread that waits for signals. Call in the main thread, before coglet starts on ``port``."""
+    ours, workers = socket.socketpair()
+    workers.set_inheritable(True)
+    os.environ[VARIABLE] = str(workers.fileno())
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(
+            number, lambda *_: None
+        )  # The thread reads it from the wakeup descriptor, and coglet hears it.
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    shutdown = GracefulShutdown(port, ours, workers, signals, log)
+    threading.Thread(target=shutdown.run, name="graceful-shutdown", daemon=True).start()
 
-    def __init__(self, listener: socket.socket, control: socket.socket, signals: int) -> None:
-        """``listener``: coglet's listening socket, a descriptor of our own to it."""
-        self._listener = listener
-        self._control = control
+
+class GracefulShutdown:
+    """From coglet's start to the end of the process."""
+
+    def __init__(
+        self, port: int, link: socket.socket, workers_end: socket.socket, signals: int, log: Log
+    ) -> None:
+        """``link``: to the worker, which inherits ``workers_end``. ``signals``: where signals are read."""
+        self._port = port
+        self._link = link
+        self._workers_end = workers_end
         self._signals = signals
-        self._hold = _hold_open(listener)
+        self._log = log
+        self._listener: socket.socket | None = None
+        self._is_listening: Callable[[], bool]
+        self._hold: socket.socket | None = None
         self._is_ready = False
         self._is_worker_gone = False
         self._grace_s = 0.0
-        self._said = b""
+        self._received = b""
 
-    def keep(self, is_listening: Callable[[], bool]) -> None:
-        """Until the process ends. ``is_listening``: whether coglet still does."""
-        while not self._heard_signal():
-            if not is_listening():
-                self._heard_signal()  # coglet may have heeded the first before we heard of it.
-                break
-            self._hear(_POLL_S)
+    def run(self) -> None:
+        """An error in one step is logged and loses no other step: what runs is drained in any case."""
+        while not self._succeeds(self._wait_for_signal):
+            time.sleep(_RETRY_S)
+        self._succeeds(self._start_rejecting)
+        self._succeeds(self._drain_worker)
+        self._succeeds(self._wait_for_coglet)
+        os._exit(0)
+
+    def _succeeds(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the other steps matter more
+            self._log(f"error: graceful shutdown: {type(exc).__name__}: {exc}")
+            return False
+        return True
+
+    def _wait_for_signal(self) -> None:
+        """Until a signal came or coglet stopped listening. Called again after an error."""
+        if self._listener is None:
+            while (found := find_listener(self._port)) is None:
+                time.sleep(_LISTENER_POLL_S)
+            self._listener, self._is_listening = found
+            set_options(self._listener)
+            hold_bursts(self._listener)
+        if self._hold is None:
+            self._hold = _open_request(self._listener)
+        while not self._next_signal():
+            if not self._is_listening():
+                self._next_signal()  # coglet may have reacted to the first one before we read it.
+                return
+            self._receive(_POLL_S)
             if self._is_worker_gone and self._is_ready:
-                time.sleep(2 * _LAST_WORDS_S)
-                os._exit(HOPELESS_EXIT_CODE)
-        self._stop()
+                time.sleep(2 * _ANSWER_S)
+                os._exit(UNRECOVERABLE_EXIT_CODE)
 
-    def _stop(self) -> None:
-        threading.Thread(target=self._turn_away, name="turn-away", daemon=True).start()
-        if self._is_ready:
-            say(self._control, "stop")
-            self._await_worker(self._grace_s + _WORKER_END_S)
-            time.sleep(_LAST_WORDS_S)
-        self._hold.close()
+    def _start_rejecting(self) -> None:
+        threading.Thread(target=self._reject, name="reject", daemon=True).start()
+
+    def _reject(self) -> None:
+        assert self._listener is not None
+        listener = self._listener
+        self._succeeds(lambda: asyncio.run(reject(listener)))
+
+    def _drain_worker(self) -> None:
+        if not self._is_ready:
+            return
+        send_line(self._link, "stop")
+        deadline_s = time.monotonic() + self._grace_s + _WORKER_END_S
+        while "stopped" not in self._receive(_POLL_S) and not self._is_worker_gone:
+            self._check_second_signal()
+            if time.monotonic() > deadline_s:
+                self._end_at_once(signal.SIGKILL)
+        time.sleep(_ANSWER_S)
+
+    def _wait_for_coglet(self) -> None:
+        """coglet ends the process, unless a client that does not read delays it."""
+        if self._hold is not None:
+            self._hold.close()
         deadline_s = time.monotonic() + _COGLET_END_S
         while time.monotonic() < deadline_s:
             self._check_second_signal()
             time.sleep(_POLL_S)
-        os._exit(0)
-
-    def _await_worker(self, timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while "stopped" not in self._hear(_POLL_S) and not self._is_worker_gone:
-            self._check_second_signal()
-            if time.monotonic() > deadline_s:
-                self._end_at_once(signal.SIGKILL)
 
     def _check_second_signal(self) -> None:
-        number = self._heard_signal()
-        if number:
+        if number := self._next_signal():
             self._end_at_once(number)
 
     def _end_at_once(self, number: int) -> None:
-        say(self._control, "kill")
+        send_line(self._link, "kill")
         deadline_s = time.monotonic() + _KILL_S
         while not self._is_worker_gone and time.monotonic() < deadline_s:
-            self._hear(_POLL_S)
+            self._receive(_POLL_S)
         os._exit(128 + number)
 
-    def _heard_signal(self) -> int:
+    def _next_signal(self) -> int:
         """The signal that came, one at a time; 0 if none did."""
         if not select.select([self._signals], [], [], 0)[0]:
             return 0
         number = os.read(self._signals, 1)[0]
         return number if number in (signal.SIGTERM, signal.SIGINT) else 0
 
-    def _hear(self, timeout_s: float) -> list[str]:
-        """What the worker says; notes that it is ready, or gone."""
+    def _receive(self, timeout_s: float) -> list[str]:
+        """Lines that the worker sent; notes that it has started, is ready, or is gone."""
         if self._is_worker_gone:
             time.sleep(timeout_s)
             return []
-        if not select.select([self._control.fileno(), self._signals], [], [], timeout_s)[0]:
-            return []
-        if not select.select([self._control], [], [], 0)[0]:
+        link = self._link.fileno()
+        if link not in select.select([link, self._signals], [], [], timeout_s)[0]:
             return []
         try:
-            data = self._control.recv(1024)
+            data = self._link.recv(1024)
         except OSError:
             data = b""
         self._is_worker_gone = not data
-        *whole, self._said = (self._said + data).split(b"\n")
-        heard = [line.decode() for line in whole]
-        for line in heard:
-            if line.startswith("ready "):
+        *whole, self._received = (self._received + data).split(b"\n")
+        lines = [line.decode() for line in whole]
+        for line in lines:
+            if line == "hello":
+                self._workers_end.close()  # The worker has its own: now the link closes when it ends.
+            elif line.startswith("ready "):
                 self._is_ready, self._grace_s = True, float(line.split()[1])
-        return heard
-
-    def _turn_away(self) -> None:
-        with suppress(OSError):
-            asyncio.run(turn_away(self._listener))
+        return lines
 
 
-def _hold_open(listener: socket.socket) -> socket.socket:
+def _open_request(listener: socket.socket) -> socket.socket:
     """A connection on which coglet waits for the rest of a request."""
     host, port = listener.getsockname()[:2]
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    hold = socket.create_connection((address, port))
-    hold.sendall(_HOLDING_REQUEST)
-    return hold
+    connection = socket.create_connection((address, port))
+    connection.sendall(_HOLDING_REQUEST)
+    return connection

@@ -1,10 +1,9 @@
-"""Live streaming and cancellation through Cog's server, which an async runner does not give by itself.
+"""Streams and cancels predictions through coglet, which an async ``run`` alone does not.
 
-Read in coglet's source and seen with Cog 0.23.1: an async generator is collected to its end before
-anything is sent, so nothing streams. What does stream is a plain generator returned by an async
-``run``; but then Cog's cancel reaches only the finished coroutine, so nothing is cancelled and the
-slot stays taken. Here the work is a task of the event loop that owns the request; a plain generator
-carries its text to Cog's thread; and cancelling Cog's future cancels the task.
+coglet collects an async generator to its end before it sends anything. It streams a plain generator that an
+async ``run`` returns; but then Cog's cancel reaches only the coroutine, which has finished. So here a task of
+the event loop does the work, a plain generator carries its text to coglet's thread, and cancelling coglet's
+future cancels the task. ``coglet`` lists what this relies on.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from typing import Any
 
 from coglet import CancelationException
 
-_outputs: weakref.WeakKeyDictionary[Generator[str, None, None], LiveOutput] = weakref.WeakKeyDictionary()
+from runner.cog_server.coglet import PREDICTION_COROUTINE
 
-_PREDICTION = "_ctx_wrapper"
-"""The name of the coroutine that Cog wraps around ``run``, and around nothing else."""
+_streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-class Mailbox:
-    """Calls for an event loop, from any thread: done in order, with one waking for all that wait."""
+class LoopCalls:
+    """Calls to make in an event loop, from any thread: in order, with one wake-up for all that wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -38,45 +38,45 @@ class Mailbox:
         self._calls.append(call)
         if not self._is_waking:
             self._is_waking = True
-            self._loop.call_soon_threadsafe(self._empty)
+            self._loop.call_soon_threadsafe(self._make)
 
-    def _empty(self) -> None:
-        self._is_waking = False  # First: what is posted from now on may come too late for this round.
+    def _make(self) -> None:
+        self._is_waking = False  # First: a call that is posted from now on may be too late for this round.
         for _ in range(len(self._calls)):
             self._calls.popleft()()
 
 
-class LiveOutput:
-    """Runs ``source`` as a task of the mailbox's loop; ``chunks()`` yields its text in another thread.
+class PredictionStream:
+    """Runs ``source`` as a task of the event loop; ``chunks()`` yields its text in another thread.
 
-    May be made in any thread; the task gets the context (Cog's logs and metrics) of who makes it. It begins
-    when the first text is asked for: where Cog's cancellation hits the thread before, nobody will ask. If it
-    began, ``on_end`` is called in the loop, however it ended.
+    It may be created in any thread; the task gets the creator's context (Cog's logs and metrics). The task
+    begins with the first ``next`` on the chunks: if coglet's cancellation ends the thread before, it never
+    begins. If it began, ``on_end`` is called in the loop after its end.
     """
 
     def __init__(
         self,
         source: AsyncGenerator[str, None],
-        mailbox: Mailbox,
+        loop_calls: LoopCalls,
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
         self._source = source
         self._on_end = on_end
         self._queue: SimpleQueue[str | BaseException | None] = SimpleQueue()
-        self._mailbox = mailbox
+        self._loop_calls = loop_calls
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
     def chunks(self) -> Generator[str, None, None]:
-        """The text as it comes; all that has arrived is one chunk, so a busy server yields less often."""
+        """The text as it arrives: all that has arrived is one chunk, so a busy server yields less often."""
         generator = self._drain()
-        _outputs[generator] = self
+        _streams[generator] = self
         return generator
 
     def cancel(self) -> None:
         """Cancel the task, from any thread, at any time."""
-        self._mailbox.post(self._cancel)
+        self._loop_calls.post(self._cancel)
 
     def _start(self) -> None:
         self._task = self._context.run(asyncio.ensure_future, self._pump())
@@ -95,11 +95,11 @@ class LiveOutput:
                 self._queue.put(text)
         finally:
             await self._source.aclose()
-        # NOTE: here, so that the thread, which the last text has woken, finds it beside that.
+        # NOTE: here and not in _end: the thread that the last text wakes finds the end beside it.
         self._queue.put(None)
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """Whatever happened, Cog's thread waits for it; a task that was cancelled may never have begun."""
+        """Wake coglet's thread, whatever happened; a cancelled task may never have begun."""
         if task.cancelled():
             self._queue.put(CancelationException("cancelled"))
         elif (error := task.exception()) is not None:
@@ -109,7 +109,7 @@ class LiveOutput:
     def _drain(self) -> Generator[str, None, None]:
         is_over = False
         try:
-            self._mailbox.post(self._start)
+            self._loop_calls.post(self._start)
             while not is_over:
                 text, end, is_over = self._take()
                 if text:
@@ -133,37 +133,27 @@ class LiveOutput:
         return "".join(parts), item, True
 
 
-def prediction_id() -> str:
-    """The id of the prediction that runs in the current context; blank outside one.
+def hook_coglet() -> None:
+    """Run predictions in coglet's own thread, and make Cog's cancel reach their ``PredictionStream``.
 
-    NOTE: Cog tells it nobody, but keeps it in a context variable to know whose the printed lines are.
-    """
-    context = contextvars.copy_context()
-    return next((str(context[each]) for each in context if each.name == "_coglet_prediction_id"), "")
-
-
-def join_cog() -> None:
-    """Run predictions in the thread that Cog gives them, and make Cog's cancel reach their ``LiveOutput``.
-
-    NOTE: Cog submits every prediction by ``asyncio.run_coroutine_threadsafe``, looked up at the
-    call, waits for the future in the same thread, and cancels by ``future.cancel()``. All are Python's
-    and public, so they are where we join. ``run`` never waits: done on the spot instead of in
-    the loop, it costs two wakings less, which was a third of Cog's time for a prediction.
+    NOTE: coglet submits each prediction by ``asyncio.run_coroutine_threadsafe`` and waits for the future in
+    the same thread. ``run`` never waits: run at once instead of in the loop, it saves two wake-ups, which
+    were a third of Cog's time for a prediction.
     """
     original = asyncio.run_coroutine_threadsafe
-    if getattr(original, "reaches_live_outputs", False):
+    if getattr(original, "reaches_prediction_streams", False):
         return
 
     def run_coroutine_threadsafe(
         coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
     ) -> Future[Any]:
-        is_prediction = getattr(coro, "__name__", "") == _PREDICTION
+        is_prediction = getattr(coro, "__name__", "") == PREDICTION_COROUTINE
         future = _run_here(coro) if is_prediction else original(coro, loop)
         cancel_coroutine = future.cancel
         future.cancel = lambda: _cancel(future, cancel_coroutine)  # type: ignore[method-assign]
         return future
 
-    run_coroutine_threadsafe.reaches_live_outputs = True  # type: ignore[attr-defined]
+    run_coroutine_threadsafe.reaches_prediction_streams = True  # type: ignore[attr-defined]
     asyncio.run_coroutine_threadsafe = run_coroutine_threadsafe
 
 
@@ -176,11 +166,11 @@ def _run_here(coro: Coroutine[Any, Any, Any]) -> Future[Any]:
         future.set_result(stop.value)
     except CancelationException:
         future.cancel()
-    except Exception as exc:  # noqa: BLE001 - whatever it is, it is raised where Cog asks for the result
+    except Exception as exc:  # noqa: BLE001 - coglet raises it where it asks for the result
         future.set_exception(exc)
     else:
         coro.close()
-        future.set_exception(RuntimeError("run waited for something, which only its LiveOutput may"))
+        future.set_exception(RuntimeError("run waited, which only its PredictionStream may do"))
     return future
 
 
@@ -190,8 +180,8 @@ def _cancel(future: Future[Any], cancel_coroutine: Callable[[], bool]) -> bool:
     if future.cancelled() or future.exception() is not None:
         return False
     result = future.result()
-    output = _outputs.get(result) if isinstance(result, Generator) else None
-    if output is None:
+    stream = _streams.get(result) if isinstance(result, Generator) else None
+    if stream is None:
         return False
-    output.cancel()
+    stream.cancel()
     return True

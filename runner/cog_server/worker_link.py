@@ -1,8 +1,7 @@
-"""Between Cog's server and its worker, which holds our Runner: orders to stop, and word of how it goes.
+"""The link between Cog's server and its worker, which holds our Runner: lines over an inherited socket.
 
-A line each way over an inherited socket. The server says ``stop`` (drain, then end Triton) or ``kill`` (end
-everything now); the worker says ``hello``, ``ready GRACE_S`` and ``stopped``. Its end of the line closes when
-it dies, which is how the server knows.
+The server sends ``stop`` (drain, then end Triton) and ``kill`` (end everything now). The worker sends
+``hello``, ``ready GRACE_S`` and ``stopped``. The worker's end closes when it dies, which the server sees.
 """
 
 from __future__ import annotations
@@ -13,90 +12,81 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from runner.cog_server.prediction_dirs import CogFolders
+from runner.cog_server.prediction_dirs import PredictionDirs
 from runner.service import Service
 
-VARIABLE = "COG_TRITON_CONTROL_FD"
-HOPELESS_EXIT_CODE = 70
+VARIABLE = "COG_TRITON_WORKER_LINK_FD"
+UNRECOVERABLE_EXIT_CODE = 70
 _KILLED_EXIT_CODE = 1
-_LAST_WORDS_S = 0.5
-"""For Cog to hand on what the last requests ended with."""
+_ERRORS_SENT_S = 0.5
+"""For coglet to send the errors of the last requests."""
 
 
-def lines(connection: socket.socket) -> Iterator[str]:
-    """What the other side says, until it is gone."""
-    buffer = b""
-    while data := _received(connection):
-        *whole, buffer = (buffer + data).split(b"\n")
-        yield from (line.decode() for line in whole)
-
-
-def _received(connection: socket.socket) -> bytes:
+def send_line(link: socket.socket, line: str) -> None:
+    """Send to the other side, unless it is gone."""
     try:
-        return connection.recv(1024)
+        link.sendall(f"{line}\n".encode())
     except OSError:
-        return b""
+        pass  # The other side has ended.
 
 
-def say(connection: socket.socket, line: str) -> None:
-    """Tell the other side, unless it is gone."""
+def _read_lines(link: socket.socket) -> Iterator[str]:
+    """Lines from the other side, until it is gone."""
     try:
-        connection.sendall(f"{line}\n".encode())
+        with link.makefile("r") as lines:
+            yield from (line.rstrip("\n") for line in lines)
     except OSError:
-        pass  # Then it needs no word of ours.
+        return
 
 
-def inherited() -> socket.socket | None:
-    """The worker's end, once; None where Cog's server is not ours."""
+def _inherited() -> socket.socket | None:
+    """The worker's end; None on the second call and where Cog's server is not ours."""
     descriptor = os.environ.pop(VARIABLE, None)
     if descriptor is None:
         return None
-    connection = socket.socket(fileno=int(descriptor))
-    connection.set_inheritable(False)  # Triton must not keep it open.
-    say(connection, "hello")
-    return connection
+    link = socket.socket(fileno=int(descriptor))
+    link.set_inheritable(False)  # Triton must not keep it open.
+    send_line(link, "hello")
+    return link
 
 
-class WorkerControl:
-    """The worker's end: does as it is told with ``service``, whose event loop is ``loop``."""
+class WorkerLink:
+    """The worker's end: does what the server asks with ``service``, whose event loop is ``loop``."""
 
-    def __init__(self, service: Service, folders: CogFolders, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, service: Service, dirs: PredictionDirs, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
-        self._folders = folders
+        self._dirs = dirs
         self._loop = loop
-        self._hopeless: asyncio.Task[None] | None = None
-        self._connection = inherited()
-        if self._connection is not None:
-            listen = threading.Thread(
-                target=self._listen, args=(self._connection,), name="control", daemon=True
-            )
-            listen.start()
+        self._unrecoverable: asyncio.Task[None] | None = None
+        self._link = _inherited()
+        if self._link is not None:
+            threading.Thread(target=self._obey, args=(self._link,), name="worker-link", daemon=True).start()
 
     def ready(self, grace_s: float) -> None:
         """Call in the event loop, once the service is open."""
-        self._folders.open()
-        if self._connection is not None:
-            say(self._connection, f"ready {grace_s:g}")
-        self._hopeless = asyncio.create_task(self._end_when_hopeless(), name="hopeless")
+        self._dirs.open()
+        if self._link is not None:
+            send_line(self._link, f"ready {grace_s:g}")
+        self._unrecoverable = asyncio.create_task(self._end_when_unrecoverable(), name="unrecoverable")
 
-    def _listen(self, connection: socket.socket) -> None:
-        for order in lines(connection):
+    def _obey(self, link: socket.socket) -> None:
+        for order in _read_lines(link):
             if order == "stop":
-                asyncio.run_coroutine_threadsafe(self._stop(connection), self._loop)
+                asyncio.run_coroutine_threadsafe(self._stop(link), self._loop)
             elif order == "kill":
                 break
-        # Told to, or the server is gone: nobody can be answered any more.
+        # The server asked for it, or is gone and can answer no client any more.
         self._service.kill()
         os._exit(_KILLED_EXIT_CODE)
 
-    async def _stop(self, connection: socket.socket) -> None:
+    async def _stop(self, link: socket.socket) -> None:
         await self._service.drain()
         await self._service.close()
-        await self._folders.close()
-        say(connection, "stopped")
+        await self._dirs.close()
+        send_line(link, "stopped")
 
-    async def _end_when_hopeless(self) -> None:
-        await self._service.hopeless.wait()
-        await asyncio.sleep(_LAST_WORDS_S)
+    async def _end_when_unrecoverable(self) -> None:
+        await self._service.unrecoverable.wait()
+        await asyncio.sleep(_ERRORS_SENT_S)
         self._service.kill()
-        os._exit(HOPELESS_EXIT_CODE)
+        os._exit(UNRECOVERABLE_EXIT_CODE)

@@ -18,7 +18,7 @@ from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.events import Event
 from runner.generation.generation import TokenSource
 from runner.supervision.child import Log
-from runner.supervision.request_shapes import RequestShapes
+from runner.supervision.flight_recorder import RequestShapes
 
 _RETRY_WAIT_S = 10.0
 """How long a request without a token waits for Triton or the engine to be back, before it fails."""

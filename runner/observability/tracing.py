@@ -8,7 +8,6 @@ Attributes are those of OpenTelemetry's conventions for generative AI; texts are
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
@@ -21,16 +20,6 @@ SERVICE_NAME = "cog-triton"
 PROVIDER = "cog_triton"
 _OPERATION = "text_completion"
 _NS = 1_000_000_000
-
-
-def prepare_cog(environment: MutableMapping[str, str]) -> None:
-    """Where there is an endpoint: set what Cog's own tracing wants besides OpenTelemetry's variables."""
-    if environment.get("OTEL_EXPORTER_OTLP_ENDPOINT") or environment.get(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-    ):
-        environment.setdefault("COG_TRACE_CONFIGURED", "1")
-        environment.setdefault("COG_TRACE_SAMPLER", "parentbased_always_on")
-        environment.setdefault("OTEL_SERVICE_NAME", SERVICE_NAME)
 
 
 def open_tracing(url: str | None, service_name: str, model: str) -> Tracing | None:

@@ -23,7 +23,7 @@ def metrics_dir(http_port: int) -> Path:
 
 
 def openai_shapes_path(http_port: int) -> Path:
-    """Where that runner's OpenAI-compatible API keeps ``runner.supervision.request_shapes``."""
+    """Where that runner's OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
     return runtime_dir(http_port) / "openai_requests"
 
 

@@ -1,4 +1,4 @@
-"""Children of the runner: they end with it, are signalled with all they started, and heard line by line."""
+"""Child processes: they end with the runner, are signalled with all they started, and log line by line."""
 
 from __future__ import annotations
 
@@ -7,54 +7,149 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+
+from errors import find_in_text
+from errors.coded_error import CodedError
 
 Log = Callable[[str], None]
 """Takes a line for the operator."""
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 _END_POLL_S = 0.02
+_READ_BYTES = 1 << 16
+_LOG_END_S = 1.0
+"""For the rest of the log of a process that has ended: a grandchild may keep the pipe open."""
 
 
 def with_parent(parent_pid: int) -> list[str]:
     """What to put before a command that must not outlive its parent."""
-    # -I: neither our working folder nor PYTHONPATH matter to this script.
+    # -I: the script depends on neither the working folder nor PYTHONPATH.
     return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
-
-
-async def lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines of a log; one longer than the reader's limit comes in pieces."""
-    buffer = b""
-    while data := await stream.read(1 << 16):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-        if len(buffer) > 1 << 16:
-            yield buffer.decode(errors="replace")
-            buffer = b""
-    if buffer:
-        yield buffer.decode(errors="replace")
-
-
-def signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signal the group that the child leads; just started, it may not lead it yet."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
-
-
-async def end_of(process: asyncio.subprocess.Process) -> int:
-    """Its exit code, once it has ended.
-
-    NOTE: asyncio's own ``wait`` waits for its pipes, too, which a grandchild may keep open.
-    """
-    while process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
-        await asyncio.sleep(_END_POLL_S)
-    return process.returncode
 
 
 def exit_reason(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class Child:
+    """One process at a time of a program that leads a process group, with the last lines of its log."""
+
+    def __init__(self, name: str, log: Log, *, log_prefix: str, log_lines: int, stop_grace_s: float) -> None:
+        self._name = name
+        self._log = log
+        self._log_prefix = log_prefix
+        self._stop_grace_s = stop_grace_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._log_task: asyncio.Task[None] | None = None
+        self.log_tail: deque[str] = deque(maxlen=log_lines)
+        self.on_line: Callable[[str], None] = lambda line: None
+
+    @property
+    def pid(self) -> int | None:
+        """None while no process runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    @property
+    def returncode(self) -> int | None:
+        """Of the last process; None while it runs."""
+        return self._process.returncode if self._process is not None else None
+
+    async def launch(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: bytes | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start a process with ``stdin`` as its whole input, or none. Raises OSError."""
+        self.log_tail.clear()
+        self._process = process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=pass_fds,
+        )
+        assert process.stdout is not None
+        self._log_task = asyncio.create_task(self._read_log(process.stdout), name=f"{self._log_prefix}-log")
+        if process.stdin is not None and stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.close()
+
+    async def exit_code(self) -> int:
+        """Wait for the end of the process.
+
+        NOTE: asyncio's own ``wait`` also waits for the pipes, which a grandchild may keep open.
+        """
+        assert self._process is not None, "not launched"
+        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio has no event for it
+            await asyncio.sleep(_END_POLL_S)
+        return self._process.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal the process and all it started, from any thread."""
+        if (process := self._process) is None:
+            return
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:  # Just started, it may not lead its group yet.
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def end(self, first: signal.Signals = signal.SIGTERM) -> None:
+        """``first``, a grace period, SIGKILL; of the process and all it started."""
+        if self._process is None:
+            return
+        self.send_signal(first)
+        try:
+            await asyncio.wait_for(self.exit_code(), self._stop_grace_s)
+        except asyncio.TimeoutError:
+            self._log(f"{self._name} did not end within {self._stop_grace_s:g} s and is killed")
+        self.send_signal(signal.SIGKILL)
+        await self.exit_code()
+        await self.drain_log()
+
+    async def drain_log(self) -> None:
+        """Read the rest of the log of a process that has ended."""
+        if self._log_task is not None:
+            await asyncio.wait([self._log_task], timeout=_LOG_END_S)
+            self._log_task.cancel()
+
+    def logged_error(self) -> CodedError | None:
+        """The last coded error in the log."""
+        # Triton also prints it in a table.
+        causes = (find_in_text(line.rstrip(" |")) for line in reversed(self.log_tail))
+        return next((cause for cause in causes if cause is not None), None)
+
+    async def _read_log(self, stream: asyncio.StreamReader) -> None:
+        async for line in _lines(stream):
+            self.log_tail.append(line)
+            self._log(f"{self._log_prefix}: {line}")
+            self.on_line(line)
+
+
+async def cancelled(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, if there is one, and wait for its end."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines of a log; one that is longer than the read size comes in pieces."""
+    buffer = b""
+    while data := await stream.read(_READ_BYTES):
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(buffer) > _READ_BYTES:
+            yield buffer.decode(errors="replace")
+            buffer = b""
+    if buffer:
+        yield buffer.decode(errors="replace")

@@ -1,13 +1,16 @@
-"""Failures of what we supervise: what is told of one, its likely cause, and when they are too many."""
+"""Failures of supervised processes: their likely cause, and when they are too many to go on."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from runner.supervision.child import Log
 
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 _LOG_CAUSES = (
@@ -32,8 +35,8 @@ _SIGNAL_CAUSES = {
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Something died or hung. ``part`` is what: triton, triton start or engine."""
+class ProcessFailure:
+    """A process died or hung. ``part``: triton, triton start or engine."""
 
     part: str
     reason: str
@@ -41,7 +44,7 @@ class Failure:
 
 
 def oom_kills() -> int:
-    """How many processes of this container the kernel killed for memory; 0 where it doesn't tell."""
+    """Number of this container's processes that the kernel killed for memory; 0 where it is not known."""
     try:
         events = dict(line.split() for line in _CGROUP_EVENTS.read_text().splitlines())
     except (OSError, ValueError):
@@ -49,8 +52,8 @@ def oom_kills() -> int:
     return int(events.get("oom_kill", 0))
 
 
-def likely_cause(failure: Failure, new_oom_kills: int) -> str:
-    """In words, from the surest sign to the least."""
+def likely_cause(failure: ProcessFailure, new_oom_kills: int) -> str:
+    """In words, by the most certain sign."""
     if new_oom_kills:
         return "memory was full: the kernel killed a process of this container"
     if "SIGSTOP" in failure.reason or "did not answer" in failure.reason or "hangs" in failure.reason:
@@ -67,7 +70,7 @@ def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
 
 
 class FailureLimit:
-    """``count`` failures within ``window_s`` seconds are too many."""
+    """At most ``count`` - 1 failures within ``window_s`` seconds."""
 
     def __init__(self, count: int, window_s: float) -> None:
         self.count = count
@@ -75,7 +78,35 @@ class FailureLimit:
         self._times_s: deque[float] = deque(maxlen=count)
 
     def is_reached(self) -> bool:
-        """Count one more now; whether that was one too many."""
+        """Count a failure now; True if it was one too many."""
         now_s = time.monotonic()
         self._times_s.append(now_s)
         return len(self._times_s) == self.count and now_s - self._times_s[0] <= self.window_s
+
+
+class FailureLog:
+    """Records each failure, and sets ``unrecoverable`` once there were too many."""
+
+    def __init__(
+        self,
+        record: Callable[[ProcessFailure], Path],
+        limit: FailureLimit,
+        log: Log,
+        unrecoverable: asyncio.Event,
+    ) -> None:
+        self._record = record
+        self._limit = limit
+        self._log = log
+        self._unrecoverable = unrecoverable
+
+    def add(self, failure: ProcessFailure) -> bool:
+        """Record a failure; False once there were too many."""
+        try:
+            self._log(f"flight recorder: {self._record(failure)}")
+        except OSError as exc:
+            self._log(f"warning: the flight recorder could not write: {exc}")
+        if self._limit.is_reached():
+            limit = f"{self._limit.count} failures within {self._limit.window_s:g} s"
+            self._log(f"{limit} (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
+            self._unrecoverable.set()
+        return not self._unrecoverable.is_set()

@@ -1,4 +1,4 @@
-"""The last answer of a server that stops, to whoever still comes: 503, and the connection closed."""
+"""The answer of a server that stops to new clients: 503, and the connection closed."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from functools import partial
 from errors.triton import ServerStopping
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_in
 
-Tell = Callable[[bytes, str], None]
-"""Takes the head of a request, and its id."""
+OnRejected = Callable[[bytes, str], None]
+"""Takes the head of a rejected request, and its id."""
 
 _PATIENCE_S = 1.0
 _RETRY_AFTER_S = 1
 
 
-async def turn_away(listener: socket.socket, tell: Tell = lambda head, request_id: None) -> None:
-    """Answer whoever comes with 503, that he may go elsewhere at once. ``tell`` hears of each."""
+async def reject(listener: socket.socket, on_rejected: OnRejected = lambda head, request_id: None) -> None:
+    """Answer every request with 503, so that the client tries another server at once."""
     listener.setblocking(False)
-    server = await asyncio.start_server(partial(_answer_503, tell), sock=listener)
+    server = await asyncio.start_server(partial(_answer_503, on_rejected), sock=listener)
     await server.serve_forever()
 
 
-async def _answer_503(tell: Tell, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer_503(
+    on_rejected: OnRejected, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     body = json.dumps(_document()).encode()
     with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        asked = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
-        request_id = request_id_in(asked)
-        tell(asked, request_id)
+        request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE_S)
+        request_id = request_id_in(request)
+        on_rejected(request, request_id)
         head = (
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\nRetry-After: {_RETRY_AFTER_S}\r\n"
@@ -40,13 +42,13 @@ async def _answer_503(tell: Tell, reader: asyncio.StreamReader, writer: asyncio.
         writer.write(head.encode() + body)
         await writer.drain()
         writer.write_eof()
-        # NOTE: closed with something unread, the client's kernel may throw our answer away.
+        # NOTE: if we close with unread data, the client's kernel may drop our answer.
         await asyncio.wait_for(reader.read(), _PATIENCE_S)
     writer.close()
 
 
 def _document() -> dict[str, object]:
-    """The same to readers of Cog's answers, of its health check and of OpenAI's errors."""
+    """Readable as an answer of Cog, of its health check, and as an OpenAI error."""
     error = ServerStopping(reason="it was asked to")
     return {
         "status": "UNHEALTHY",

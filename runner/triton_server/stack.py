@@ -24,10 +24,8 @@ from runner.settings.paths import (
 )
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
-from runner.supervision.failure_log import FailureLog
-from runner.supervision.failures import FailureLimit
-from runner.supervision.flight_recorder import FlightRecorder
-from runner.supervision.request_shapes import RequestShapes, read_shapes
+from runner.supervision.failures import FailureLimit, FailureLog
+from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
 from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.heartbeat import watch_heart
@@ -40,16 +38,16 @@ from runner.triton_server.transport import open_transport
 class TritonStack:
     """With an engine that is there ``prepare`` and ``start``; else ``start_early``, ``arrive``.
 
-    ``hopeless`` is set when failures were too many; ``on_restart`` hears of each time that Triton is started
-    again.
+    ``unrecoverable`` is set when failures were too many; ``on_restart`` hears of each time that Triton is
+    started again.
     """
 
     def __init__(
-        self, settings: Settings, log: Log, hopeless: asyncio.Event, on_restart: Callable[[], None]
+        self, settings: Settings, log: Log, unrecoverable: asyncio.Event, on_restart: Callable[[], None]
     ) -> None:
         self._settings = settings
         self._log = log
-        self._hopeless = hopeless
+        self._unrecoverable = unrecoverable
         self._on_restart = on_restart
         self._exits = AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
@@ -119,7 +117,7 @@ class TritonStack:
             settings.triton_start_timeout_s,
             self._log,
             arrival,
-            FailureLog(recorder, limit, self._log, self._hopeless).add,
+            FailureLog(recorder.record, limit, self._log, self._unrecoverable).add,
         )
         server.on_restart = self._on_restart
         self.server = server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.generation.retry import RequestGuard, Transport
 from runner.slot.client import SlotClient
-from runner.supervision.request_shapes import RequestShapes
+from runner.supervision.flight_recorder import RequestShapes
 from runner.triton_server.client import TritonClient
 
 

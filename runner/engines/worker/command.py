@@ -11,7 +11,7 @@ from engine.kinds import find_kind
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
 from runner.engines.protocol.engine_ready import PARAMETER
-from runner.supervision.thread_caches import switch_on
+from runner.supervision.tuning import restore_malloc
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class EngineCommand:
         """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
         environment = without_secret_variables(os.environ)
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        switch_on(environment)
+        restore_malloc(environment)
         environment.pop("PYTHONHOME", None)
         environment = {**find_kind(self.engine_kind).environment, **environment}
         own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")

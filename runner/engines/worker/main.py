@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
 import logging
 import os
@@ -46,6 +45,7 @@ from runner.engines.worker.bytecode import keep_bytecode
 from runner.engines.worker.parent_death import die_with_parent
 from runner.engines.worker.ranks import Ranks
 from runner.observability.logs import set_up_logging
+from runner.supervision.tuning import uncollected
 
 _STATISTICS_INTERVAL_MS = 1000
 _BROKEN_EXIT_CODE = 70
@@ -130,16 +130,13 @@ def serve(
 ) -> int:
     """Load the engine, acknowledge, then work until the slot closes the connection. Returns an exit code."""
     sender = FrameSender(connection, "engine-sender")
-    # What is imported and loaded stays: looking through it again and again takes a tenth of an import's time.
-    gc.disable()
     try:
         sink = SocketSink(sender, engine_kind, exit_reason)
-        adapter = importlib.import_module(find_kind(engine_kind).adapter)
-        engine: Engine = adapter.load(engine_dir, sink, options)
+        with uncollected():
+            adapter = importlib.import_module(find_kind(engine_kind).adapter)
+            engine: Engine = adapter.load(engine_dir, sink, options)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
         return _start_failed(sender, engine_kind, exc)
-    gc.freeze()
-    gc.enable()
     sender.send(engine.ready)
     interval_s = float(options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
     arguments = (engine, sender, interval_s)

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from runner.cog_server import prediction_dirs as cog_folders
-from runner.cog_server.prediction_dirs import CogFolders
+from runner.cog_server.coglet import PREDICTIONS_DIR
+from runner.cog_server.prediction_dirs import PredictionDirs
 from tests.runner.servers import CogUnderTest, wait_until
 
-ROOT = cog_folders._ROOT
+ROOT = PREDICTIONS_DIR
 
 
 def make(root: Path, prediction_id: str) -> Path:
@@ -67,7 +67,7 @@ def test_ids_that_lead_elsewhere_are_not_followed(tmp_path: Path) -> None:
     outside = [make(tmp_path, "outside"), make(root, "a/b")]
 
     async def end_all() -> None:
-        folders = CogFolders(root)
+        folders = PredictionDirs(root)
         for each in ("../outside", str(tmp_path / "outside"), "a/b", "..", ".", "", "never made"):
             folders.ended(each)
         await folders.close()
@@ -80,7 +80,7 @@ def test_at_the_end_nothing_is_left_and_a_file_system_that_fails_is_no_error(tmp
     folder = make(tmp_path, "one")
 
     async def end(root: Path) -> None:
-        folders = CogFolders(root, period_s=60)
+        folders = PredictionDirs(root, period_s=60)
         folders.open()
         folders.ended("one")
         await folders.close()
@@ -98,7 +98,7 @@ def test_they_go_while_the_loop_runs(tmp_path: Path, count: int) -> None:
     made = [make(tmp_path, str(number)) for number in range(count)]
 
     async def run() -> None:
-        folders = CogFolders(tmp_path, period_s=0.01)
+        folders = PredictionDirs(tmp_path, period_s=0.01)
         folders.open()
         for folder in made:
             folders.ended(folder.name)

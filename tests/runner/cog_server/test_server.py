@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cog_server.__main__ import find_listeners, warn_of_too_many
+from runner.cog_server.__main__ import warn_of_concurrency
+from runner.cog_server.listener import find_listener
+from runner.observability.logs import log_in
 from runner.supervision.client_sockets import set_options
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
@@ -24,17 +26,21 @@ def _is_no_delay(server: socket.socket) -> bool:
 def test_connections_to_the_port_send_at_once() -> None:
     with socket.create_server((HOST, 0)) as server, socket.create_server((HOST, 0)) as other:
         assert not _is_no_delay(server)
-        ((_, listener),) = find_listeners(server.getsockname()[1])
+        found = find_listener(server.getsockname()[1])
+        assert found is not None
+        listener, is_listening = found
         with listener:
             set_options(listener)
         assert _is_no_delay(server)
         assert not _is_no_delay(other)
+        assert is_listening()
+    assert not is_listening()
 
 
 def test_a_port_that_nobody_listens_on_is_not_found_and_no_socket_is_left_open() -> None:
     (port,) = free_ports(1)
     before = _open_sockets()
-    assert not find_listeners(port)
+    assert not find_listener(port)
     # Other threads of this process open some too, for a moment.
     wait_until(lambda: _open_sockets() <= before)
 
@@ -66,15 +72,16 @@ def _open_sockets() -> set[str]:
 
 
 @pytest.mark.parametrize("places", ["", "64", "511", "many"])
-def test_no_warning_of_places_that_can_stream(capsys: pytest.CaptureFixture[str], places: str) -> None:
-    warn_of_too_many({"COG_MAX_CONCURRENCY": places} if places else {})
-    assert capsys.readouterr() == ("", "")
+def test_no_warning_of_a_concurrency_that_cog_can_stream(places: str) -> None:
+    logged: list[str] = []
+    warn_of_concurrency({"COG_MAX_CONCURRENCY": places} if places else {}, logged.append)
+    assert logged == []
 
 
-def test_more_places_than_cog_can_stream_to_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_of_too_many({"COG_MAX_CONCURRENCY": "512"})
-    told = capsys.readouterr().err
-    assert told.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")
-    warn_of_too_many({"COG_MAX_CONCURRENCY": "512", "LOG_FORMAT": "json"})
+def test_a_concurrency_that_cog_cannot_stream_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_concurrency({"COG_MAX_CONCURRENCY": "512"}, log_in(None))
+    text = capsys.readouterr().err
+    assert text.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")
+    warn_of_concurrency({"COG_MAX_CONCURRENCY": "512"}, log_in("json"))
     line = json.loads(capsys.readouterr().err)
-    assert (line["level"], f"warning: {line['message']}\n") == ("warning", told)
+    assert (line["level"], f"warning: {line['message']}\n") == ("warning", text)

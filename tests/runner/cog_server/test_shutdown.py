@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from runner.cog_server.worker_link import HOPELESS_EXIT_CODE
+from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
     DEADLINE_S,
@@ -202,7 +202,7 @@ def test_too_many_failures_end_the_server_with_an_error(start: Callable[..., Cog
     server = start(FAILURE_LIMIT="1")
     triton = next(pid for pid in triton_pids(server.triton_http_port) if name(pid) == "tritonserver")
     os.kill(triton, signal.SIGKILL)
-    assert exit_code(server) == HOPELESS_EXIT_CODE
+    assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     assert "giving up" in server.log()
     wait_until(lambda: shared_memory(server.triton_http_port) == [])
 
@@ -214,7 +214,7 @@ def test_a_killed_cog_worker_ends_the_server_with_an_error(start: Callable[..., 
     children = [pid for path in threads for pid in path.read_text().split()]
     assert len(children) == 1
     os.kill(int(children[0]), signal.SIGKILL)
-    assert exit_code(server) == HOPELESS_EXIT_CODE
+    assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     wait_until(lambda: not triton_pids(server.triton_http_port))
 
 

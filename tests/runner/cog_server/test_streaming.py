@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from coglet import CancelationException
 
-from runner.cog_server.streaming import LiveOutput, Mailbox, join_cog
+from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
 from tests.runner.servers import wait_until
 
 
@@ -60,14 +60,14 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our ``asyncio.run_coroutine_threadsafe``, taken back afterwards."""
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", asyncio.run_coroutine_threadsafe)
-    join_cog()
+    hook_coglet()
 
 
 def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str, None, None]]:
     """What Cog holds of a prediction: the future of an async ``run``."""
 
     async def predict() -> Generator[str, None, None]:
-        return LiveOutput(source.text(), Mailbox(loop)).chunks()
+        return PredictionStream(source.text(), LoopCalls(loop)).chunks()
 
     return asyncio.run_coroutine_threadsafe(predict(), loop)
 
@@ -89,7 +89,7 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
             go_on.clear()
 
     async def predict() -> Generator[str, None, None]:
-        return LiveOutput(in_steps(), Mailbox(loop)).chunks()
+        return PredictionStream(in_steps(), LoopCalls(loop)).chunks()
 
     chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(10)
     for text in "abc":
@@ -186,7 +186,7 @@ def test_leaving_the_text_early_cancels_the_work(loop: asyncio.AbstractEventLoop
 @pytest.mark.usefixtures("cancellation")
 def test_installing_twice_changes_nothing() -> None:
     installed = asyncio.run_coroutine_threadsafe
-    join_cog()
+    hook_coglet()
     assert asyncio.run_coroutine_threadsafe is installed
 
 
@@ -205,7 +205,7 @@ def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop(loop: asyncio
 
     async def predict() -> Generator[str, None, None]:
         threads.append(threading.current_thread())
-        return LiveOutput(text(), Mailbox(loop)).chunks()
+        return PredictionStream(text(), LoopCalls(loop)).chunks()
 
     future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
     assert future.done()
@@ -236,7 +236,7 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     loop.call_soon_threadsafe(may_go_on.wait, 10)
 
     async def predict() -> Generator[str, None, None]:
-        return LiveOutput(Source("a", stays=True).text(), Mailbox(loop)).chunks()
+        return PredictionStream(Source("a", stays=True).text(), LoopCalls(loop)).chunks()
 
     future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
     assert future.cancel()
@@ -256,7 +256,7 @@ def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
         yield "a"
 
     async def predict() -> Generator[str, None, None]:
-        LiveOutput(text(), Mailbox(loop)).chunks()
+        PredictionStream(text(), LoopCalls(loop)).chunks()
         raise CancelationException  # As coglet raises it in the thread, between any two steps.
 
     with pytest.raises(CancelledError):
@@ -273,7 +273,7 @@ def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEven
 
     def ask() -> str:
         name.set("who asked")
-        return "".join(LiveOutput(text(), Mailbox(loop)).chunks())
+        return "".join(PredictionStream(text(), LoopCalls(loop)).chunks())
 
     assert contextvars.copy_context().run(ask) == "who asked"
 
@@ -281,12 +281,12 @@ def test_the_work_has_the_context_of_who_asked_for_it(loop: asyncio.AbstractEven
 def test_posts_from_many_threads_are_all_done_and_each_threads_in_order(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    mailbox = Mailbox(loop)
+    loop_calls = LoopCalls(loop)
     done: list[tuple[int, int]] = []
 
     def post(thread: int) -> None:
         for number in range(500):
-            mailbox.post(partial(done.append, (thread, number)))
+            loop_calls.post(partial(done.append, (thread, number)))
 
     threads = [threading.Thread(target=post, args=(index,)) for index in range(8)]
     for thread in threads:

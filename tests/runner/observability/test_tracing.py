@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from errors.settings import InvalidSetting
-from runner.observability.tracing import open_tracing, prepare_cog, triton_arguments
+from runner.cog_server.__main__ import switch_tracing_on
+from runner.observability.tracing import open_tracing, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
@@ -125,7 +126,7 @@ def test_without_an_endpoint_nothing_is_traced(tmp_path: Path) -> None:
     assert open_tracing(None, "cog-triton", "model") is None
     assert triton_arguments(None, "cog-triton") == []
     environment: dict[str, str] = {}
-    prepare_cog(environment)
+    switch_tracing_on(environment)
     assert environment == {}
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from runner.supervision import failures, flight_recorder
-from runner.supervision.failures import Failure, FailureLimit, likely_cause
-from runner.supervision.flight_recorder import FlightRecorder
-from runner.supervision.request_shapes import RequestShapes
+from runner.supervision.failures import FailureLimit, ProcessFailure, likely_cause
+from runner.supervision.flight_recorder import FlightRecorder, RequestShapes
 
 
 def test_only_the_newest_bundles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_recorder, "_KEPT_BUNDLES", 3)
     recorder = FlightRecorder(tmp_path / "deep" / "flights", {"engine_kind": "paced"}, list)
-    bundles = [recorder.record(Failure("triton", f"reason {number}", ("line",))) for number in range(5)]
+    bundles = [
+        recorder.record(ProcessFailure("triton", f"reason {number}", ("line",))) for number in range(5)
+    ]
     assert sorted((tmp_path / "deep" / "flights").iterdir()) == bundles[2:]
     assert json.loads((bundles[-1] / "failure.json").read_text())["reason"] == "reason 4"
 
@@ -26,7 +27,7 @@ def test_running_requests_are_told_from_those_that_ended(tmp_path: Path) -> None
     recorder = FlightRecorder(tmp_path, {}, shapes.read)
     ended, _ = (shapes.begin({"input_ids": [1] * count}) for count in (3, 5))
     ended.ended("done")
-    bundle = recorder.record(Failure("engine", "it ended", ()))
+    bundle = recorder.record(ProcessFailure("engine", "it ended", ()))
     assert json.loads((bundle / "failure.json").read_text())["running_requests"] == 1
     requests = json.loads((bundle / "requests.json").read_text())
     assert [each["inputs"]["input_ids_count"] for each in requests] == [3, 5]
@@ -45,7 +46,7 @@ def test_running_requests_are_told_from_those_that_ended(tmp_path: Path) -> None
     ],
 )
 def test_the_likely_cause_is_told_from_signs(reason: str, log_line: str, cause: str) -> None:
-    assert likely_cause(Failure("engine", reason, ("before", log_line)), 0).startswith(cause)
+    assert likely_cause(ProcessFailure("engine", reason, ("before", log_line)), 0).startswith(cause)
 
 
 def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
@@ -56,7 +57,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
     monkeypatch.setattr(failures, "_CGROUP_EVENTS", events)
     recorder = FlightRecorder(tmp_path / "flights", {}, list)
     events.write_text("low 0\nhigh 0\noom 2\noom_kill 2\n")
-    failure = Failure("engine", "killed by SIGKILL", ())
+    failure = ProcessFailure("engine", "killed by SIGKILL", ())
     told = [json.loads((recorder.record(failure) / "failure.json").read_text()) for _ in range(2)]
     assert told[0]["likely_cause"].startswith("memory was full")
     assert told[1]["likely_cause"].startswith("somebody killed it")

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runner.supervision import request_shapes
-from runner.supervision.request_shapes import KEPT, RequestShapes, read_shapes, shape_of
+from runner.supervision import flight_recorder
+from runner.supervision.flight_recorder import KEPT, RequestShapes, read_shapes, shape_of
 
 
 def test_a_shape_has_numbers_and_sizes_and_nothing_of_a_prompt() -> None:
@@ -74,7 +74,7 @@ def test_what_is_half_written_or_too_long_is_left_out(tmp_path: Path) -> None:
     shapes.begin({"number": 2})
     assert [each["inputs"] for each in read_shapes(path)] == [{"number": 2}]
     with path.open("r+b") as file:
-        file.seek(request_shapes._COUNTS_BYTES + request_shapes._SHAPE_BYTES)
+        file.seek(flight_recorder._COUNTS_BYTES + flight_recorder._SHAPE_BYTES)
         file.write(b'{"api": "' + bytes(100))
     assert read_shapes(path) == []
 
@@ -82,7 +82,7 @@ def test_what_is_half_written_or_too_long_is_left_out(tmp_path: Path) -> None:
 def test_a_process_that_was_killed_leaves_what_it_had(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path;"
-        "from runner.supervision.request_shapes import RequestShapes;"
+        "from runner.supervision.flight_recorder import RequestShapes;"
         "RequestShapes('openai', Path(sys.argv[1])).begin({'input_ids': [1]}).received(3);"
         "print('begun', flush=True); time.sleep(60)"
     )
@@ -102,4 +102,4 @@ def test_a_process_that_was_killed_leaves_what_it_had(tmp_path: Path) -> None:
 
 def test_a_real_request_fits_several_times() -> None:
     document = {"inputs": {f"a_name_of_usual_length_{number}_count": 1e-17 / 3 for number in range(40)}}
-    assert len(json.dumps(document)) < request_shapes._SHAPE_BYTES
+    assert len(json.dumps(document)) < flight_recorder._SHAPE_BYTES

@@ -93,12 +93,12 @@ def test_too_many_failures_are_given_up(model: PacedModel, tmp_path: Path) -> No
     try:
         for _ in range(2):
             wait_until(lambda: is_healthy(server))
-            assert not server.service.hopeless.is_set()
+            assert not server.service.unrecoverable.is_set()
             triton_pid = server.service.triton.pid
             assert triton_pid is not None
             os.kill(triton_pid, signal.SIGKILL)
             wait_until(lambda: server.service.triton.down_reason)
-        wait_until(server.service.hopeless.is_set)
+        wait_until(server.service.unrecoverable.is_set)
         wait_until(lambda: "failed too often" in (server.service.triton.down_reason or ""))
         with pytest.raises(TritonUnavailable, match="failed too often"):
             answer(server)

@@ -1,15 +1,45 @@
-"""Our processes have no caches of malloc's threads; the engine has, and whoever runs us may want them."""
+"""Scheduling and malloc: of the worker and Cog's server and all that they start, but not of the engine."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from engine.machine.root import SOURCE_ROOT
 from perf.bench.processes import role_of
-from runner.supervision.thread_caches import switch_off, switch_on
+from runner.supervision.tuning import restore_malloc, tune_environment
 from tests.runner.servers import CogUnderTest, command_of
+
+_PROGRAM = """
+import os, subprocess, sys, threading
+from runner.supervision.child import with_parent
+from runner.supervision.tuning import schedule_as_batch
+
+def policies():
+    return [os.sched_getscheduler(int(each)) for each in os.listdir("/proc/self/task")]
+
+wait = threading.Event()
+threading.Thread(target=wait.wait).start()
+before = policies()
+schedule_as_batch()
+threading.Thread(target=wait.wait).start()
+after = policies()
+wait.set()
+ask = "import os; print(os.sched_getscheduler(0))"
+child = subprocess.check_output([*with_parent(os.getpid()), sys.executable, "-c", ask], text=True)
+print([before, after, int(child)])
+"""
+
+
+def test_all_threads_of_the_process_and_no_child() -> None:
+    told = subprocess.check_output([sys.executable, "-c", _PROGRAM], cwd=SOURCE_ROOT, text=True)
+    ever, patient = os.SCHED_OTHER, os.SCHED_BATCH
+    assert told.strip() == str([[ever, ever], [patient, patient, patient], ever])
+
 
 OFF = "glibc.malloc.tcache_count=0"
 
@@ -39,8 +69,9 @@ def _session(pid: int) -> int | None:
 def test_other_settings_stay_and_one_of_the_same_name_wins(given: str) -> None:
     before = {"GLIBC_TUNABLES": given} if given else {}
     environment = dict(before)
-    switch_off(environment)
+    tune_environment(environment)
+    assert environment.pop("TOKIO_WORKER_THREADS") == "1"
     assert environment["GLIBC_TUNABLES"].endswith("tcache_count=3" if "tcache" in given else OFF)
     assert environment["GLIBC_TUNABLES"].startswith(given)
-    switch_on(environment)
+    restore_malloc(environment)
     assert environment == before
