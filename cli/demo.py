@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import httpx
+import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
 from cli.example_engine import DEMO_DIR, EXAMPLES
@@ -37,6 +37,7 @@ _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0
 _STREAM_PROMPT = "Once upon a time"
 _STREAM_TOKENS = 120
+_STREAM_TIMEOUT_S = 120.0
 _SHOWN_EVENTS = 6
 _SHOWN_WIDTH = 300
 
@@ -116,18 +117,26 @@ def _stream(url: str) -> None:
     inputs = {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}
     body = {"input": {**inputs, "log_performance_metrics": True}}
     print(_STREAM_PROMPT, end="", flush=True)
-    with httpx.stream(
-        "POST", url, json=body, headers={"Accept": "text/event-stream"}, timeout=60
-    ) as response:
-        for event, data in _events(response):
-            if event == "output":
-                print(data["chunk"], end="", flush=True)
-            elif event == "completed":
-                prediction = data
+    headers = {"Accept": "text/event-stream"}
+    response = urllib3.request(
+        "POST",
+        url,
+        json=body,
+        headers=headers,
+        timeout=_STREAM_TIMEOUT_S,
+        retries=False,
+        preload_content=False,
+    )
+    for event, data in _events(response):
+        if event == "output":
+            print(data["chunk"], end="", flush=True)
+        elif event == "completed":
+            prediction = data
     metrics = _succeeded(prediction)["metrics"]
     print(
         f"\n\n{metrics['output_token_count']} tokens, {metrics['tokens_per_second']:.0f} tokens/s, first "
-        f"token after {1000 * metrics['time_to_first_token']:.0f} ms, ended by {metrics['finish_reason']}"
+        f"token after {1000 * metrics['time_to_first_token']:.0f} ms, "
+        f"finish reason: {metrics['finish_reason']}"
     )
 
 
@@ -136,11 +145,18 @@ def _show(form: CurlForm) -> None:
     print(f"\n# {form.name}\n{form.command}")
     if shutil.which("curl"):
         output = subprocess.run(
-            form.arguments, capture_output=True, text=True, timeout=120, check=True
+            form.arguments, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True
         ).stdout
     else:
         headers = dict(header.split(": ", 1) for header in form.headers)
-        output = httpx.post(form.url, content=json.dumps(form.body), headers=headers, timeout=120).text
+        output = urllib3.request(
+            "POST",
+            form.url,
+            body=json.dumps(form.body),
+            headers=headers,
+            timeout=_STREAM_TIMEOUT_S,
+            retries=False,
+        ).data.decode()
     for line in _digest(output):
         print(f"  {line if len(line) <= _SHOWN_WIDTH else line[:_SHOWN_WIDTH] + ' ...'}")
 
@@ -165,7 +181,7 @@ def _digest(output: str) -> list[str]:
 
 
 def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    return _succeeded(httpx.post(url, json=body, timeout=_BUILD_TIMEOUT_S).json())
+    return _succeeded(urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False).json())
 
 
 def _succeeded(prediction: dict[str, Any]) -> dict[str, Any]:
@@ -179,10 +195,10 @@ def _prediction_error(text: str) -> CodedError:
     return find_in_text(text) or TritonUnknownError(reason=text)
 
 
-def _events(response: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
     """Server-sent events: name and JSON data."""
     event = ""
-    for line in response.iter_lines():
+    for line in (each.decode().rstrip("\r\n") for each in response):
         if line.startswith("event: "):
             event = line.removeprefix("event: ")
         elif line.startswith("data: "):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +58,9 @@ def run(options: argparse.Namespace) -> int:
         for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
         print("Ctrl-C stops it.", flush=True)
-        _wait(server)
+        server.wait()
     return 0
 
 
 def _openai(port: int) -> str:
     return f", OpenAI's API and a page to try it at http://localhost:{port}/" if port else ""
-
-
-def _wait(server: CogServer) -> None:
-    """Wait until the server ends or this process is interrupted."""
-    pause = threading.Event()
-    while server.is_running():
-        pause.wait(0.5)
-    server.check_running()

@@ -58,3 +58,11 @@ class ServerStopping(CodedError):
         "The server is shutting down: it rejects new requests and ends those that exceed the grace period"
     )
     template = "The server stops ({reason}); send the request again, to another server."
+
+
+class ServerEnded(CodedError):
+    code = "E2111"
+    summary = "The Cog server ended by itself after it had been ready"
+    template = (
+        "The {kind}'s Cog server ended by itself after it had been ready ({reason}); its log: {log_path}"
+    )

@@ -15,14 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx
+import urllib3
 
 from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
-from errors.triton import TritonStartFailed
+from errors.triton import ServerEnded, TritonStartFailed
 from runner.settings.ports import check_port_free
+from runner.supervision.child import exit_reason, with_parent
+from runner.supervision.tuning import TOKIO_THREADS
 
 _POLL_S = 0.1
+_HEALTH_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 20.0
 _LOG_TAIL_LINES = 15
 
@@ -31,9 +34,7 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
     """What Cog's server reads: which runner, which port, how many predictions at once."""
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
     return {
-        # NOTE: in a burst two of Cog's threads meet at its slots' locks and one refuses a free slot;
-        # with one thread none does (seen with 0.23.1).
-        "TOKIO_WORKER_THREADS": "1",
+        **TOKIO_THREADS,
         "COG_MAX_CONCURRENCY": "1" if kind == "builder" else "64",
         **os.environ,
         "PATH": path,  # Cog starts its worker as `python`.
@@ -45,25 +46,23 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
     }
 
 
-def command(kind: str, host: str) -> list[str]:
-    server = "runner.cog_server" if kind == "runner" else "cog.server.http"
-    return [sys.executable, "-m", server, "--host", host]
-
-
 class CogServer:
-    """A running Cog server of ours. ``kind`` is the folder of its ``run.py`` and its schema."""
+    """A running Cog server of ours. ``kind`` is the folder of its ``run.py`` and its schema.
+
+    NOTE: Linux sends it SIGTERM when the thread that created it ends, in whatever way: nothing is left of it.
+    """
 
     def __init__(self, kind: str, *, host: str, port: int, log_path: Path, extra: Mapping[str, str]) -> None:
         check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
         self.kind = kind
         self.url = f"http://{host}:{port}"
-        # One for all questions: making one costs more than asking. No connection is kept: the server may end.
-        self._http = httpx.Client(timeout=10, limits=httpx.Limits(max_keepalive_connections=0))
-        self._log_path = log_path
+        self.log_path = log_path
+        self._http = urllib3.PoolManager(timeout=_HEALTH_TIMEOUT_S, retries=False)
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        module = "runner.cog_server" if kind == "runner" else "cog.server.http"
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                command(kind, host),
+                [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host],
                 cwd=SOURCE_ROOT / kind,
                 env=environment(kind, port, extra),
                 stdin=subprocess.DEVNULL,
@@ -81,77 +80,73 @@ class CogServer:
         self.stop()
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until Cog says READY. Raises what setup failed with, or E2106."""
+        """Wait until Cog says READY. Raises the error of a failed setup, or E2106."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             health = self.health()
             if health.get("status") == "READY":
                 return
-            if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or self._process.poll() is not None:
-                log = (
-                    f"{health.get('setup', {}).get('logs', '')}\n{self._log_path.read_text(errors='replace')}"
-                )
-                raise find_in_text(_last_error(log)) or self._start_failed("its setup failed", log)
+            if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or not self.is_running():
+                log = f"{health.get('setup', {}).get('logs', '')}\n{self._log()}"
+                raise find_in_text(_last_error(log)) or _start_failed("its setup failed", log)
             time.sleep(_POLL_S)
-        raise self._start_failed(f"not within {timeout_s:g} s", self._log_path.read_text(errors="replace"))
+        raise _start_failed(f"not within {timeout_s:g} s", self._log())
 
     def health(self) -> dict[str, Any]:
         """Cog's ``/health-check``, or nothing while it does not answer."""
         try:
-            document: dict[str, Any] = self._http.get(f"{self.url}/health-check").json()
-        except (httpx.HTTPError, ValueError):
+            # No connection is kept: the server may end at any time.
+            response = self._http.request("GET", f"{self.url}/health-check", headers={"Connection": "close"})
+            document: dict[str, Any] = response.json()
+        except (urllib3.exceptions.HTTPError, ValueError):
             return {}
         return document
 
+    def wait(self) -> None:
+        """Wait until the server that was ready ends. Raises E2111."""
+        code = self._process.wait()
+        # NOTE: nothing of the log, which has prompts and texts by now.
+        raise ServerEnded(kind=self.kind, reason=exit_reason(code), log_path=self.log_path)
+
     def is_running(self) -> bool:
         return self._process.poll() is None
-
-    def check_running(self) -> None:
-        """Raise E2106 if the server has ended."""
-        if not self.is_running():
-            log = self._log_path.read_text(errors="replace")
-            raise self._start_failed(f"it ended (exit code {self._process.returncode})", log)
 
     @property
     def pid(self) -> int:
         """Cog's server; all that it starts is in the session that it leads."""
         return self._process.pid
 
-    @property
-    def log_path(self) -> Path:
-        return self._log_path
-
     def stop(self) -> None:
         """SIGTERM, a grace period, SIGKILL; then wait for all that it started."""
-        session = self._process.pid
-        if self._process.poll() is None:
+        if self.is_running():
             self._process.terminate()
             try:
                 self._process.wait(_STOP_GRACE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        _wait_for_session(session)
+        _wait_for_session(self.pid)
 
-    def _start_failed(self, reason: str, log: str) -> TritonStartFailed:
-        tail = " | ".join(log.strip().splitlines()[-_LOG_TAIL_LINES:])
-        return TritonStartFailed(reason=reason, log_tail=tail)
+    def _log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+
+def _start_failed(reason: str, log: str) -> TritonStartFailed:
+    tail = " | ".join(log.strip().splitlines()[-_LOG_TAIL_LINES:])
+    return TritonStartFailed(reason=reason, log_tail=tail)
 
 
 def _last_error(log: str) -> str:
     """The last text in a log that carries one of our codes."""
-    for line in reversed(log.splitlines()):
-        for text in _texts(line):
-            if find_in_text(text) is not None:
-                return text
-    return ""
+    texts = (text for line in reversed(log.splitlines()) for text in _texts(line))
+    return next((text for text in texts if find_in_text(text) is not None), "")
 
 
 def _texts(line: str) -> list[str]:
-    """What a line of a log says: the texts of one of Cog's JSON lines, else the line itself."""
+    """The texts in one of Cog's JSON lines, else the line itself."""
     try:
         entry = json.loads(line)
-        fields = entry.get("fields", entry)  # With LOG_FORMAT=json they stand in the line itself.
+        fields = entry.get("fields", entry)  # With LOG_FORMAT=json they are in the line itself.
         return [text for text in fields.values() if isinstance(text, str)]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [line]
@@ -171,8 +166,8 @@ def _session_members(session: int) -> list[int]:
     """Processes of a session that have not ended: Cog's server, its worker, Triton, stubs, engine."""
     members = []
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # It ended while we looked.
-            # What stands after the name, which is in parentheses: state, parent, group, session.
+        with suppress(OSError):  # It ended meanwhile.
+            # After the name, which is in parentheses: state, parent, group, session.
             state, _, _, its_session = status.read_text().rpartition(")")[2].split()[:4]
             if int(its_session) == session and state != "Z":
                 members.append(int(status.parent.name))
@@ -181,7 +176,7 @@ def _session_members(session: int) -> list[int]:
 
 @contextmanager
 def followed(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Report the lines that a prediction printed, as they come into a server's log."""
+    """Report the lines that a prediction prints, read from the server's log."""
     done = threading.Event()
 
     def follow() -> None:

@@ -14,7 +14,7 @@ _THRESHOLDS = (10_000, 2, 2)
 """A request makes hundreds of objects, and its end frees nearly all: collect after 10,000 new ones, not 700.
 The older generations are collected after 2 steps: with Python's 10 the process holds 8 MiB more."""
 
-_TOKIO = ("TOKIO_WORKER_THREADS", "1")
+TOKIO_THREADS = {"TOKIO_WORKER_THREADS": "1"}
 """With two, coglet's threads meet at its slots' locks in a burst, and one refuses a free slot (0.23.1)."""
 
 _TUNABLES = "GLIBC_TUNABLES"
@@ -25,7 +25,8 @@ _NO_THREAD_CACHES = f"{_THREAD_CACHES}=0"
 
 def tune_environment(environment: MutableMapping[str, str]) -> None:
     """For Cog's server and all that it starts; malloc and tokio read it when a process starts."""
-    environment.setdefault(*_TOKIO)
+    for name, value in TOKIO_THREADS.items():
+        environment.setdefault(name, value)
     tunables = environment.get(_TUNABLES, "")
     if _THREAD_CACHES not in tunables:
         environment[_TUNABLES] = ":".join(filter(None, [tunables, _NO_THREAD_CACHES]))

@@ -42,7 +42,7 @@ def test_the_demo_builds_serves_streams_and_stops(ports: dict[str, str], tmp_pat
     assert "engine      transformers" in result.stdout
     streamed = result.stdout.split("=== 4.")[1].split("=== 5.")[0]
     assert re.search(r"Once upon a time[, ].*\w+ \w+ \w+", streamed, re.DOTALL)
-    assert re.search(r"\d+ tokens, \d+ tokens/s, first token after \d+ ms, ended by \w+", streamed)
+    assert re.search(r"\d+ tokens, \d+ tokens/s, first token after \d+ ms, finish reason: \w+", streamed)
     by_curl = result.stdout.split("=== 5.")[1]
     assert by_curl.count("curl -s -N -X POST") == 5
     assert "status: succeeded" in by_curl
