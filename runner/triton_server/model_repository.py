@@ -1,7 +1,7 @@
 """Renders the Triton model repository: templates + defaults + the engine + overrides -> a runtime folder.
 
-Every template variable has its default here, once. A value that no template knows, or a variable
-that stays unfilled, is E1006 naming the key: Triton never gets to parse a half-filled config.
+A template's variable without a default here is left blank: the engine's library then uses its own default. A
+key that no template has, and a value that Triton could not parse, are E1006 with the key's name.
 """
 
 from __future__ import annotations
@@ -30,49 +30,6 @@ _SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
 _GUIDED = re.compile(r"^.* # guided\n", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
 
-_SLOT_PASS_THROUGH = [
-    "tokens_per_second",
-    "max_batch_size",
-    "dtype",
-    "device",
-    "gpu_memory_utilization",
-    "tensor_parallel_size",
-    "encoder_engine_dir",
-    "max_tokens_in_paged_kv_cache",
-    "max_attention_window_size",
-    "sink_token_length",
-    "batch_scheduler_policy",
-    "kv_cache_free_gpu_mem_fraction",
-    "cross_kv_cache_fraction",
-    "kv_cache_host_memory_bytes",
-    "kv_cache_onboard_blocks",
-    "cancellation_check_period_ms",
-    "stats_check_period_ms",
-    "iter_stats_max_iterations",
-    "request_stats_max_iterations",
-    "enable_kv_cache_reuse",
-    "normalize_log_probs",
-    "enable_chunked_context",
-    "gpu_device_ids",
-    "participant_ids",
-    "lora_cache_optimal_adapter_size",
-    "lora_cache_max_adapter_size",
-    "lora_cache_gpu_memory_fraction",
-    "lora_cache_host_memory_bytes",
-    "decoding_mode",
-    "executor_worker_path",
-    "medusa_choices",
-    "eagle_choices",
-    "gpu_weights_percent",
-    "enable_context_fmha_fp32_acc",
-    "multi_block_mode",
-    "cuda_graph_mode",
-    "cuda_graph_cache_size",
-    "speculative_decoding_fast_logits",
-    "guided_decoding_backend",
-    "xgrammar_tokenizer_info_path",
-]
-
 _DEFAULTS: dict[str, dict[str, str]] = {
     "preprocessing": {
         "preprocessing_instance_count": "1",
@@ -92,7 +49,6 @@ _DEFAULTS: dict[str, dict[str, str]] = {
         "encoder_input_features_data_type": "TYPE_FP16",
         "engine_start_timeout_s": "1800",
         "engine_hang_timeout_s": "300",
-        **dict.fromkeys(_SLOT_PASS_THROUGH, ""),
     },
     "ensemble": {"max_tokens_data_type": "TYPE_UINT32"},
 }
@@ -103,7 +59,7 @@ _NOT_OURS = {
     "ensemble": set[str](),
     "tensorrt_llm": set[str](),
 }
-"""Keys of the original's configs that mean nothing here: taken, and told."""
+"""Keys of the original's configs that have no meaning here: ignored with a warning."""
 
 _INTEGER = re.compile(r"[0-9]+")
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
@@ -128,7 +84,7 @@ _CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
 }
 _SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))
 _SHARED = "max_tokens_data_type"
-"""One value for the two models that read it, wherever it is given."""
+"""One value for the two models that read it, whichever of them it is given for."""
 
 
 def render(
@@ -146,12 +102,12 @@ def render(
 ) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
-    An engine whose files are still on their way is announced by the file ``arrival``, with its ``end_id`` and
-    ``pad_id``, which are None here.
-    ``overrides`` are ``instantiate.server.<model>.args`` of the server configuration, by model;
-    ``engine_cache_dir`` is where an engine may keep what it compiles; None: where its library wants to.
-    ``cpp_backend`` is the folder of NVIDIA's C++ backend, which then fills the slot if nothing else is said.
-    Returns whether it does. ``slot_socket`` is where the slot listens for our runner, if it is ours.
+    ``end_id`` and ``pad_id``: None for an engine whose files are still on their way; the file ``arrival``
+    then announces it. ``overrides``: ``instantiate.server.<model>.args`` of the server configuration, by
+    model. ``cpp_backend``: the folder of NVIDIA's C++ backend, which then fills the slot unless ``overrides``
+    say otherwise. ``engine_cache_dir``: where an engine may keep what it compiles; None: where its library
+    wants to. ``slot_socket``: where our slot listens for the runner. Returns whether the C++ backend fills
+    the slot.
     """
     if target.exists():
         shutil.rmtree(target)
@@ -165,43 +121,43 @@ def render(
         "end_id": _text(end_id),
         "pad_id": _text(pad_id),
         "engine_cache_dir": _text(engine_cache_dir),
+        "slot_socket": _text(slot_socket),
     }
-    values = _values(facts, overrides, cpp_backend)
+    templates = {model: (TEMPLATES / model / "config.pbtxt").read_text() for model in MODELS}
+    values = {model: _defaults(model, templates[model]) | facts for model in MODELS}
+    if cpp_backend is not None:
+        values[SLOT]["triton_backend"] = CPP_BACKEND
+        values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
+    _override(values, overrides)
     is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
+    if is_cpp:
+        templates[SLOT] = _SLOT_ONLY.sub("", templates[SLOT])
+        if not values[SLOT]["guided_decoding_backend"]:
+            # NOTE: NVIDIA's backend would ignore guides; without these inputs Triton refuses them.
+            templates = {model: _GUIDED.sub("", template) for model, template in templates.items()}
     for model in MODELS:
         version = target / model / "1"
         version.mkdir(parents=True)
-        template = (TEMPLATES / model / "config.pbtxt").read_text()
-        if model == SLOT and is_cpp:
-            template = _SLOT_ONLY.sub("", template)
-        # NOTE: without a backend for it, NVIDIA's drops what it is asked for; so Triton refuses it instead.
-        if is_cpp and not values[SLOT]["guided_decoding_backend"]:
-            template = _GUIDED.sub("", template)
-        if model == SLOT and not is_cpp and slot_socket is not None:
-            template += f'parameters {{ key: "socket_path" value: {{ string_value: "{slot_socket}" }} }}\n'
-        (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
+        (target / model / "config.pbtxt").write_text(_fill(model, templates[model], values[model]))
         if model != "ensemble" and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))
     return is_cpp
 
 
-def _values(
-    facts: Mapping[str, str], overrides: Mapping[str, Mapping[str, object]], cpp_backend: Path | None
-) -> dict[str, dict[str, str]]:
-    values = {model: {**facts, **_DEFAULTS[model]} for model in MODELS}
-    if cpp_backend is not None:
-        values[SLOT]["triton_backend"] = CPP_BACKEND
-        values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
+def _defaults(model: str, template: str) -> dict[str, str]:
+    return dict.fromkeys(_VARIABLE.findall(template), "") | _DEFAULTS[model]
+
+
+def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping[str, object]]) -> None:
     for model, arguments in overrides.items():
         for key, value in arguments.items():
-            _override(values, model, key, _text(value))
+            _override_one(values, model, key, _text(value))
     for model, other in (("preprocessing", "ensemble"), ("ensemble", "preprocessing")):
         if _SHARED in overrides.get(model, {}):
             values[other][_SHARED] = values[model][_SHARED]
-    return values
 
 
-def _override(values: dict[str, dict[str, str]], model: str, key: str, value: str) -> None:
+def _override_one(values: dict[str, dict[str, str]], model: str, key: str, value: str) -> None:
     if model not in values or key in _NOT_OURS[model]:
         print(f"server config: {model}.{key} has no meaning here and is not used", file=sys.stderr)
         return
@@ -228,10 +184,6 @@ def _text(value: object) -> str:
 
 def _fill(model: str, template: str, values: Mapping[str, str]) -> str:
     def fill(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise InvalidSetting(
-                name=f"instantiate.server.{model}.args.{match[1]}", expected="given", value=None
-            )
         value = values[match[1]]
         if _UNQUOTABLE.search(value):
             raise InvalidSetting(
@@ -245,7 +197,7 @@ def _fill(model: str, template: str, values: Mapping[str, str]) -> str:
 
 
 def _model_py(model: str) -> str:
-    """Triton's entry point of a model: our package, found wherever the stub was started."""
+    """Triton's entry point of a model, which imports ours whatever the working folder is."""
     module = "slot.model" if model == SLOT else f"triton_server.models.{model}"
     return (
         "import sys\n\n"

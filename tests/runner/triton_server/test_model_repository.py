@@ -125,6 +125,23 @@ def test_an_engine_folder_whose_name_triton_could_not_read_is_told(engine: Engin
         render_config(replace(engine, path=Path('/engines/quo"ted')), tmp_path / "repository")
 
 
+@pytest.mark.parametrize("character", ['"', "\\", "\n"])
+def test_a_socket_path_that_triton_could_not_read_is_told(
+    engine: Engine, tmp_path: Path, character: str
+) -> None:
+    socket = Path(f"/tmp/run{character}time/slot")
+    with pytest.raises(InvalidSetting, match="quotes, backslashes and line breaks"):
+        render(
+            engine,
+            tmp_path / "repository",
+            engine_python="python",
+            end_id=0,
+            pad_id=1,
+            overrides={},
+            slot_socket=socket,
+        )
+
+
 @pytest.mark.parametrize(
     ("model", "key"),
     [
