@@ -160,8 +160,9 @@ def hook_coglet() -> None:
 def _run_here(coro: Coroutine[Any, Any, Any]) -> Future[Any]:
     """The finished future of a coroutine that never waits, run in a context of its own."""
     future: Future[Any] = Future()
+    context = contextvars.copy_context()
     try:
-        contextvars.copy_context().run(coro.send, None)
+        context.run(coro.send, None)
     except StopIteration as stop:
         future.set_result(stop.value)
     except CancelationException:
@@ -169,7 +170,7 @@ def _run_here(coro: Coroutine[Any, Any, Any]) -> Future[Any]:
     except Exception as exc:  # noqa: BLE001 - coglet raises it where it asks for the result
         future.set_exception(exc)
     else:
-        coro.close()
+        context.run(coro.close)  # coglet's wrapper resets its context variables.
         future.set_exception(RuntimeError("run waited, which only its PredictionStream may do"))
     return future
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import (
@@ -178,6 +179,45 @@ def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest], f
     assert exit_code(server) == 128 + signal.SIGTERM
     wait_until(lambda: not any(map(is_running, pids)))
     assert shared_memory(server.triton_http_port) == []
+
+
+_BROKEN = """
+import socket, sys, threading
+
+if "cog.server.http" in sys.orig_argv or "runner.cog_server" in sys.orig_argv:
+    connect, start, failures = socket.create_connection, threading.Thread.start, []
+
+    def failing_once(*arguments, **named):
+        if failures:
+            return connect(*arguments, **named)
+        failures.append(None)
+        raise OSError("no connection, this once")
+
+    def failing(thread):
+        if thread.name == "reject":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    socket.create_connection, threading.Thread.start = failing_once, failing
+"""
+
+
+def test_errors_of_the_shutdowns_own_steps_lose_no_request(
+    start: Callable[..., CogUnderTest], folder: Path
+) -> None:
+    """No connection and no thread can be had: the running request ends whole, and the log says why."""
+    patches = folder / "patches"
+    patches.mkdir()
+    (patches / "sitecustomize.py").write_text(_BROKEN)
+    server = start(PYTHONPATH=f"{patches}:{SOURCE_ROOT}")
+    wait_until(lambda: "graceful shutdown: OSError: no connection, this once" in server.log())
+    running = Asked(server, 2 * TOKENS_PER_SECOND)
+    terminate(server)
+    answer = running.answer()
+    assert answer["status"] == "succeeded"
+    assert exit_code(server) == 0
+    assert "graceful shutdown: RuntimeError: can't start new thread" in server.log()
+    assert "Traceback" not in server.log()
 
 
 def test_a_client_that_reads_nothing_does_not_hold_the_server(start: Callable[..., CogUnderTest]) -> None:

@@ -1,18 +1,24 @@
-"""Live output: text of an event loop's task, read in another thread, cancelled through Cog's future."""
+"""Prediction streams: text of a task of an event loop, read in another thread and cancelled by a future.
+
+``test_coglet`` has the same through coglet itself."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import coglet
 import pytest
 from coglet import CancelationException
 
+from runner.cog_server.coglet import PREDICTION_ID, prediction_id
 from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
 from tests.runner.servers import wait_until
 
@@ -190,9 +196,27 @@ def test_installing_twice_changes_nothing() -> None:
     assert asyncio.run_coroutine_threadsafe is installed
 
 
-async def _ctx_wrapper(coro: Coroutine[Any, Any, Any]) -> Any:
-    """A stand-in for the coroutine that Cog wraps around ``run``: known by its name."""
-    return await coro
+def _coglets_wrapper() -> Callable[..., Coroutine[Any, Any, Any]]:
+    """The coroutine that coglet wraps around ``run``, from the source in its library."""
+    library = Path(str(coglet._impl.__file__)).read_bytes()
+    pattern = rb"async def _ctx_wrapper\(.*?\n        log_contextvar\.reset\(log_token\)\n"
+    found = re.search(pattern, library, re.DOTALL)
+    assert found is not None
+    namespace: dict[str, Any] = {}
+    exec(found[0].decode(), namespace)
+    wrapper: Callable[..., Coroutine[Any, Any, Any]] = namespace["_ctx_wrapper"]
+    return wrapper
+
+
+_WRAPPER = _coglets_wrapper()
+_LOG_CONTEXT: contextvars.ContextVar[str] = contextvars.ContextVar(PREDICTION_ID)
+_SCOPE: contextvars.ContextVar[object] = contextvars.ContextVar("scope")
+
+
+def submit(coro: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Future[Any]:
+    """As coglet submits a prediction."""
+    wrapped = _WRAPPER(coro, "the-id", _LOG_CONTEXT, None, _SCOPE, None)
+    return asyncio.run_coroutine_threadsafe(wrapped, loop)
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -201,15 +225,15 @@ def test_a_prediction_runs_in_cogs_thread_and_its_work_in_the_loop(loop: asyncio
 
     async def text() -> AsyncGenerator[str, None]:
         threads.append(threading.current_thread())
-        yield "a"
+        yield prediction_id()
 
     async def predict() -> Generator[str, None, None]:
         threads.append(threading.current_thread())
         return PredictionStream(text(), LoopCalls(loop)).chunks()
 
-    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    future = submit(predict(), loop)
     assert future.done()
-    assert list(future.result(0)) == ["a"]
+    assert list(future.result(0)) == ["the-id"]
     assert threads[0] is threading.current_thread()
     assert threads[1] is not threading.current_thread()
 
@@ -227,7 +251,7 @@ def test_what_a_prediction_refuses_is_raised_where_cog_asks(loop: asyncio.Abstra
 
     for predict, error in ((refuse, ValueError), (be_cancelled, CancelledError), (wait, RuntimeError)):
         with pytest.raises(error):
-            asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+            submit(predict(), loop).result(0)
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -238,7 +262,7 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     async def predict() -> Generator[str, None, None]:
         return PredictionStream(Source("a", stays=True).text(), LoopCalls(loop)).chunks()
 
-    future = asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop)
+    future = submit(predict(), loop)
     assert future.cancel()
     may_go_on.set()
     with pytest.raises(CancelationException):
@@ -260,7 +284,7 @@ def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
         raise CancelationException  # As coglet raises it in the thread, between any two steps.
 
     with pytest.raises(CancelledError):
-        asyncio.run_coroutine_threadsafe(_ctx_wrapper(predict()), loop).result(0)
+        submit(predict(), loop).result(0)
     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
     assert not has_begun.is_set()
 

@@ -1,0 +1,88 @@
+"""``CogServer`` leaves nothing behind however its owner ends, and how a server ended holds no request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.machine.root import SOURCE_ROOT
+from errors.triton import ServerEnded
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import (
+    CogUnderTest,
+    free_ports,
+    is_running,
+    triton_environment,
+    triton_pids,
+    wait_until,
+    worker_pids,
+)
+
+_OWNER = """
+import sys
+from pathlib import Path
+from runner.cog_server.launch import CogServer
+
+port, log, *pairs = sys.argv[1:]
+extra = dict(pair.split("=", 1) for pair in pairs)
+server = CogServer("runner", host="127.0.0.1", port=int(port), log_path=Path(log), extra=extra)
+server.wait_ready(110)
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_script_that_is_ended_leaves_no_server(tmp_path: Path, number: signal.Signals) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    port, http, grpc, metrics = free_ports(4)
+    extra = triton_environment(http, grpc, metrics) | {
+        "ENGINE_DIR": str(model.directory),
+        "COG_TRITON_CACHE": str(tmp_path / "cache"),
+        "TMPDIR": str(tmp_path),
+    }
+    arguments = [str(port), str(tmp_path / "log"), *(f"{name}={value}" for name, value in extra.items())]
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, *arguments],
+        cwd=SOURCE_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        assert owner.stdout is not None
+        server = int(owner.stdout.readline())
+        pids = [server, *triton_pids(http), *worker_pids(model.directory)]
+        assert len(pids) == 6
+        try:
+            owner.send_signal(number)
+            owner.wait()
+            wait_until(lambda: not any(map(is_running, pids)), 60)
+        finally:
+            for pid in filter(is_running, pids):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_server_that_dies_is_told_by_its_exit_and_log_path_without_prompts(tmp_path: Path) -> None:
+    secret = "a prompt of a user"
+    server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
+    try:
+        server.predict(prompt=secret, max_tokens=2)
+        wait_until(lambda: secret in server.log())
+        os.kill(server.server.pid, signal.SIGKILL)
+        with pytest.raises(ServerEnded) as raised:
+            server.server.wait()
+    finally:
+        server.close()
+    text = str(raised.value)
+    assert text.startswith(
+        "E2111 ServerEnded: The runner's Cog server ended by itself after it had been ready"
+    )
+    assert "killed by SIGKILL" in text
+    assert str(server.log_path) in text
+    assert secret not in text
