@@ -202,7 +202,7 @@ def _coglets_wrapper() -> Callable[..., Coroutine[Any, Any, Any]]:
     pattern = rb"async def _ctx_wrapper\(.*?\n        log_contextvar\.reset\(log_token\)\n"
     found = re.search(pattern, library, re.DOTALL)
     assert found is not None
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__name__": "coglet"}
     exec(found[0].decode(), namespace)
     wrapper: Callable[..., Coroutine[Any, Any, Any]] = namespace["_ctx_wrapper"]
     return wrapper
