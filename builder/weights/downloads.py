@@ -1,7 +1,7 @@
-"""Fetch files by HTTP: several at once, continued after a cut, checked before they count as there.
+"""Download files by HTTP: several at once, resumed after an interruption, verified before they are used.
 
-A file is written to ``<destination>.incomplete`` and gets its own name only when it has the announced size
-and hash, so neither a killed process nor a lost connection leaves half a file that looks whole.
+A file is written to ``<destination>.incomplete`` and renamed once its size and hash are verified, so neither
+a killed process nor a lost connection leaves half a file that looks whole.
 """
 
 from __future__ import annotations
@@ -9,30 +9,33 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-import httpx2
-from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it re-exports without saying so
-    hf_raise_for_status,
-    http_stream_backoff,
-)
+from urllib3 import BaseHTTPResponse
 
+from engine.download.http import Client, Temporary
+from engine.download.transfer import Patience, Transfer
+from engine.download.version import range_of, version_of
 from engine.lock import lock, unlock
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
+from errors.download import SourceFailed, SourceInterrupted
 
 NUM_PARALLEL = 8
 NUM_TRIES = 5
-NAP_S = 0.2
+"""In a row that bring no byte."""
 RETRY_DELAY_S = 1.0
-"""Before the first try again; doubled as long as tries bring nothing."""
+"""Before the first retry; doubles with each try that brings no byte."""
 READ_TIMEOUT_S = 30.0
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 256 << 10
+
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,12 @@ class Digest:
 
 @dataclass(frozen=True)
 class Download:
-    """One file to fetch; ``headers`` may carry a token."""
+    """One file to download; ``authorization`` is sent to the host of ``url`` alone."""
 
     model_id: str
     name: str
     url: str
-    headers: Mapping[str, str] = field(repr=False)
+    authorization: str | None = field(repr=False)
     destination: Path
     size_bytes: int | None
     digest: Digest | None
@@ -72,7 +75,7 @@ class Download:
 
     @property
     def missing_bytes(self) -> int:
-        """What is still to come; 0 when it is there or its size is not known."""
+        """0 if the file is there or its size is not known."""
         if self.destination.exists() or self.size_bytes is None:
             return 0
         arrived = self.incomplete.stat().st_size if self.incomplete.exists() else 0
@@ -83,8 +86,8 @@ class _Stopped(Exception):
     """Another download failed, or the build was cancelled."""
 
 
-class _Transfer:
-    """What the threads of one ``fetch_all`` share: how much has arrived, and whether to stop."""
+class _Shared:
+    """State that the threads of one ``fetch_all`` share."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -97,36 +100,35 @@ class _Transfer:
 
 
 def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
-    """Fetch every one of ``downloads`` that is not there yet; the first failure stops the others.
+    """Download every file of ``downloads`` that is not there yet; the first failure stops the others.
 
-    Raises httpx2's and huggingface_hub's errors for the network, OSError for the disk, DownloadCorrupt
-    for a wrong hash.
+    Raises the errors of ``engine.download``, OSError for the disk, DownloadCorrupt for a wrong hash.
     """
     total_bytes = sum(download.missing_bytes for download in downloads) or None
-    transfer = _Transfer()
+    shared = _Shared()
     pool = ThreadPoolExecutor(NUM_PARALLEL, thread_name_prefix="download")
     try:
-        pending: set[Future[None]] = {pool.submit(_fetch, download, transfer) for download in downloads}
+        pending: set[Future[None]] = {pool.submit(_fetch, download, shared) for download in downloads}
         while pending:
-            # NOTE: waits in naps, as Cog cancels by an exception that only running bytecode receives.
-            done, pending = wait(pending, timeout=NAP_S, return_when=FIRST_EXCEPTION)
+            # NOTE: polls, because Cog cancels by an exception that only running bytecode receives.
+            done, pending = wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
             if progress is not None:
-                progress(transfer.arrived_bytes, total_bytes, "downloading")
+                progress(shared.arrived_bytes, total_bytes, "downloading")
     finally:
-        transfer.stop.set()
+        shared.stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _fetch(download: Download, transfer: _Transfer) -> None:
+def _fetch(download: Download, shared: _Shared) -> None:
     download.destination.parent.mkdir(parents=True, exist_ok=True)
     lock_path = download.destination.with_name(download.destination.name + ".lock")
     descriptor = lock(lock_path)
     try:
         if not download.destination.exists():
             with download.incomplete.open("ab") as file:
-                _receive(download, file, transfer)
+                _receive(download, file, shared)
                 file.flush()
                 os.fsync(file.fileno())
             _check(download)
@@ -135,68 +137,81 @@ def _fetch(download: Download, transfer: _Transfer) -> None:
         unlock(lock_path, descriptor)
 
 
-def _receive(download: Download, file: BinaryIO, transfer: _Transfer) -> None:
+def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:
     """Append to ``file`` until it has its size, giving up after NUM_TRIES tries that brought nothing."""
-    tries_left = NUM_TRIES
-    while file.tell() != download.size_bytes:
-        before = file.tell()
-        try:
-            is_whole = _receive_rest(download, file, transfer)
-            failure: Exception = httpx2.RemoteProtocolError("the answer ended early")
-        except (httpx2.TransportError, HfHubHTTPError) as exc:
-            if isinstance(exc, HfHubHTTPError) and exc.response.status_code < 500:
-                raise
-            is_whole, failure = False, exc
-        if is_whole and download.size_bytes in (None, file.tell()):
-            return
-        tries_left = NUM_TRIES if file.tell() > before else tries_left - 1
-        if tries_left == 0:
-            raise failure
-        if transfer.stop.wait(RETRY_DELAY_S * 2 ** (NUM_TRIES - tries_left)):
-            raise _Stopped
-
-
-def _receive_rest(download: Download, file: BinaryIO, transfer: _Transfer) -> bool:
-    """One request for what ``file`` lacks; whether its answer was taken to the end."""
-    if download.size_bytes is not None and file.tell() > download.size_bytes:
-        _start_over(file, transfer)
-    headers = {**download.headers, "Accept-Encoding": "identity"}
-    if file.tell():
-        headers["Range"] = f"bytes={file.tell()}-"
-    with http_stream_backoff(
-        "GET",
+    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S, timeout_s=READ_TIMEOUT_S)
+    client = Client(
         download.url,
-        headers=headers,
-        timeout=READ_TIMEOUT_S,
-        retry_on_exceptions=(),
-        retry_on_status_codes=(429,),
-    ) as response:
-        if not _continues_at(response, file.tell()):
-            _start_over(file, transfer)
-            if response.status_code != httpx2.codes.OK:
-                return False
-        for chunk in response.iter_bytes():
-            if transfer.stop.is_set():
-                raise _Stopped
-            file.write(chunk)
-            transfer.add(len(chunk))
-            if download.size_bytes is not None and file.tell() > download.size_bytes:
-                return False  # It is something else, or has no end.
-    return True
+        only_public=False,
+        timeout_s=transfer.timeout_s,
+        connections=1,
+        authorization=download.authorization,
+    )
+    patience = Patience(transfer, shared.stop)
+    try:
+        while file.tell() != download.size_bytes:
+            before = file.tell()
+            try:
+                is_whole = _receive_rest(download, client, file, shared)
+                failure = Temporary(_interrupted(download, file))
+            except Temporary as exc:
+                is_whole, failure = False, exc
+            if is_whole and download.size_bytes in (None, file.tell()):
+                return
+            if file.tell() > before:
+                patience.reset()
+            else:
+                patience.wait(failure)
+    finally:
+        client.close_idle()
 
 
-def _continues_at(response: httpx2.Response, offset: int) -> bool:
-    """Whether the body begins at ``offset``: servers may ignore a range, or no longer have it."""
-    if response.status_code == httpx2.codes.RANGE_NOT_SATISFIABLE:
+def _receive_rest(download: Download, client: Client, file: BinaryIO, shared: _Shared) -> bool:
+    """One request for what ``file`` lacks; whether its response was received to the end."""
+    if download.size_bytes is not None and file.tell() > download.size_bytes:
+        _start_over(file, shared)
+    try:
+        response = client.get({"Range": f"bytes={file.tell()}-"} if file.tell() else {})
+    except SourceFailed as exc:
+        if exc.facts.get("status") != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        _start_over(file, shared)
         return False
-    hf_raise_for_status(response)
-    if response.status_code == httpx2.codes.PARTIAL_CONTENT:
-        return bool(response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"))
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with closing(response):
+        if not _continues_at(response, file.tell()):
+            _start_over(file, shared)
+            if response.status != HTTPStatus.OK:
+                return False
+        while count := client.read(response, buffer):
+            if shared.stop.is_set():
+                raise _Stopped
+            file.write(buffer[:count])
+            shared.add(count)
+            if download.size_bytes is not None and file.tell() > download.size_bytes:
+                return False  # It is another file, or has no end.
+        return version_of(response).size_bytes in (None, file.tell())
+
+
+def _continues_at(response: BaseHTTPResponse, offset: int) -> bool:
+    """Whether the body begins at ``offset``: servers may ignore a range."""
+    if response.status == HTTPStatus.PARTIAL_CONTENT:
+        content_range = range_of(response)
+        return content_range is not None and content_range[0] == offset
     return offset == 0
 
 
-def _start_over(file: BinaryIO, transfer: _Transfer) -> None:
-    transfer.add(-file.tell())
+def _interrupted(download: Download, file: BinaryIO) -> SourceInterrupted:
+    return SourceInterrupted(
+        source=download.name,
+        received_bytes=file.tell(),
+        size_bytes=download.size_bytes or "an unknown number of",
+        reason="the connection was closed",
+    )
+
+
+def _start_over(file: BinaryIO, shared: _Shared) -> None:
+    shared.add(-file.tell())
     file.seek(0)
     file.truncate()
 

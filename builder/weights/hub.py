@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -19,7 +20,6 @@ from urllib.parse import quote
 import httpx2
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, is_offline_mode
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # re-exported
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from builder.weights.downloads import Digest, Download, fetch_all
@@ -30,11 +30,29 @@ from engine.staging import staged
 from errors.build import BuildFailed, DownloadFailed
 from errors.build_config import ModelAccessDenied, ModelNotFound
 from errors.coded_error import CodedError
+from errors.download import (
+    RedirectRefused,
+    SourceFailed,
+    SourceForbidden,
+    SourceInterrupted,
+    SourceNotFound,
+    SourceUnreachable,
+    SourceUnsupported,
+)
 
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
-"""What the Hub's client raises; the last three for an answer that is JSON but not a Hub's."""
+"""What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
+_FAILED_DOWNLOAD = (
+    RedirectRefused,
+    SourceFailed,
+    SourceForbidden,
+    SourceInterrupted,
+    SourceNotFound,
+    SourceUnreachable,
+    SourceUnsupported,
+)
 _CHECK_NETWORK = "check the network and start the build again: what has arrived is kept and continued"
 
 
@@ -89,9 +107,11 @@ class Hub:
             if len(missing) < len(wanted) and not is_offline_mode():
                 self._ask_for_access(downloads.values())
             missing_bytes = sum(download.missing_bytes for download in missing)
+            if missing and is_offline_mode():
+                raise OfflineModeIsEnabled
             need_space(self._folder, missing_bytes, purpose="the download", variable=CACHE_VARIABLE)
             fetch_all(missing, progress)
-        except _FOREIGN as exc:
+        except (*_FAILED_DOWNLOAD, *_FOREIGN) as exc:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
         return {name: download.destination for name, download in downloads.items()}
 
@@ -118,7 +138,7 @@ class Hub:
             model_id=snapshot.model_id,
             name=file.name,
             url=url,
-            headers=build_hf_headers(token=self._token),
+            authorization=f"Bearer {self._token}" if self._token else None,
             destination=self._repository(snapshot.model_id) / "blobs" / content_key,
             size_bytes=file.size_bytes,
             digest=digest,
@@ -168,37 +188,35 @@ class Hub:
             path.write_text(snapshot.commit)
 
     def _translated(self, exc: Exception, model_id: str, revision: str) -> CodedError:
-        """The one place where errors of the Hub's client, of the network and of the cache become ours."""
+        """The one place where errors of huggingface_hub, of the network and of the cache become ours."""
         endpoint = redact_url(self.endpoint)
-        if isinstance(exc, HfHubHTTPError):
-            return self._refusal(exc, model_id, revision, endpoint)
-        if isinstance(exc, OfflineModeIsEnabled):
-            remedy = "unset HF_HUB_OFFLINE to download it"
-            reason = f"HF_HUB_OFFLINE is set and {model_id}@{revision} is not whole in the cache"
-        elif isinstance(exc, httpx2.HTTPError):
-            reason, remedy = _network_reason(exc), _CHECK_NETWORK
-        elif isinstance(exc, OSError):
-            return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
-        elif isinstance(exc, HFValidationError):
+        status: object = exc.response.status_code if isinstance(exc, HfHubHTTPError) else None
+        if isinstance(exc, _FAILED_DOWNLOAD):
+            status = exc.facts.get("status")
+        if status == HTTPStatus.NOT_FOUND or isinstance(exc, HFValidationError):
             return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
-        else:
-            reason, remedy = "its answer is not that of a Hugging Face Hub", "check HF_ENDPOINT"
-        return DownloadFailed(what=model_id, endpoint=endpoint, reason=reason, remedy=remedy)
-
-    def _refusal(self, exc: HfHubHTTPError, model_id: str, revision: str, endpoint: str) -> CodedError:
-        status = exc.response.status_code
-        if status == httpx2.codes.NOT_FOUND:
-            return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
-        if status in (httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN):
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             remedy = (
                 "check that hf_token may read it and that its owner has accepted the model's licence"
                 if self._token
                 else "check model_id, or give hf_token and accept the model's licence on the Hub"
             )
             return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
-        return DownloadFailed(
-            what=model_id, endpoint=endpoint, reason=f"HTTP {status}", remedy=_CHECK_NETWORK
-        )
+        remedy = _CHECK_NETWORK
+        if status is not None:
+            reason = f"HTTP {status}"
+        elif isinstance(exc, _FAILED_DOWNLOAD):
+            reason = str(exc.facts["reason"])
+        elif isinstance(exc, OfflineModeIsEnabled):
+            remedy = "unset HF_HUB_OFFLINE to download it"
+            reason = f"HF_HUB_OFFLINE is set and {model_id}@{revision} is not whole in the cache"
+        elif isinstance(exc, httpx2.HTTPError):
+            reason = _network_reason(exc)
+        elif isinstance(exc, OSError):
+            return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
+        else:
+            reason, remedy = "its answer is not that of a Hugging Face Hub", "check HF_ENDPOINT"
+        return DownloadFailed(what=model_id, endpoint=endpoint, reason=reason, remedy=remedy)
 
 
 def _digest(snapshot: Snapshot, file: HubFile) -> tuple[Digest | None, str]:

@@ -20,10 +20,12 @@ from errors.coded_error import CodedError
 from errors.download import RedirectRefused, SourceFailed, SourceForbidden, SourceNotFound, SourceUnreachable
 
 MAX_REDIRECTS = 10
-MAX_RETRY_AFTER_S = 60.0
+MAX_RETRY_AFTER_S = 300.0
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_TEMPORARY = (408, 425, 429)
+"""Besides every 5xx."""
+_LIMIT_RESET = re.compile(r";\s*t=(\d{1,6})\b")
 _SIGNATURE = re.compile(r"(^|&)(x-amz-|x-goog-)?(signature|sig|expires|token)=", re.IGNORECASE)
 
 
@@ -39,10 +41,24 @@ class Temporary(Exception):
 class Client:
     """GETs of one URL from any number of threads, over connections that are kept alive between them."""
 
-    def __init__(self, url: str, *, only_public: bool, timeout_s: float, connections: int) -> None:
-        """``only_public``: the URL is not the operator's; see ``engine.download.address``."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        only_public: bool,
+        timeout_s: float,
+        connections: int,
+        authorization: str | None = None,
+    ) -> None:
+        """``only_public``: the URL is not the operator's; see ``engine.download.address``.
+
+        ``authorization`` is a header's value for the URL's own origin.
+        """
         self.shown = redact_url(url)
         self._url = checked_url(url)
+        self._own_authorization = credentials("Authorization", self._url)
+        if authorization is not None:
+            self._own_authorization = {"Authorization": authorization}
         self._resolved = self._url
         """Where the last redirects led. Set by any thread; a race costs one redirect more."""
         self._pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
@@ -97,9 +113,9 @@ class Client:
             raise Temporary(self._unreachable(exc)) from exc
 
     def _authorization(self, url: Url) -> dict[str, str]:
-        """User and password of the URL go to its own origin alone, whatever it redirects to."""
+        """The URL's own goes to its own origin alone, whatever it redirects to."""
         is_own = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
-        return credentials("Authorization", self._url if is_own and url.auth is None else url)
+        return self._own_authorization if is_own and url.auth is None else credentials("Authorization", url)
 
     def _redirected(self, url: Url, response: urllib3.BaseHTTPResponse) -> Url:
         location = response.headers.get("Location")
@@ -123,8 +139,8 @@ class Client:
         elif status in (401, 403, 407):
             reason = _why_forbidden(self._url.query or "", status)
             error = SourceForbidden(source=source, reason=reason, status=status)
-        elif status in _TEMPORARY:
-            raise Temporary(error, _retry_after_s(response))
+        elif status in _TEMPORARY or status >= 500:
+            raise Temporary(error, retry_after_s(response))
         if start != self._url:
             # NOTE: what a redirect led to may be signed for some minutes only; the URL itself is asked again.
             if self._resolved == start:
@@ -153,8 +169,12 @@ def _why_forbidden(query: str, status: int) -> str:
     return "this server grants no access to it: check the URL and your rights"
 
 
-def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
+def retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
+    """How long the server asks to wait: Retry-After, or the reset in RateLimit, as the Hub has it."""
     try:
-        return min(Retry().get_retry_after(response) or 0.0, MAX_RETRY_AFTER_S)
+        wait_s = Retry().get_retry_after(response)
     except InvalidHeader:
-        return 0.0
+        wait_s = None
+    if wait_s is None and (reset := _LIMIT_RESET.search(response.headers.get("RateLimit", ""))):
+        wait_s = float(reset[1])
+    return min(wait_s or 0.0, MAX_RETRY_AFTER_S)

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from urllib3 import HTTPResponse
 
 from engine.download.fetch import fetch
+from engine.download.http import MAX_RETRY_AFTER_S, retry_after_s
 from errors.coded_error import CodedError
 from errors.download import (
     RedirectRefused,
@@ -54,6 +56,23 @@ def test_an_answer_that_is_no_engine_is_told_by_its_status(
     assert "s3cret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)
     assert len(server.requests) == (3 if status in (500, 503) else 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({}, 0),
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "soon"}, 0),
+        ({"Retry-After": "86400"}, MAX_RETRY_AFTER_S),
+        ({"RateLimit": '"resolvers";r=0;t=55'}, 55),
+        ({"RateLimit": "nonsense"}, 0),
+    ],
+)
+def test_the_wait_that_a_server_asks_for_is_kept_within_limits(
+    headers: dict[str, str], wait_s: float
+) -> None:
+    assert retry_after_s(HTTPResponse(status=429, headers=headers)) == wait_s
 
 
 def test_an_expired_signature_is_suspected(server: TarServer) -> None:
