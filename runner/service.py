@@ -120,7 +120,7 @@ class Service:
             asks_slot=asks_slot or (trace is not None and trace.is_recording),
             trace=trace,
             log=RequestLog("cog") if self._is_log_json else None,
-            # Only where somebody reads it: Triton puts it into each of its events.
+            # Only if logs or traces need it: Triton puts it into each event.
             request_id=request_id if self._is_log_json or trace is not None else "",
             meter=RequestMeter(self.meter, arrived_s),
         )
@@ -154,7 +154,7 @@ class Service:
 
     async def _start_early(self, engine: Engine) -> None:
         if self._is_closed:
-            return  # Whoever opened us gave up, which a download does not notice at once.
+            return  # The service was closed during the download, which does not notice it at once.
         if self._settings.openai_port:
             check_openai_port_free(self._settings)
         self._stack.start_early(engine)
@@ -180,7 +180,7 @@ class Service:
         self.openai = server
 
     def _open_meter(self) -> None:
-        """From now on what is counted can be read: our own test is nobody's request."""
+        """Open the meter after the test prediction, which does not count as a request."""
         folder = metrics_dir(self._settings.triton_http_port)
         self.meter = Meter("cog", folder)
         self._exits.callback(self.meter.close)

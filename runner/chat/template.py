@@ -1,8 +1,8 @@
 """From the messages of a chat to the prompt of the model: the tokenizer's own Jinja template.
 
 Rendered as ``transformers`` does it (``apply_chat_template``), so a template written for it gives the same
-text here: its environment, filters, globals and tags, and the special tokens by name. The template is code of
-whoever made the model, so it runs in Jinja's sandbox, in a process of its own (``runner.chat.sandbox``).
+text here: its environment, filters, globals and tags, and the special tokens by name. The template is code
+of the model's author, so it runs in Jinja's sandbox, in a process of its own (``runner.chat.sandbox``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ChatTemplate:
         """The prompt; it has its special tokens already, so it is tokenized without adding any.
 
         ``continues``: the last message is the beginning of the answer. ``arguments`` are the template's own.
-        Raises E1005 for messages that are none, E1700, E1701, or E1702 with what the template says.
+        Raises E1005 for malformed messages, E1700, E1701, or E1702 with the template's own message.
         """
         chat = checked_messages(messages)
         final = _open_final(chat) if continues else ""

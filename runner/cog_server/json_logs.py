@@ -1,6 +1,6 @@
 """With LOG_FORMAT=json: Cog's log lines, and ours that Cog wraps into its own, as flat JSON objects.
 
-What predictions print is left out: it holds prompts, and whoever asked gets it as the prediction's ``logs``.
+The output of predictions is left out: it contains prompts, and callers get it as the prediction's ``logs``.
 """
 
 from __future__ import annotations

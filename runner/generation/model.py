@@ -56,7 +56,7 @@ class ModelFacts:
         return await loop.run_in_executor(_long_texts, self._encode_long, text, adds_special_tokens)
 
     def _encode_long(self, text: str, adds_special_tokens: bool) -> list[int]:
-        # "fast" leaves out the offsets of the tokens, which nobody asks for; it lets other threads run.
+        # "fast" skips the offsets of the tokens, which are not needed, and lets other threads run.
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
         ids: list[int] = encoding.ids
         return ids

@@ -19,7 +19,7 @@ class TritonPorts:
     metrics: int
 
     def check_free(self) -> None:
-        """Raise E1007 for the first port that somebody else, or another of these, has."""
+        """Raise E1007 for the first port that is taken, by another program or by another of these."""
         ours: set[int] = set()
         for port, purpose, variable in (
             (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),

@@ -29,8 +29,8 @@ _SIGNAL_CAUSES = {
     "SIGBUS": "a crash in native code, often because /dev/shm is full",
     "SIGFPE": "a crash in native code",
     "SIGILL": "native code that this processor can't run",
-    "SIGKILL": "somebody killed it: an operator, or the kernel of a machine without memory",
-    "SIGTERM": "somebody ended it",
+    "SIGKILL": "killed by an operator, or by the kernel because memory was full",
+    "SIGTERM": "ended by another process",
 }
 
 

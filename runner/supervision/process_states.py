@@ -23,7 +23,7 @@ def state_and_parent(pid: int | str) -> tuple[str, int]:
 
 
 def signal_that_ended(pid: int) -> int | None:
-    """0 if none did, or nobody can tell any more; None while the process lives."""
+    """The signal; 0 if the process exited or that is unknown; None while it runs."""
     fields = _fields(pid)
     if not fields or fields[0] == "X":
         return 0

@@ -15,8 +15,8 @@ from runner.triton_server.model_repository import SLOT
 
 _EXIT_TIMEOUT_S = 5
 
-_WHOEVER = 0
-"""The parent's process id of a rank: mpirun's, which nobody knows before."""
+_ANY_PARENT = 0
+"""For a rank, whose parent is mpirun, with an unknown process id."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TritonCommand:
         command = [*with_parent(os.getpid()), *mpirun()]
         for rank in range(self.num_ranks):
             command += [":"] if rank else []
-            command += ["-n", "1", *with_parent(_WHOEVER)]
+            command += ["-n", "1", *with_parent(_ANY_PARENT)]
             command += self._triton(f"{self.shm_prefix}{rank}_")
             command += ["--model-control-mode=explicit", f"--load-model={SLOT}"] if rank else []
         return command

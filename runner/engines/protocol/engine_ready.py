@@ -27,7 +27,7 @@ class Arrived:
 
 
 def announce(path: Path, arrived: Arrived) -> None:
-    """In one step: whoever sees the file sees all of it."""
+    """Write the file in one step, so that readers see all of it or nothing."""
     part = path.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(arrived))
     part.rename(path)

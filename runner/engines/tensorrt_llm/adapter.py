@@ -125,7 +125,7 @@ class TensorrtLlmEngine:
                 # NOTE: never by id: for one whose last response was taken this waits for ever.
                 if responses := self._executor.await_responses(timeout=_AWAIT):
                     self._report(responses)
-        # Whatever it is: without this loop nobody hears anything any more.
+        # Any error: without this loop no request gets an answer.
         except Exception as exc:  # noqa: BLE001
             if not self._is_closed:
                 self._sink.broken(exc)

@@ -43,7 +43,7 @@ class VllmEngine:
         self._guide_end_id = guide_end_id
         """Where vLLM ends guided outputs."""
         self._running: dict[str, Running] = {}
-        """By vLLM's request id. Whoever takes a request out reports its end, so that it is reported once."""
+        """By vLLM's request id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
         self._aborted: list[str] = []
         self._wake = threading.Condition()

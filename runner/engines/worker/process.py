@@ -168,7 +168,7 @@ class EngineProcess:
         return EngineCrashed(engine_kind=self._command.engine_kind, reason=reason, was_ready=was_ready)
 
     def _supervise(self, reader: FrameReader[FromWorker]) -> None:
-        """Hear the worker until it is gone; then start another, as long as nobody stops us."""
+        """Read from the worker until it ends, then start another one, unless this object is closed."""
         while True:
             for messages in reader.batches():
                 if any(not isinstance(message, Statistics) for message in messages):

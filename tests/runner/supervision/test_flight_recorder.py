@@ -37,7 +37,7 @@ def test_running_requests_are_told_from_those_that_ended(tmp_path: Path) -> None
     ("reason", "log_line", "cause"),
     [
         ("killed by SIGSEGV", "", "a crash in native code"),
-        ("killed by SIGKILL", "", "somebody killed it"),
+        ("killed by SIGKILL", "", "killed by an operator"),
         ("exit code 1", "RuntimeError: CUDA error: an illegal memory access", "a CUDA error: RuntimeError"),
         ("exit code 1", "torch.OutOfMemoryError: CUDA out of memory. Tried", "the GPU's memory was full"),
         ("killed by SIGBUS", "No space left on device", "a disk or /dev/shm was full"),
@@ -60,7 +60,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
     failure = ProcessFailure("engine", "killed by SIGKILL", ())
     told = [json.loads((recorder.record(failure) / "failure.json").read_text()) for _ in range(2)]
     assert told[0]["likely_cause"].startswith("memory was full")
-    assert told[1]["likely_cause"].startswith("somebody killed it")
+    assert told[1]["likely_cause"].startswith("killed by an operator")
 
 
 def test_failures_are_too_many_only_within_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
