@@ -1,8 +1,8 @@
-"""Guides: what an output must follow, compiled, and where each output stands in its own.
+"""Guides (schemas, regular expressions, grammars): compiles them, and follows one per output.
 
-llguidance does the work: it computes which tokens may come next from the guide and the tokenizer, with
-limits of its own on what a guide may cost (time by a count of steps, memory by a count of states), so that a
-hostile one ends in an error. Compiling is done off the engine's loop; what was compiled is kept.
+llguidance computes which tokens may come next from the guide and the tokenizer. Its limits on the cost of a
+guide (time by a count of steps, memory by a count of states) turn a hostile guide into an error. Guides are
+compiled outside the engine's loop and cached.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _END_MARK = "<|cog-triton end of guide|>"
-"""A token of ours, beyond the model's: llguidance allows it where the output may end."""
+"""Our own token after the model's vocabulary: llguidance allows it where the output may end."""
 _MAX_BYTES: dict[GuideType, int] = {"json_schema": 1 << 16, "regex": 1 << 14, "ebnf_grammar": 1 << 14}
-"""Of a guide's text. The worst of this size that were found took 3 s to compile, and 400 MB meanwhile."""
+"""Limits of a guide's text. The most expensive known guides of this size take 3 s and 400 MB to compile."""
 _STACK_BYTES = 512 << 20
-"""Of the compiling thread: address space, not memory.
+"""Address space of the compiling thread's stack.
 
-NOTE: llguidance follows rules of a grammar by recursion; a chain of thousands overflows a usual stack, which
-ends the process."""
+NOTE: llguidance follows the rules of a grammar by recursion: a chain of thousands would overflow a default
+stack
+and end the process."""
 _MAX_LEXER_STATES = 50_000
-"""About 1 to 2 kB each."""
-_KEPT_GUIDES = 64
+"""Each takes 1 to 2 kB."""
+_MAX_CACHED_GUIDES = 64
 _WHITESPACE = r"\n?[ ]{0,16}"
-"""Between the parts of JSON. Without a bound, small models write spaces until they are cut."""
+"""Between the parts of JSON. Without a limit, small models generate spaces until ``max_tokens``."""
 
 Compiled = Callable[["Follower | CodedError"], None]
 Mask = npt.NDArray[np.bool_]
@@ -51,7 +52,7 @@ log = logging.getLogger("cog_triton.engine")
 
 
 class Follower:
-    """Where one output stands in its guide. Used by one thread at a time."""
+    """The state of one output in its guide. Used by one thread at a time."""
 
     def __init__(self, guide: Guide, matcher: LLMatcher, end_mark: int) -> None:
         self._guide = guide
@@ -61,7 +62,7 @@ class Follower:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing but the end can follow."""
+        """Whether the output can only end here."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allowed(self, vocab_size: int) -> tuple[Mask, bool]:
@@ -76,7 +77,7 @@ class Follower:
         return allowed, bool(bits[self._end_mark])
 
     def take(self, token: int) -> None:
-        """The next token of the output. Raises GuideFailed."""
+        """Add the next token of the output. Raises GuideFailed."""
         self._num_tokens += 1
         if not self._matcher.consume_token(token):
             raise self.failed(first_line(self._matcher.get_error()))
@@ -86,10 +87,10 @@ class Follower:
 
 
 class GuideCompiler:
-    """Compiles guides for one tokenizer, one after the other in a thread of its own."""
+    """Compiles guides for one tokenizer, one at a time in a thread."""
 
     def __init__(self, tokenizer_file: Path) -> None:
-        """Raises what a tokenizer raises that can't be read or that llguidance does not know."""
+        """Raises errors of tokenizers and llguidance for a file that is invalid or not supported."""
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -97,55 +98,48 @@ class GuideCompiler:
         self._end_mark = _end_mark_id(tokenizer)
         self._tokenizer = LLTokenizer(tokenizer.to_str(), eos_token=self._end_mark)
         self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
-        self._kept: OrderedDict[Guide, LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[Guide, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
-        self._asked: SimpleQueue[tuple[Guide, Compiled]] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Guide, Compiled]] = SimpleQueue()
         usual_bytes = threading.stack_size(_STACK_BYTES)
         threading.Thread(target=self._run, name="guides", daemon=True).start()
         threading.stack_size(usual_bytes)
 
     def submit(self, guide: Guide, compiled: Compiled) -> None:
-        """Call ``compiled`` with the outcome: at once if the guide is kept, else from the thread."""
-        if (follower := self._find(guide)) is not None:
-            compiled(follower)
+        """Call ``compiled`` with the result: at once if the guide is cached, else from the thread."""
+        if (matcher := self._cached(guide)) is not None:
+            compiled(self._follower(guide, matcher))
         else:
-            self._asked.put((guide, compiled))
+            self._queue.put((guide, compiled))
 
     def _run(self) -> None:
         while True:
-            self._answer(*self._asked.get())
+            guide, compiled = self._queue.get()
+            compiled(self._result(guide))
 
-    def _follow(self, guide: Guide) -> Follower:
-        """A follower at the guide's beginning. Raises InvalidGuide."""
-        follower = self._find(guide)
-        if follower is None:
-            matcher = self._compile(guide)
-            with self._lock:
-                self._kept[guide] = matcher
-                if len(self._kept) > _KEPT_GUIDES:
-                    self._kept.popitem(last=False)
-            follower = self._follower(guide, matcher)
-        return follower
-
-    def _answer(self, guide: Guide, compiled: Compiled) -> None:
+    def _result(self, guide: Guide) -> Follower | CodedError:
         try:
-            answer: Follower | CodedError = self._follow(guide)
-        except CodedError as error:
-            answer = error
-        # The library's own: a reason to refuse this guide, never one to leave its request waiting.
-        except Exception as exc:  # noqa: BLE001
-            answer = InvalidGuide(
-                guide_type=guide.type, reason=f"{type(exc).__name__}: {first_line(str(exc))}"
-            )
-        compiled(answer)
-
-    def _find(self, guide: Guide) -> Follower | None:
-        with self._lock:
-            matcher = self._kept.get(guide)
+            matcher = self._cached(guide)
             if matcher is None:
-                return None
-            self._kept.move_to_end(guide)
-        return self._follower(guide, matcher)
+                matcher = self._compile(guide)
+                with self._lock:
+                    self._cache[guide] = matcher
+                    if len(self._cache) > _MAX_CACHED_GUIDES:
+                        self._cache.popitem(last=False)
+            return self._follower(guide, matcher)
+        except CodedError as error:
+            return error
+        # An unknown error of the library fails this guide; its request must not wait for ever.
+        except Exception as exc:  # noqa: BLE001
+            reason = f"{type(exc).__name__}: {first_line(str(exc))}"
+            return InvalidGuide(guide_type=guide.type, reason=reason)
+
+    def _cached(self, guide: Guide) -> LLMatcher | None:
+        with self._lock:
+            matcher = self._cache.get(guide)
+            if matcher is not None:
+                self._cache.move_to_end(guide)
+            return matcher
 
     def _follower(self, guide: Guide, matcher: LLMatcher) -> Follower:
         return Follower(guide, matcher.deep_copy(), self._end_mark)
@@ -164,7 +158,7 @@ class GuideCompiler:
                 return self._compile_schema(guide, guide.text)
             case "regex":
                 _checked(guide, self._matcher(LLMatcher.grammar_from_regex(guide.text)), regex_reason)
-                # Now that it is known to be right: with \d for the ten digits that JSON and people mean.
+                # The regex is valid. Compile it again with \d for the ten ASCII digits.
                 lark = f"start: /{regex_to_lark(guide.text, 'd')}/"
                 return _checked(guide, self._matcher(LLMatcher.grammar_from_lark(lark)), first_line)
             case "ebnf_grammar":
@@ -182,7 +176,7 @@ class GuideCompiler:
             raise InvalidGuide(guide_type=guide.type, reason="a schema must be a JSON object")
 
         def fault(part: Mapping[str, object]) -> str:
-            """What is wrong with a schema; empty if nothing is."""
+            """The error of a schema, or an empty string."""
             error: str = self._matcher(_schema_grammar(json.dumps(part))).get_error()
             return error
 
@@ -202,7 +196,7 @@ class GuideCompiler:
 
 
 def _schema_grammar(schema: str) -> str:
-    # NOTE: a schema may hold options for llguidance ("x-guidance") that make something else than JSON.
+    # NOTE: override options for llguidance in the schema ("x-guidance"), which could produce invalid JSON.
     overrides: JsonCompileOptions = {
         "item_separator": ",",
         "key_separator": ":",
@@ -222,24 +216,22 @@ def _end_mark_id(tokenizer: Tokenizer) -> int:
 
 
 def _checked(guide: Guide, matcher: LLMatcher, reason: Callable[[str], str]) -> LLMatcher:
-    """``matcher``, if it is sound and there is a first token for it. Raises InvalidGuide."""
+    """``matcher``, if it is valid and allows a first token. Raises InvalidGuide."""
     if error := matcher.get_error():
         raise InvalidGuide(guide_type=guide.type, reason=reason(error))
     first = matcher.deep_copy()
     first.compute_bitmask()
     if first.is_error():
-        cause = f"nothing can be written by it ({first_line(first.get_error())})"
+        cause = f"no output matches it ({first_line(first.get_error())})"
         raise InvalidGuide(guide_type=guide.type, reason=cause)
     return matcher
 
 
 def open_guides(engine_dir: Path) -> GuideCompiler | None:
-    """The engine's compiler; None, and a warning, where its tokenizer does not allow one."""
+    """The engine's compiler; None, with a warning, if its tokenizer is not supported."""
     try:
         return GuideCompiler(engine_dir / "tokenizer.json")
-    # tokenizers raises bare Exception, llguidance ValueError and whatever its many decoders raise.
+    # tokenizers raises bare Exception, llguidance many kinds of errors.
     except Exception as exc:  # noqa: BLE001
-        log.warning(
-            "outputs can't be guided without a tokenizer that is understood: %s", first_line(str(exc))
-        )
+        log.warning("guides are not supported with this tokenizer: %s", first_line(str(exc)))
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a guide, and where: one line, of what llguidance says in many or without a place."""
+"""One-line reasons for invalid guides, with the place, from the messages of llguidance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = 4
 _CARET = re.compile(r"^ *\^+ *$")
 _MAX_REASON = 300
 _SEARCH_S = 0.5
-"""How long to look for the wrong part of a schema."""
+"""Limit of the search for the invalid part of a schema."""
 _MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
@@ -21,12 +21,12 @@ _ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains"
 
 def first_line(text: str) -> str:
     """The first line, short and without a full stop."""
-    line = next((each.strip() for each in text.splitlines() if each.strip()), "no reason was told")
+    line = next((each.strip() for each in text.splitlines() if each.strip()), "no reason given")
     return (line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}...").rstrip(".")
 
 
 def regex_reason(text: str) -> str:
-    """Of a parse error with a caret under the place: what, and at which character."""
+    """The reason and the character position, from a parse error with a caret under the place."""
     lines = text.splitlines()
     what = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if what is None:
@@ -37,9 +37,9 @@ def regex_reason(text: str) -> str:
 
 
 def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) -> str:
-    """The error with the place of the innermost part of the schema that has it by itself.
+    """The error, with the place of the innermost part of the schema that has this error by itself.
 
-    ``fault`` tells what is wrong with a schema; empty if nothing is.
+    ``fault`` returns the error of a schema, or an empty string.
     """
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     deadline_s = time.monotonic() + _SEARCH_S
@@ -48,21 +48,21 @@ def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) ->
         is_innermost = True
         for step, child in _parts(part):
             if time.monotonic() > deadline_s:
-                return f"at {place} or below: {_in_our_words(error)}"
+                return f"at {place} or below: {_explained(error)}"
             if fault({**shared, **child}) == error:
                 place, part, is_innermost = f"{place}/{step}", child, False
                 break
-    return f"at {place}: {_in_our_words(error)}"
+    return f"at {place}: {_explained(error)}"
 
 
-def _in_our_words(error: str) -> str:
+def _explained(error: str) -> str:
     if error.startswith("oneOf constraints"):
         return "oneOf with branches that may overlap is not supported, but anyOf is"
     return regex_reason(error.replace("Unimplemented keys", "keywords that are not supported"))
 
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """The schemas right inside, each with its step of a JSON pointer."""
+    """The direct subschemas, each with its step of a JSON pointer."""
     for key in _LISTS:
         if isinstance(parts := schema.get(key), list):
             yield from (
@@ -79,5 +79,5 @@ def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _escaped(name: str) -> str:
-    """Of a JSON pointer's step."""
+    """A step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -1,9 +1,9 @@
-"""The ``paced`` engine: no model, tokens at a fixed rate; the load instrument for everything else.
+"""The ``paced`` engine: tokens at a fixed rate without a model, for load measurements.
 
-It repeats the prompt's token ids as output, so that every stream's content is known in advance and
-a mixed-up or lost token is seen. ``paced.json`` in the engine directory holds
-``{"tokens_per_second": 100.0}``; 0 means 32 tokens of each stream every millisecond, which is
-more than anything behind it can carry. It can be told to fail: see ``paced_faults``.
+Its output repeats the prompt's token ids, so that the content of each stream is known in advance and a lost
+or misplaced token is detected. ``paced.json`` in the engine directory is ``{"tokens_per_second": 100.0}``; 0
+means 32 tokens of each stream every millisecond, more than any later step can process. ``faults`` are
+injected on request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 from errors.engines import EngineFailed, EngineStartFailed
 from errors.settings import InvalidSetting
-from runner.engines.paced.faults import Faults, read_faults, suffer
+from runner.engines.paced.faults import Faults, inject_fault, read_faults
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb
 
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
-"""Of each sequence, as of engines that guess ahead: the instrument must take little of what it measures."""
+"""Per sequence, as with speculative decoding: the engine must cost little of what it measures."""
 
 
 class _Sequence:
@@ -44,7 +44,7 @@ class _Sequence:
         self.output_tokens = 0
 
     def take(self, count: int) -> list[int]:
-        """The next tokens, at most so many."""
+        """The next tokens, at most ``count``."""
         tokens = list(itertools.islice(self.ids, min(count, self.rest_tokens)))
         self.rest_tokens -= len(tokens)
         self.output_tokens += len(tokens)
@@ -52,7 +52,7 @@ class _Sequence:
 
 
 class PacedEngine:
-    """Emits ``tokens_per_second`` tokens a second for each request; see the module's text."""
+    """Emits ``tokens_per_second`` tokens a second for each request."""
 
     def __init__(
         self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults | None = None
@@ -65,7 +65,7 @@ class PacedEngine:
         self._step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         self._wake = threading.Condition()
         self._due: list[tuple[float, int, _Sequence]] = []
-        """A heap by time, of a paced engine; what was cancelled stays in it until it is due."""
+        """A heap by time, if paced. Cancelled sequences stay in it until they are due."""
         self._running: dict[int, _Sequence] = {}
         self._closed = False
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
@@ -110,10 +110,10 @@ class PacedEngine:
                     self._wake.wait(wait_s)
                     continue
                 self._step()
-            time.sleep(_SHORTEST_STEP_S)  # What falls due meanwhile is one step, as in any engine.
+            time.sleep(_SHORTEST_STEP_S)  # What becomes due meanwhile is one step, as in any engine.
 
     def _wait_s(self) -> float | None:
-        """Until the next token; None while there is nothing to do."""
+        """The time until the next token; None without running requests."""
         if not self._interval_s:
             return 0.0 if self._running else None
         return self._due[0][0] - time.perf_counter() if self._due else None
@@ -128,7 +128,7 @@ class PacedEngine:
         if log_probs := _log_probs(due, new):
             self._sink.log_probs(log_probs)
         self._sink.tokens(new)
-        due += [sequence for sequence in faulty if self._suffer(sequence)]
+        due += [sequence for sequence in faulty if self._step_faulty(sequence)]
         for sequence in due:
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
@@ -137,13 +137,13 @@ class PacedEngine:
                 sequence.due_s += self._interval_s
                 self._queue(sequence)
 
-    def _suffer(self, sequence: _Sequence) -> bool:
-        """The step of a sequence with a fault; False if that was its last."""
+    def _step_faulty(self, sequence: _Sequence) -> bool:
+        """The step of a sequence with a fault; False if it has ended."""
         assert sequence.fault is not None
         before = sequence.output_tokens
         tokens = sequence.take(self._step_tokens)
         try:
-            tokens = suffer(sequence.fault, before, tokens, self._ready.vocab_size)
+            tokens = inject_fault(sequence.fault, before, tokens, self._ready.vocab_size)
         except EngineFailed as exc:
             del self._running[sequence.request_id]
             self._sink.failed(sequence.request_id, exc)
@@ -151,7 +151,7 @@ class PacedEngine:
         if tokens:
             self._sink.tokens([(sequence.request_id, tokens)])
         else:
-            sequence.rest_tokens += self._step_tokens  # It stalls: it never comes to its end.
+            sequence.rest_tokens += self._step_tokens  # A stalled sequence never ends.
         return True
 
     def _take_due(self) -> list[_Sequence]:
@@ -170,7 +170,7 @@ class PacedEngine:
 def _log_probs(
     sequences: list[_Sequence], new: list[tuple[int, list[int]]]
 ) -> list[tuple[int, list[TokenLogProb]]]:
-    """Every token is certain here: a probability of 1."""
+    """Each token has a probability of 1."""
     return [
         (request_id, [TokenLogProb(0.0, [(token, 0.0)][: sequence.num_top_log_probs]) for token in tokens])
         for sequence, (request_id, tokens) in zip(sequences, new, strict=True)

@@ -1,9 +1,8 @@
-"""Faults that the ``paced`` engine makes when told to: a gateway is rehearsed with them, without a GPU.
+"""Faults that the ``paced`` engine injects on request, to rehearse a gateway without a GPU.
 
-They are off unless ``COG_TRITON_FAULTS`` is set where the runner starts, and no other kind of engine reads
-it: a list by commas of ``requests`` (a request asks for a fault by its seed, see ``FAULT_SEEDS``),
-``slow_start=SECONDS``, and ``<fault>_every=N`` (each Nth request suffers it). Faults come after the first
-tokens.
+They are off unless the runner starts with ``COG_TRITON_FAULTS``, which only this engine kind reads: a
+comma-separated list of ``requests`` (a request selects a fault by its seed, see ``FAULT_SEEDS``),
+``slow_start=SECONDS``, and ``<fault>_every=N`` (for each Nth request). Faults follow the first tokens.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ FAULT_SEEDS = {
     990005: "fail",
     990006: "crash_at_once",
 }
-"""``stall``: no more tokens for this request; ``hang``: for nobody; ``crash``: the process gets SIGSEGV;
-``garbage``: random tokens; ``fail``: E2109; ``crash_at_once``: before its first token."""
+"""``stall``: no more tokens for this request; ``hang``: for any request; ``crash``: SIGSEGV; ``garbage``:
+random tokens; ``fail``: E2109; ``crash_at_once``: SIGSEGV before the first token."""
 
 _TOKENS_BEFORE = 3
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What was asked for. ``every``: a fault and of how many requests one suffers it."""
+    """The configured faults. ``every``: by fault, the number of requests of which the last one has it."""
 
     by_seed: bool = False
     slow_start_s: float = 0.0
     every: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, request: Submit, number: int) -> str | None:
-        """The fault of a request, the ``number``th since the start."""
+        """The fault of a request; ``number`` counts the requests since the start."""
         if self.by_seed and request.sampling.seed in FAULT_SEEDS:
             return FAULT_SEEDS[request.sampling.seed]
         return next((fault for fault, count in self.every.items() if number % count == 0), None)
 
 
 def parse_faults(text: str) -> Faults:
-    """The value of the variable. Raises E1006."""
+    """Parse the variable's value. Raises E1006."""
     by_seed, slow_start_s, every = False, 0.0, {}
     for item in filter(None, map(str.strip, text.split(","))):
         key, _, value = item.partition("=")
@@ -73,16 +72,16 @@ def read_faults() -> Faults:
     return parse_faults(os.environ.get(VARIABLE, ""))
 
 
-def suffer(fault: str, output_tokens: int, tokens: list[int], vocab_size: int) -> list[int]:
-    """What becomes of a request's next ``tokens`` when it had ``output_tokens`` before. Raises E2109."""
+def inject_fault(fault: str, output_tokens: int, tokens: list[int], vocab_size: int) -> list[int]:
+    """Change the next ``tokens`` of a request that had ``output_tokens`` before. Raises E2109."""
     if fault == "crash_at_once" or (fault == "crash" and output_tokens >= _TOKENS_BEFORE):
         os.kill(os.getpid(), signal.SIGSEGV)
-        time.sleep(1)  # It comes at once, but perhaps to another thread.
+        time.sleep(1)  # The signal may arrive in another thread.
     if output_tokens < _TOKENS_BEFORE:
         return tokens
     if fault == "hang":
         while True:
             time.sleep(3600)
     if fault == "fail":
-        raise EngineFailed(engine_kind="paced", reason=f"asked for by {VARIABLE}")
+        raise EngineFailed(engine_kind="paced", reason=f"injected by {VARIABLE}")
     return [] if fault == "stall" else [random.randrange(vocab_size) for _ in tokens]

@@ -1,7 +1,7 @@
-"""The ``transformers`` engine: Hugging Face transformers' own continuous batching, on CPU or GPU.
+"""The ``transformers`` engine: continuous batching of Hugging Face's transformers, on CPU or GPU.
 
-The embedded default, and the reference that other engines are compared with. The model is any causal
-language model the library can batch; its weights lie in the engine directory as the library saves them.
+It is the default without a GPU, and the reference for the other engines. The model is any causal language
+model that the library can batch; its weights are in the engine directory as the library saves them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from runner.engines.transformers.settings import Options, batching_config
 
 _CLOSE_TIMEOUT_S = 30.0
 _NEEDED_FACTS = ("vocab_size", "max_position_embeddings", "num_attention_heads")
-# Weights of this size are read from the processor's caches: to split such small operations costs more
-# than it gains, and waiting threads would take the time of the other processes of a small machine.
+# Weights up to this size fit the processor's caches: splitting such small operations costs more than it
+# gains, and busy-waiting threads would take time from the other processes of a small machine.
 _ONE_THREAD_WEIGHT_BYTES = 32 << 20
 
 
@@ -46,7 +46,7 @@ class TransformersEngine:
         self._ready = ready
         self._guides = guides
         self._compiling: set[int] = set()
-        """Requests whose guide is not ready yet."""
+        """Requests whose guide is being compiled."""
         self._lock = threading.Lock()
 
     @property
@@ -62,12 +62,12 @@ class TransformersEngine:
         if request.guide is None:
             self._batching.submit(Sequence(request))
         else:
-            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            assert self._guides is not None, "the slot rejects guides that Ready does not list"
             self._compiling.add(request.request_id)
             self._guides.submit(request.guide, partial(self._submit_guided, request))
 
     def _submit_guided(self, request: Submit, answer: Follower | CodedError) -> None:
-        """Called when the request's guide is compiled, or can't be."""
+        """Called when the request's guide is compiled, or is invalid."""
         with self._lock:
             is_wanted = request.request_id in self._compiling
             self._compiling.discard(request.request_id)
@@ -91,7 +91,7 @@ class TransformersEngine:
         return Statistics(active=active, queued=queued, cache_used=self._batching.cache_used())
 
     def close(self) -> None:
-        """NOTE: the loop's thread is no daemon: a process that does not close its engine does not end."""
+        """NOTE: the loop's thread is not a daemon: the process does not exit without this."""
         self._batching.close(_CLOSE_TIMEOUT_S)
 
 
@@ -101,9 +101,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Transforme
     Raises ``InvalidSetting`` for a bad option and ``EngineStartFailed`` for everything else.
     """
     parsed = Options.parse(options)
-    # NOTE: in a thread that ends before the loop begins. Each thread that computes gets OpenMP workers of
-    # its own; with more of them than cores, OpenMP puts them to sleep at every step: on two cores that took
-    # 5.1 ms where one set of workers took 2.2 ms. Those of this thread go with it.
+    # NOTE: load in a thread that ends before the loop begins. Each computing thread has its own OpenMP
+    # workers. If there are more workers than cores, OpenMP puts them to sleep at each step: on two cores a
+    # step took 5.1 ms instead of 2.2 ms. The workers of this thread end with it.
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load") as loader:
         loading = loader.submit(_load, engine_dir, sink, parsed)
         guides = loader.submit(open_guides, engine_dir).result()
@@ -123,7 +123,7 @@ def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Rea
         batching = Batching(model, batching_config(options, config, model.dtype), sink)
     except CodedError:
         raise
-    # The library raises whatever its many parts raise; all of it means that this engine can't be served.
+    # The library raises many kinds of errors; each means that this engine can't be served.
     except Exception as exc:
         raise _start_failed(f"{type(exc).__name__}: {exc}") from exc
     ready = Ready(
@@ -137,17 +137,17 @@ def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Rea
 
 def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
     transformers_logging.disable_progress_bar()
-    # It tells of sizes, seeds and faster attention at every start.
+    # The library logs sizes, seeds and hints about attention at every start.
     logging.getLogger(LIBRARY_LOGGER).setLevel(logging.WARNING)
     model, info = AutoModelForCausalLM.from_pretrained(
         engine_dir,
         dtype=options.dtype or "auto",
         local_files_only=True,
-        # Else it asks whoever sits at the terminal.
+        # Without this the library asks at the terminal.
         trust_remote_code=False,
         output_loading_info=True,
     )
-    # NOTE: the library fills what is missing with random numbers and goes on.
+    # NOTE: the library initializes missing weights with random numbers.
     if info["missing_keys"]:
         raise _start_failed(f"the weights lack {', '.join(sorted(info['missing_keys'])[:3])}")
     config = model.config.get_text_config()

@@ -1,10 +1,9 @@
 """Attention of a packed batch on a CPU, sequence by sequence.
 
-Continuous batching packs all sequences of a step into one row and hands ``sdpa`` a mask that keeps them
-apart, so that its work grows with the square of their number: 32 sequences of 512 tokens took
-five times what ``generate`` takes. Here each sequence attends to its own keys, at ``generate``'s cost.
-On a GPU the library's own choice stays (flash attention where installed): a kernel per sequence would
-be slower there.
+Continuous batching packs all sequences of a step into one row, with a mask that separates them for ``sdpa``.
+So the work grows with the square of their number: 32 sequences of 512 tokens took five times as long as with
+``generate``. Here each sequence attends only to its own keys, at the cost of ``generate``. On a GPU a kernel
+per sequence would be slower.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _SDPA = "sdpa"
 
 
 def install() -> None:
-    """Take the place of ``sdpa`` in this process; calls without a paged cache still go to the library's."""
+    """Replace ``sdpa`` in this process; calls without a paged cache are passed on to the library's own."""
     AttentionInterface.register(_SDPA, sdpa_per_sequence)
 
 
@@ -35,8 +34,8 @@ def sdpa_per_sequence(
 ) -> tuple[torch.Tensor, None]:
     """``query`` [1, heads, tokens, width] of all sequences in a row; the result [1, tokens, heads, width].
 
-    ``attention_mask`` is the library's for the whole packed batch: a sequence's own part of it has causality
-    and sliding windows right.
+    ``attention_mask`` is the library's mask of the whole packed batch: the part of a sequence includes
+    causality and sliding windows.
     """
     is_packed = kwargs.get("cache") is not None and len(kwargs["cu_seq_lens_q"]) > 2
     if not is_packed or attention_mask is None or kwargs.get("position_bias") is not None:
@@ -58,7 +57,7 @@ def sdpa_per_sequence(
     ):
         num_queries, num_keys = queries.shape[2], keys.shape[2]
         if num_queries == 1:
-            # The query heads that share a key head are as good as rows of it, and all keys are seen.
+            # Query heads that share a key head are treated as its rows; all keys are visible to them.
             queries = queries.view(1, num_key_heads, num_heads // num_key_heads, -1)
             attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
             outputs.append(attended.reshape(1, num_heads, -1))

@@ -1,13 +1,13 @@
-"""Our side of transformers' continuous batching: what its loop does becomes calls of the sink.
+"""Adapter of transformers' continuous batching: the results of its loop become calls of the sink.
 
-The library's manager takes a router for results, a scheduler, a status and a logits processor; ours take
-their places, so that nothing polls: tokens, ends and failures are reported from the loop's own thread
-in the step that made them, and a request is reported finished after its cache blocks are free.
+Our own result router, scheduler, status and logits processor replace those of the library's manager, so that
+nothing polls: tokens, ends and failures are reported from the loop's thread in the step that made them, and a
+request is reported as finished after its cache blocks are free.
 
-NOTE: ``ContinuousBatchingManager`` offers no arguments for these. Its attributes ``output_router``,
-``background_thread_status`` and ``logit_processor`` are replaced before the loop starts, and the
-scheduler is found by name in ``SCHEDULER_MAPPING``, on a GPU the runner by its class's name in the library's
-module: tests/runner/engines/transformers/test_library.py notices when that changes.
+NOTE: ``ContinuousBatchingManager`` has no arguments for these. Its attributes ``output_router``,
+``background_thread_status`` and ``logit_processor`` are replaced before the loop starts. The scheduler is
+found by name in ``SCHEDULER_MAPPING``, and on a GPU the runner by its class name in the library's module.
+tests/runner/engines/transformers/test_library.py fails if this changes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _NO_END_ID = -1
 
 
 class RunningSequences(dict[str, Sequence]):
-    """The sequences between submit and their end, by the library's request id, and the sink they report to.
+    """The sequences between their submission and their end, by the library's request id.
 
-    ``add`` is called by the thread that submits, everything else by the loop's. Whoever takes a
-    sequence out reports its end, so that it is reported once.
+    ``add`` is called by the submitting thread, everything else by the loop's thread. The caller that removes
+    a sequence reports its end, so that it is reported once.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -57,14 +57,14 @@ class RunningSequences(dict[str, Sequence]):
         return key
 
     def deliver(self, outputs: list[GenerationOutput]) -> list[str]:
-        """Report one step. Returns the ids of sequences that ended though the library would go on."""
+        """Report one step. Returns the ids of ended sequences that the library would continue."""
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
             _append(sequence, output.generated_tokens[-1])
         sound = [sequence for _, sequence in stepped if sequence.error is None]
         wanting = [sequence for sequence in sound if sequence.log_probs]
         if wanting:
-            # Each has that of the token which is delivered now.
+            # Each has the value of the token that is delivered now.
             self._sink.log_probs([(each.request.request_id, [each.log_probs.pop(0)]) for each in wanting])
         self._sink.tokens([(each.request.request_id, each.tokens[-1:]) for each in sound])
         unfinished = []
@@ -76,7 +76,7 @@ class RunningSequences(dict[str, Sequence]):
         return unfinished
 
     def end(self, key: str) -> None:
-        """Report a sequence that holds nothing any more."""
+        """Report the end of a sequence whose resources are free."""
         sequence = self.pop(key, None)
         if sequence and sequence.error:
             self._sink.failed(sequence.request.request_id, sequence.error)
@@ -105,7 +105,7 @@ def _append(sequence: Sequence, token: int) -> None:
 
 
 class _Router(OutputRouter):  # type: ignore[misc]
-    """Takes the results of a step, all together, in the loop's thread."""
+    """Takes all results of a step together, in the loop's thread."""
 
     def __init__(self, running: RunningSequences, manager: ContinuousBatchingManager) -> None:
         super().__init__()
@@ -114,18 +114,19 @@ class _Router(OutputRouter):  # type: ignore[misc]
 
     def deliver_batch(self, outputs: list[GenerationOutput]) -> None:
         for key in self._running.deliver(outputs):
-            # The library knows token ids that end generation, not sequences of them. What is cancelled
-            # here is gone before the next step is prepared.
+            # The library supports single tokens that end generation, not sequences of tokens. A request that
+            # is cancelled here is removed before the next step is prepared.
             self._manager.cancel_request(key)
 
     def fail_and_deliver(self, state: RequestState, error: Exception) -> None:
-        # A loop that is stopping fails what is left; then ``_Status`` speaks for all of it, or nobody should.
+        # A stopping loop fails all remaining requests. ``_Status`` reports these, unless we closed the
+        # engine.
         if self._manager.background_thread_status.can_accept_new_requests() is None:
             self._running.fail(state.request_id, error)
 
 
 class _Scheduler(FIFOScheduler):  # type: ignore[misc]
-    """The library's scheduler, which tells when a cancelled request has left it."""
+    """The library's scheduler, which also reports when a cancelled request is removed."""
 
     def __init__(self, running: RunningSequences, **settings: object) -> None:
         super().__init__(**settings)
@@ -133,8 +134,8 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
 
     def add_waiting_request(self, state: RequestState) -> None:
         sequence = self._running.get(state.request_id)
-        # NOTE: the library drains submissions first, cancellations second. A request that comes in between
-        # the two with its cancellation close behind would lose that and run to its end.
+        # NOTE: the library processes submissions before cancellations. A request that is submitted and
+        # cancelled between the two would lose its cancellation.
         if sequence is None or sequence.is_cancelled:
             self._running.end(state.request_id)
         else:
@@ -143,8 +144,8 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
     def clear_cancelled_requests(self) -> list[RequestState]:
         states: list[RequestState] = super().clear_cancelled_requests()
         if states:
-            # NOTE: when the cache is full, the library blocks new requests until a request finishes, but not
-            # until one is cancelled: those that wait would wait for ever.
+            # NOTE: when the cache is full, the library blocks new requests until a request finishes. It does
+            # not unblock them when one is cancelled.
             self.block_new_requests = False
         for state in states:
             self._running.end(state.request_id)
@@ -152,7 +153,7 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
 
 
 class _Status(BackgroundThreadStatus):  # type: ignore[misc]
-    """The loop's status, which reports a loop that ends unasked; once."""
+    """The loop's status, which reports an unexpected end of the loop once."""
 
     def __init__(self, running: RunningSequences) -> None:
         super().__init__()
@@ -174,16 +175,16 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
 
 
 def needs_chosen_after(model: PreTrainedModel) -> bool:
-    """Whether tokens are chosen after the library's step (``ChoosingRunner``): a CPU replays nothing."""
+    """Whether tokens are chosen after the library's step (``ChoosingRunner``), because of CUDA graphs."""
     return bool(model.device.type != "cpu")
 
 
 class Batching:
-    """Continuous batching of one model, its loop running in a thread of the library's."""
+    """Continuous batching of one model. The loop runs in a thread of the library."""
 
     def __init__(self, model: PreTrainedModel, config: ContinuousBatchingConfig, sink: Sink) -> None:
         self.running = RunningSequences(sink)
-        # A configuration of our own: the model's may sample, penalize, or end at its own token.
+        # Not the model's own configuration, which may sample, penalize, or end at its own token.
         generation_config = GenerationConfig(do_sample=False, eos_token_id=_NO_END_ID)
         scheduler = config.scheduler_type = f"cog_triton_{id(self)}"
         manager = model.init_continuous_batching(
@@ -195,14 +196,14 @@ class Batching:
         sampler = SamplingProcessor(self.running, is_deferred=is_deferred)
         processors = LogitsProcessorList([sampler])
         manager.logit_processor = ContinuousBatchingLogitsProcessorList(processors)
-        # One row for what ``prepare_tensor_args`` returns: the library counts its own processors' only.
+        # One row for the result of ``prepare_tensor_args``: the library counts only its own processors.
         manager.logit_processor.tensors_required = 1
         SCHEDULER_MAPPING[scheduler] = partial(_Scheduler, self.running)
         library_runner = continuous_api.ModelRunner
         if is_deferred:
             continuous_api.ModelRunner = partial(ChoosingRunner, sampler)
         try:
-            # It makes cache, scheduler and CUDA graphs, so that what can't be made fails here, not later.
+            # This makes cache, scheduler and CUDA graphs, so that errors occur here.
             manager.warmup()
         finally:
             continuous_api.ModelRunner = library_runner
@@ -212,7 +213,7 @@ class Batching:
 
     @property
     def max_sequence_tokens(self) -> int:
-        """The longest sequence that the cache holds when it is alone."""
+        """The longest sequence that fits the cache by itself."""
         return int(infer_max_single_request_tokens(self._processor.cache))
 
     def start(self) -> None:
@@ -238,16 +239,13 @@ class Batching:
             self._manager.cancel_request(str(request_id))
 
     def counts(self) -> tuple[int, int]:
-        """Requests that hold cache, and requests that wait."""
+        """The number of active requests, which hold cache, and of waiting ones."""
         scheduler = self._processor.scheduler
         queued = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return len(scheduler.active_requests), queued
 
     def cache_used(self) -> float:
-        """The share of the cache, 0..1, that requests hold.
-
-        What is kept of finished ones, in case a prompt begins with it, is free to take and does not count.
-        """
+        """The share of the cache, 0..1, that requests hold, without the prefixes of finished requests."""
         cache = self._processor.cache
         kept_bytes = sum(
             len(allocator.ledger.cached_blocks) * allocator.bytes_per_block
@@ -255,7 +253,7 @@ class Batching:
         )
         total_bytes = cache.num_sectors * cache.bytes_per_sector
         used_bytes = total_bytes - kept_bytes - cache.compute_free_capacity(relative=False)
-        # The loop goes on while this is read.
+        # The loop runs while this is read.
         return float(min(max(used_bytes / total_bytes, 0.0), 1.0))
 
     def close(self, timeout_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Attention of a packed batch on a GPU, by the flash attention that PyTorch itself carries.
+"""Attention of a packed batch on a GPU, with PyTorch's built-in flash attention.
 
-Without a flash attention package the library attends with ``sdpa`` over the keys of all requests at once,
-which is ten times slower at 256 streams. PyTorch has the kernel for sequences in a row; this hands it the
-paged cache's keys.
+Without a flash attention package the library uses ``sdpa`` over the keys of all requests at once, which is
+ten times slower at 256 streams. PyTorch has a kernel for packed sequences; this passes it the paged cache's
+keys.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
-# NOTE: the library takes any name with "flash" in it for one that needs no mask and goes well with CUDA
-# graphs, and one that ends in 2 or 3 for one whose package can also write to the cache.
+# NOTE: the library assumes that a name with "flash" in it needs no mask and works with CUDA graphs, and that
+# a name that ends in 2 or 3 has a package that can also write to the cache.
 NAME = "torch_flash_varlen"
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 
 
 def install(model: PreTrainedModel) -> None:
-    """Have ``model`` attend by it, if it can and no package is there that the library would switch to."""
+    """Use this attention for ``model``, if it is supported and no flash attention package is installed."""
     if is_flash_attn_2_available() or is_flash_attn_3_available() or not _is_fit(model):
         return
     AttentionInterface.register(NAME, flash_per_sequence)
@@ -31,7 +31,7 @@ def install(model: PreTrainedModel) -> None:
 
 
 def _is_fit(model: PreTrainedModel) -> bool:
-    """The kernel knows half precision, heads of a multiple of 8, and neither soft caps nor sinks."""
+    """The kernel supports half precision, head sizes in multiples of 8, and neither soft caps nor sinks."""
     config = model.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     has_extras = getattr(config, "attn_logit_softcapping", None) or any(

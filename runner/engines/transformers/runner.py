@@ -1,7 +1,8 @@
-"""The library's model runner, with tokens chosen after it: what a CUDA graph replays knows no requests.
+"""The library's model runner, with tokens chosen after its step: a CUDA graph can't depend on requests.
 
-The graph holds the forward pass and the argmax, which is the token of a plain greedy request. Where a step
-has requests that sample, penalize or forbid, their tokens are chosen here, from the scores the graph left.
+The graph consists of the forward pass and the argmax, which is the token of a plain greedy request. If
+requests of a step sample, penalize or forbid tokens, their tokens are chosen here from the scores of the
+graph.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from runner.engines.transformers.sampling import SamplingProcessor
 
 
 class ChoosingRunner(ModelRunner):  # type: ignore[misc]
-    """Takes the place of ``ModelRunner``; ``sampler`` must leave the scores as they are (``is_deferred``)."""
+    """Replaces ``ModelRunner``; ``sampler`` must not change the scores itself (``is_deferred``)."""
 
     def __init__(self, sampler: SamplingProcessor, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -29,8 +30,8 @@ class ChoosingRunner(ModelRunner):  # type: ignore[misc]
         super().compute_batch(model, batch_data)
         io = self.inputs_and_outputs
         seen = self._sampler.seen
-        # NOTE: capturing a graph runs the step twice: once for its result, once to be recorded, where nothing
-        # is computed; the memory of the second is what each replay fills.
+        # NOTE: capturing a graph runs the step twice: once for its result, and once to record it, which
+        # computes nothing. Each replay fills the tensors of the second run.
         if len(seen) == 2:
             self._graph_scores[io._get_graph_key()] = seen[1]
         count = self._sampler.count

@@ -1,13 +1,12 @@
-"""Which token comes next: per-request sampling as a logits processor of continuous batching.
+"""Sampling per request, as a logits processor of continuous batching.
 
-The library takes the argmax of the processed scores. For a greedy request that is the answer; for a
-sampled one the token is drawn here and its score raised above all others. A draw is Gumbel-max with
-noise that is a function of (seed, position, token id) alone, so it does not depend on what else is in the
-batch, on the device, or on how many candidates were looked at.
+The library takes the argmax of the processed scores. For a sampled request the token is drawn here, and its
+score is raised above all others. A draw is Gumbel-max with noise that depends only on seed, position and
+token id, not on the rest of the batch, the device, or the number of candidates.
 
-Penalties act on the raw scores, before the temperature, as in ``generate``, vLLM and OpenAI's
-definition: repetition divides positive and multiplies negative scores of every token of prompt and
-output; presence (once) and frequency (per occurrence) are subtracted from tokens of the output.
+Penalties apply to the raw scores, before the temperature, as in ``generate``, vLLM and OpenAI's definition:
+repetition divides positive and multiplies negative scores of each token of prompt and output; presence (once)
+and frequency (per occurrence) are subtracted from tokens of the output.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from runner.engines.protocol.messages import Sampling, TokenLogProb
 from runner.engines.transformers.sequence import Sequence
 
 _MASK_64 = (1 << 64) - 1
-# Enough for the nucleus of any trained model; a flatter distribution is looked at whole. Sorting
-# a vocabulary of 128 k costs more than the rest of sampling together.
+# Enough for the nucleus of any trained model; for a flatter distribution the whole vocabulary is sorted.
+# Sorting 128,000 tokens costs more than all other sampling.
 _NUCLEUS_CANDIDATES = 1024
 
 
 class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
     """Applies each request's ``Sampling`` to its row of scores.
 
-    NOTE: the rows of a step are remembered between ``prepare_tensor_args`` and the call, so asynchronous
-    batching can't be on: it prepares the next step before this one's tokens are known.
+    NOTE: the rows of a step are kept between ``prepare_tensor_args`` and the call. So asynchronous batching
+    must be off: it prepares the next step before the tokens of this one are known.
     """
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
 
     def __init__(self, running: Mapping[str, Sequence], *, is_deferred: bool = False) -> None:
-        """``is_deferred``: the library's call leaves the scores alone and keeps them in ``seen``."""
+        """``is_deferred``: the call by the library only keeps the scores in ``seen``."""
         self._running = running
         self._is_deferred = is_deferred
         self._rows: list[Sequence] = []
@@ -51,14 +50,14 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
 
     @property
     def count(self) -> int:
-        """Requests with a new token in this step."""
+        """The number of requests with a new token in this step."""
         return len(self._rows)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        # NOTE: the library warms up with requests that are nobody's.
+        # NOTE: the library warms up with requests of its own.
         states = (request.state.request_id for request in requests_with_new_token)
         self._rows = [self._running[key] for key in states if key in self._running]
         return torch.empty(0, dtype=torch.int32)
@@ -66,8 +65,8 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """``scores`` [rows, vocabulary] float32, changed in place.
 
-        NOTE: there are more rows than requests with a new token while a prompt is taken in parts; the
-        library ignores what comes out of the rest.
+        NOTE: there are more rows than requests with a new token while a prompt is processed in parts; the
+        library ignores the results of the others.
         """
         if self._is_deferred:
             self.seen.append(scores)
@@ -87,7 +86,7 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         )
 
     def choose(self, scores: torch.Tensor) -> torch.Tensor:
-        """``scores``, changed so that each row's largest is its token."""
+        """``scores``, changed so that the largest score of each row is that of its token."""
         seen = {
             row: scores[row].log_softmax(-1)
             for row, sequence in enumerate(self._rows)
@@ -133,7 +132,7 @@ def _has_penalties(sampling: Sampling) -> bool:
 
 
 class _Occurrences:
-    """How often each token of the vocabulary occurs; kept from step to step, so a step costs one token."""
+    """How often each token occurs in a sequence; updated with the new token of each step."""
 
     def __init__(self, sequence: Sequence, scores: torch.Tensor) -> None:
         self._is_present = torch.zeros_like(scores, dtype=torch.bool)
@@ -159,9 +158,7 @@ def _guide(scores: torch.Tensor, sequence: Sequence) -> None:
     try:
         allowed = sequence.guided(len(scores))
     except CodedError as error:
-        sequence.error = (
-            error  # The request ends with it after this step; whatever token it draws is dropped.
-        )
+        sequence.error = error  # The request ends after this step; the token of this step is dropped.
     else:
         scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
 
@@ -178,7 +175,7 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     temperature = scores.new_tensor([[sampling.temperature] for sampling in samplings])
     # The maximum goes first: a tiny temperature then gives 0 and -inf, never inf - inf.
     logits = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
-    # As vLLM has it, this comes before top_k and top_p. The log of 0 is below all.
+    # As in vLLM, min_p comes before top_k and top_p. The log of 0 is below all scores.
     logits.masked_fill_(logits < logits.new_tensor([[each.min_p] for each in samplings]).log(), -torch.inf)
     keys = torch.tensor([[_key(sequence)] for sequence in sequences], device=scores.device)
     tokens = torch.empty(len(sequences), dtype=torch.long, device=scores.device)
@@ -197,15 +194,15 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Tensor, torch.Tensor]:
     """The candidates' logits, -inf for those that top_k or top_p leave out, and their token ids.
 
-    Top_k comes first; top_p keeps the fewest most probable of what is left that together have at least
-    that share of its probability, one at the least. Logits are at most 0.
+    First top_k; then top_p keeps the smallest number of the most probable candidates, at least one, that
+    together have this share of the remaining probability. Logits are at most 0.
     """
     size = logits.shape[-1]
     is_top_k = logits.new_tensor([[bool(sampling.top_k)] for sampling in samplings], dtype=torch.bool)
     top_k = logits.new_tensor(
         [[min(sampling.top_k or size, size)] for sampling in samplings], dtype=torch.long
     )
-    # 1.0 means off, and must not fall to rounding.
+    # 1.0 means no limit, also after rounding.
     top_p = logits.new_tensor(
         [[sampling.top_p if sampling.top_p < 1 else torch.inf] for sampling in samplings], dtype=torch.double
     )
@@ -214,7 +211,7 @@ def _truncate(logits: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Te
         values, ids = logits.topk(width)
         rank = torch.arange(width, device=logits.device)
         weights = values.double().exp().masked_fill_(rank >= top_k, 0)
-        # A top_k row's candidates are all here; for the others the rest of the vocabulary counts as well.
+        # The candidates of a top_k row are complete; for others the rest of the vocabulary counts as well.
         total = torch.where(
             is_top_k, weights.sum(-1, keepdim=True), logits.exp().sum(-1, keepdim=True, dtype=torch.double)
         )
@@ -241,7 +238,7 @@ def gumbel(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     bits = (bits ^ _shift_right(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ _shift_right(bits, 27)) * _signed(0x94D049BB133111EB)
     bits = bits ^ _shift_right(bits, 31)
-    # 32 bits and log1p keep the small values exact, which are the ones that win; 1 itself would be infinite.
+    # 32 bits and log1p keep small values exact, which win most often; 1 itself would be infinite.
     uniform = (_shift_right(bits, 32).float() * 2.0**-32 + 2.0**-33).clamp_(max=1 - 2.0**-24)
     return -(-torch.log1p(-uniform)).log()
 
@@ -251,5 +248,5 @@ def _signed(constant: int) -> int:
 
 
 def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """Logical shift: torch has no unsigned arithmetic for 64 bits, and ``>>`` copies the sign."""
+    """Logical shift: torch has no unsigned 64-bit arithmetic, and ``>>`` copies the sign."""
     return (bits >> count) & ((1 << (64 - count)) - 1)

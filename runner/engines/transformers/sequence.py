@@ -1,6 +1,6 @@
-"""One request of the ``transformers`` engine: what it asks for, what it has generated, what ends it.
+"""One request of the ``transformers`` engine: its output, and the rules that end or restrict it.
 
-Pure Python, so that the rules for stop words, bad words and ``min_tokens`` stand apart from tensors.
+Pure Python without tensors: stop words, bad words, ``min_tokens`` and guides.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SEED_BITS = 64
 
 
 class Sequence:
-    """A request while it runs. ``tokens`` are prompt and output together."""
+    """A running request. ``tokens`` are prompt and output together."""
 
     def __init__(self, request: Submit, follower: Follower | None = None) -> None:
         """``follower``: of the request's guide."""
         self.request = request
         self.follower = follower
         self.error: CodedError | None = None
-        """Why it can't go on: its guide, say. Set instead of ``finish_reason``."""
+        """Why it failed, for example because of its guide. Set instead of ``finish_reason``."""
         self.tokens = list(request.input_ids)
         seed = request.sampling.seed
         self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
@@ -35,14 +35,14 @@ class Sequence:
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)
         self.log_probs: list[TokenLogProb] = []
-        """Of tokens chosen and not delivered yet, where the request wants them."""
+        """Of tokens that are chosen but not delivered yet, if the request asks for log probabilities."""
 
     @property
     def num_generated(self) -> int:
         return len(self.tokens) - len(self.request.input_ids)
 
     def append(self, token: int) -> None:
-        """Take the next output token; sets ``finish_reason`` if it is the last one."""
+        """Add the next output token. Sets ``finish_reason`` if it is the last one."""
         self.tokens.append(token)
         if token == self.request.end_id:
             self.finish_reason = "end"
@@ -59,8 +59,8 @@ class Sequence:
     def forbidden(self) -> list[int]:
         """The tokens that must not come next.
 
-        A bad word is found across the border of prompt and output, as TensorRT-LLM does; a stop word in the
-        output alone. Before ``min_tokens`` are out, whatever would end generation is forbidden.
+        A bad word may begin in the prompt, as in TensorRT-LLM; a stop word is found only in the output.
+        Before ``min_tokens`` are generated, tokens that would end generation are forbidden.
         """
         return self._bad_words.completions(self.tokens) + self._early_ends()
 
@@ -73,7 +73,7 @@ class Sequence:
     def guided(self, vocab_size: int) -> Mask:
         """The tokens that may come next, [vocab_size]: by the guide, and by ``forbidden``.
 
-        Where the two leave nothing, ``min_tokens`` gives way. Raises GuideFailed.
+        If these leave no token, ``min_tokens`` is ignored. Raises GuideFailed.
         """
         assert self.follower is not None
         allowed, may_end = self.follower.allowed(vocab_size)

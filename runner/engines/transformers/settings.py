@@ -1,4 +1,4 @@
-"""How large the ``transformers`` engine's batch and cache are, from its options and its model."""
+"""The batch and cache sizes of the ``transformers`` engine, from its options and its model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from runner.engines.protocol.options import Parser, integer, one_of, parse_optio
 
 _DTYPES = {"auto": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEFAULT_BATCH_SIZE = {"cpu": 32, "cuda": 256}
-# On a CPU. Small pages, because what finished requests leave for the next prompt is kept by whole pages;
-# and a prompt is taken in parts of at most this many tokens, so that it does not hold the others up for long.
+# On a CPU. Small pages, because cached prefixes consist of whole pages. A prompt is processed in parts of at
+# most this many tokens, so that it does not delay other requests for long.
 _CPU_PAGE_TOKENS = 32
 _CPU_STEP_TOKENS = 512
-# Without ``max_tokens_in_paged_kv_cache`` the cache has room for a full batch of longest sequences,
-# within these.
+# Limits of the cache without ``max_tokens_in_paged_kv_cache``, up to a full batch of the longest sequences.
 _CPU_CACHE_MEMORY_SHARE = 0.25
 _CPU_CACHE_BYTES = 4 << 30
-# What the library may fill of a GPU's memory: the vocabulary-wide tensors of sampling need some of it.
+# The library's share of the GPU's memory. The rest is for sampling, which has tensors of the vocabulary's
+# size.
 _GPU_MEMORY_SHARE = 0.8
 
 
@@ -82,8 +82,8 @@ def batching_config(
             config.num_blocks = math.ceil(options.max_tokens_in_paged_kv_cache / config.page_size)
         return config
     config.use_cuda_graph = False
-    # NOTE: the library's own sizes take 60 % of the memory for the cache and allocate a mask of
-    # 8192 tokens by the whole cache: seconds to start, gigabytes held.
+    # NOTE: by default the library takes 60 % of the memory for the cache and allocates a mask of 8192 tokens
+    # by the whole cache: this takes seconds and gigabytes.
     config.page_size = _CPU_PAGE_TOKENS
     config.max_batch_tokens = max(_CPU_STEP_TOKENS, options.max_batch_size)
     # The block table is for flash attention's kernels.

@@ -273,13 +273,13 @@ WRONG: list[tuple[GuideType, str, str]] = [
     (
         "json_schema",
         '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}',
-        "nothing can be written by it",
+        "no output matches it",
     ),
     ("regex", "a(b", "at character 2: unclosed group"),
     ("regex", "(?=a)b", "look-around"),
     ("regex", "", "it is empty"),
     ("ebnf_grammar", "root ::= digits", "Rule 'digits' not found"),
-    ("ebnf_grammar", "root ::= root", "nothing can be written by it"),
+    ("ebnf_grammar", "root ::= root", "no output matches it"),
 ]
 HOSTILE: list[tuple[GuideType, str]] = [
     ("json_schema", "[" * 60_000),
