@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import msgspec
@@ -42,7 +43,10 @@ class ExitReason:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = os.memfd_create("exit-reason") if descriptor is None else descriptor
+        if descriptor is None:
+            descriptor = os.memfd_create("exit-reason")
+            weakref.finalize(self, os.close, descriptor)
+        self.descriptor = descriptor
 
     def write(self, error: CodedError) -> None:
         if not os.fstat(self.descriptor).st_size:

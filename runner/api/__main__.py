@@ -12,6 +12,7 @@ import uvicorn
 
 from engine.directory import load
 from errors.coded_error import CodedError
+from errors.wire import ExitReason
 from runner.api.application import API, make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
@@ -122,9 +123,11 @@ def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call
 
 
 def main() -> int:
+    start = Start.model_validate_json(sys.stdin.read())
     try:
-        asyncio.run(serve(Start.model_validate_json(sys.stdin.read())))
+        asyncio.run(serve(start))
     except CodedError as exc:
+        ExitReason(start.exit_reason_fd).write(exc)
         print(exc, file=sys.stderr)
         return 1
     return 0

@@ -16,6 +16,8 @@ class Start(BaseModel):
 
     settings: Settings
     socket_fd: int
+    exit_reason_fd: int
+    """See ``errors.wire.ExitReason``."""
     metrics_dir: Path
     """See ``runner.observability.meter``."""
     shapes_path: Path

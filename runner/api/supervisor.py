@@ -23,6 +23,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
+from errors.wire import ExitReason
 from runner.api.headers import is_generation
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
@@ -56,6 +57,7 @@ class OpenAIServer:
             log_lines=_SHOWN_LINES,
             stop_grace_s=_STOP_GRACE_S,
         )
+        self._exit_reason = ExitReason()
         self._socket: socket.socket
         self._supervisor: asyncio.Task[None] | None = None
         self._rejecting: asyncio.Task[None] | None = None
@@ -109,11 +111,13 @@ class OpenAIServer:
         await self._child.end()
 
     async def _launch(self) -> None:
+        self._exit_reason.clear()
         start = Start(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
             shapes_path=openai_shapes_path(self._settings.triton_http_port),
             settings=self._settings,
             socket_fd=self._socket.fileno(),
+            exit_reason_fd=self._exit_reason.descriptor,
             slot_socket=self._slot_socket,
         )
         await self._child.launch(
@@ -124,7 +128,7 @@ class OpenAIServer:
                 "PYTHONSAFEPATH": "1",
             },
             stdin=start.model_dump_json().encode(),
-            pass_fds=[self._socket.fileno()],
+            pass_fds=[self._socket.fileno(), self._exit_reason.descriptor],
         )
 
     async def _await_ready(self) -> None:
@@ -153,10 +157,10 @@ class OpenAIServer:
             return False
 
     async def _failed(self, reason: str) -> CodedError:
-        """The coded error that the log ends with, else E2600."""
+        """The error that the child left as its exit reason, else E2600."""
         await self._child.drain_log()
         log_tail = " | ".join(self._child.log_tail) or "(none)"
-        return self._child.logged_error() or OpenAIServerFailed(reason=reason, log_tail=log_tail)
+        return self._exit_reason.read() or OpenAIServerFailed(reason=reason, log_tail=log_tail)
 
     async def _supervise(self) -> None:
         """Start the child again each time that it ends."""
