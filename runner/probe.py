@@ -1,8 +1,8 @@
-"""What an orchestrator's probes ask: ``python -m runner.probe started|ready|alive``.
+"""The command of an orchestrator's probes: ``python -m runner.probe started|ready|alive``.
 
 Cog answers ``/health-check`` with HTTP 200 whatever its status, and Triton's ``/v2/health/ready`` stays 200
 while the engine behind it is dead, so neither is a probe by itself. Exit status 0 is yes, 1 is no; the status
-is printed. Standard library only: it is started every few seconds.
+is printed. Standard library only, as it is started every few seconds (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _TIMEOUT_S = 4.0
 _NO_ANSWER = "NO_ANSWER"
 
 QUESTIONS = {
-    # Not READY alone: a runner whose setup failed will not start any more, and that is for `alive` to say.
+    # Also the statuses of a failed setup: no start is under way then, and `alive` says no.
     "started": {"READY", "BUSY", "UNHEALTHY", "SETUP_FAILED", "DEFUNCT"},
     # BUSY refuses requests beyond its concurrency, but serves as many as it can.
     "ready": {"READY", "BUSY"},
-    # UNHEALTHY mends itself: the runner starts Triton, and the slot its engine, again.
+    # UNHEALTHY recovers by itself: the runner restarts Triton, and the slot its engine.
     "alive": {"STARTING", "READY", "BUSY", "UNHEALTHY"},
 }
 """The statuses that answer a question with yes."""

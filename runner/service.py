@@ -1,4 +1,4 @@
-"""Everything a runner holds while it serves: engine, Triton, client. Opened in setup, closed at the end."""
+"""What a runner holds while it serves: engine, Triton, API server. Opened in setup, closed at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Service:
         self._progress = progress
         self._exits = AsyncExitStack()
         self.unrecoverable = asyncio.Event()
-        """Set when failures were too many: who runs us has to end the process, with an error."""
+        """Set when failures were too many: the process has to end with an error."""
         self._is_closed = False
         self.is_stopping = False
         self.engine: Engine
@@ -72,7 +72,7 @@ class Service:
         try:
             loop = asyncio.get_running_loop()
             self.engine = await asyncio.to_thread(self._open_engine, loop)
-            self._tell_engine()
+            self._log_engine()
             self.model = load_model_facts(self.engine, self._settings)
             await self._start_triton()
             await self._test()
@@ -89,11 +89,11 @@ class Service:
 
     async def close(self) -> None:
         self._is_closed = True
-        async with self._exits:  # Closed even where Triton's end fails.
+        async with self._exits:  # These are closed even if ending Triton fails.
             await self._stack.close()
 
     def kill(self) -> None:
-        """End Triton and all it started now, from any thread; we are about to end, too."""
+        """End Triton and all it started now, from any thread: this process is about to end."""
         self._stack.kill()
 
     def generate(
@@ -104,11 +104,10 @@ class Service:
         arrived_s: float | None = None,
         request_id: str = "",
     ) -> Generation:
-        """``asks_slot``: also for what only the slot knows of the request's time budget. ``arrived_s``: when
-        the request came, by ``perf_counter``; else now. ``request_id`` is for logs and traces.
+        """``asks_slot``: the slot returns its part of the request's timing, too. ``arrived_s``: when the
+        request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
 
-        Raises E1104 for an adapter's name where names mean nothing: NVIDIA's backend has no such tensor, and
-        Triton drops what is none of a model's tensors.
+        Raises E1104 for an adapter's name if the engine kind has none: Triton drops unknown tensors.
         """
         check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
         trace = self._tracing.begin(request.summary(), response_id=request_id) if self._tracing else None
@@ -132,7 +131,7 @@ class Service:
         return self.triton.down_reason is None and await self.client.is_slot_answering()
 
     async def drain(self) -> None:
-        """Take no new requests, let what runs end within the grace period, then end it with E2110."""
+        """Refuse new requests, let running ones end within the grace period, then end them with E2110."""
         self.is_stopping = True
         openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
         await self.requests.drain(self._settings.stop_grace_s, self._log)
@@ -140,7 +139,7 @@ class Service:
             await openai
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
-        """Done in a thread; ``loop`` is the one to start Triton in."""
+        """Runs in a thread; Triton is started in ``loop``."""
 
         def start_early(engine: Engine) -> None:
             asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
@@ -148,7 +147,7 @@ class Service:
         return open_served_engine(self._settings, start_early, self._fetched)
 
     def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
-        self._stack.check_start()  # Why go on fetching if Triton could not be started?
+        self._stack.check_start()  # A failed start of Triton ends the download.
         if self._progress is not None:
             self._progress(done_bytes, total_bytes, what)
 
@@ -160,7 +159,7 @@ class Service:
         self._stack.start_early(engine)
 
     async def _start_triton(self) -> None:
-        """With the OpenAI server, which starts beside it as soon as the engine is there."""
+        """Start Triton and, beside it, the API server."""
         arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
         if self._stack.has_begun_early:
             await self._start_openai()
@@ -186,7 +185,7 @@ class Service:
         self._exits.callback(self.meter.close)
 
     async def _test(self) -> None:
-        """One real prediction before anyone is told that we are ready."""
+        """Generate once before the runner is ready."""
         request = GenerationRequest(
             prompt=_TEST_PROMPT,
             max_tokens=_TEST_TOKENS,
@@ -202,7 +201,7 @@ class Service:
     def _model_name(self) -> str:
         return self.engine.manifest.model_id or self.engine.manifest.engine_kind
 
-    def _tell_engine(self) -> None:
+    def _log_engine(self) -> None:
         manifest = self.engine.manifest
         source = f" from {manifest.model_id}" if manifest.model_id else ""
         self._log(f"engine: {manifest.engine_kind}{source} at {self.engine.path}")

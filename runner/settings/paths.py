@@ -1,4 +1,4 @@
-"""The folder for what is made while a runner serves, and what is in it for all its processes."""
+"""The folder of files that a running runner makes, and the files that several of its processes use."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _LONGEST_SOCKET_PATH_BYTES = 107
 
 
 def runtime_dir(http_port: int) -> Path:
-    """The folder for what is made at start, one per port and user: used again, so nothing piles up."""
+    """One folder per port and user: the next start uses it again."""
     return Path(tempfile.gettempdir()) / f"cog-triton-{os.getuid()}" / str(http_port)
 
 
 def metrics_dir(http_port: int) -> Path:
-    """Where the processes of the runner whose Triton has that port count; see ``observability.meter``."""
+    """Where the runner's processes keep their metrics."""
     return runtime_dir(http_port) / "metrics"
 
 
 def openai_shapes_path(http_port: int) -> Path:
-    """Where that runner's OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
+    """Where the OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
     return runtime_dir(http_port) / "openai_requests"
 
 
 def slot_socket_path(http_port: int) -> Path:
-    """Where that runner's slot listens for the runner's own processes. Raises E1006."""
+    """Where the slot listens for the runner's other processes. Raises E1006."""
     path = runtime_dir(http_port) / "slot"
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
         raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())

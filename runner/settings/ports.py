@@ -1,4 +1,4 @@
-"""The ports that Triton listens on, and whether they can be had."""
+"""The ports that Triton listens on, and whether they are free."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TritonPorts:
 
 
 def local_url(host: str, port: int) -> str:
-    """How this machine reaches what listens there."""
+    """The URL of what listens there, for this machine."""
     return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
 
 

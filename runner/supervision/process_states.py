@@ -1,4 +1,4 @@
-"""What Linux tells of processes: state, parent, descendants, and who was stopped and does not go on."""
+"""What /proc has of processes: state, parent, descendants, and which stay stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _STOPPED = "T"
-"""By SIGSTOP or a terminal. A debugger's stop is another state, ``t``, and is none of our business."""
+"""By SIGSTOP or a terminal. A debugger's stop is another state, ``t``."""
 _STOPPED_LIMIT_S = 0.5
 """Some tools stop a process for a moment and let it go on."""
 _SIGNAL_BITS = 0x7F
@@ -57,14 +57,14 @@ def descendants(pid: int) -> list[int]:
 
 
 class StoppedWatch:
-    """Finds processes that were stopped and do not go on: certain and cheap, unlike a guess from silence."""
+    """Finds processes that were stopped and not continued, which is certain and cheap."""
 
     def __init__(self, limit_s: float = _STOPPED_LIMIT_S) -> None:
         self._limit_s = limit_s
         self._since_s: dict[int, float] = {}
 
     def find(self, pids: Iterable[int]) -> int | None:
-        """One of ``pids`` that all looks found stopped for longer than the limit."""
+        """One of ``pids`` that every call has found stopped for longer than the limit."""
         now_s = time.monotonic()
         stopped = [pid for pid in pids if state_and_parent(pid)[0] == _STOPPED]
         self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}

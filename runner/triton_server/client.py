@@ -37,7 +37,7 @@ _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
 """What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
-"""What Triton says where NVIDIA's C++ backend fills the slot and was not told to follow guides."""
+"""Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
 
 class _Event(Event):
@@ -47,7 +47,7 @@ class _Event(Event):
 
 
 class TritonClient:
-    """Use as ``async with``; one per process. ``down_reason`` tells why Triton is known to be away."""
+    """Use as ``async with``; one per process. ``down_reason``: why Triton is known to be down, or None."""
 
     def __init__(
         self, base_url: str, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
@@ -67,7 +67,7 @@ class TritonClient:
 
     @property
     def is_up(self) -> bool:
-        """False while Triton is known to be away."""
+        """False while Triton is known to be down."""
         return self._down_reason() is None
 
     async def generate(
@@ -83,7 +83,7 @@ class TritonClient:
         try:
             connection = await self._connections.take()
             try:
-                # NOTE: silence is what we bound; a long answer is not an error.
+                # NOTE: the timeout is for silence, not for the whole answer.
                 status = await connection.post(
                     f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s, headers
                 )
@@ -106,11 +106,11 @@ class TritonClient:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
     def end_all(self) -> None:
-        """Close all connections: who waits for an answer gets E2105."""
+        """Close all connections: waiting requests end with E2105."""
         self._connections.close()
 
     async def is_answering(self) -> bool:
-        """True if Triton and the slot say anything at all, be it that there is no engine."""
+        """True if Triton and the slot answer, even with an error."""
         return await self._probe() is not None
 
     async def is_slot_answering(self) -> bool:
@@ -118,7 +118,7 @@ class TritonClient:
         return await self._probe() == 200
 
     async def _probe(self) -> int | None:
-        """The status of an answer that the slot gives without the engine's help; None if none comes."""
+        """The status of a request that the slot answers without the engine; None without an answer."""
         probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
         try:
             connection = await self._connections.take()
@@ -155,7 +155,7 @@ async def _read_all(connection: Connection) -> bytes:
 
 
 def failure(text: str) -> CodedError:
-    """Ours, if the slot said so; otherwise by what is known of Triton's texts."""
+    """The coded error in the slot's answer, else the one for a known text of Triton."""
     try:
         # An error before a stream's first event is JSON, or that as an event, by where Triton found it.
         text = str(msgspec.json.decode(text.strip().removeprefix("data:"))["error"])

@@ -21,7 +21,7 @@ _ANY_PARENT = 0
 
 @dataclass(frozen=True)
 class TritonCommand:
-    """``num_ranks``: of the engine, where NVIDIA's C++ backend fills the slot: a Triton for each."""
+    """``num_ranks``: of the engine if NVIDIA's C++ backend fills the slot: one Triton each."""
 
     install: TritonInstall
     model_repository: Path
@@ -32,8 +32,8 @@ class TritonCommand:
     def words(self) -> list[str]:
         """Triton, or mpirun and a Triton per rank.
 
-        NOTE: of several all get the same ports, but only rank 0 opens them: the others wait in their engine,
-        the only model that they load, until rank 0 ends. So they never become ready.
+        NOTE: all ranks get the same ports, but only rank 0 opens them: the others load the engine alone, wait
+        in it until rank 0 ends, and never become ready.
         """
         if self.num_ranks == 1:
             return [*with_parent(os.getpid()), *self._triton(self.shm_prefix)]
@@ -67,5 +67,5 @@ class TritonCommand:
 
     @property
     def shm_prefix(self) -> str:
-        """Begins the names of what Triton puts into shared memory."""
+        """Prefix of the names of Triton's shared memory."""
         return f"cog_triton_{os.getpid()}_{self.ports.http}_"

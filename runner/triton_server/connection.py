@@ -1,7 +1,7 @@
-"""HTTP/1.1 to Triton and no further: POSTs over connections that are kept, answers read as they come.
+"""HTTP/1.1 to Triton alone: POSTs over connections that are kept, answers read as they arrive.
 
-Written here because a general client's share of a prediction was a fifth of a busy runner's time. What
-it leaves out is what Triton on loopback does not do: TLS, redirects, cookies, compression, trailers.
+Not aiohttp: behind NVIDIA's C++ backend each token of each stream is an event here (docs/decisions.md). It
+has no TLS, redirects, cookies, compression or trailers, which Triton on loopback does not use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_HEAD_BYTES = 1 << 16
 _MOST_CHUNK_BYTES = 1 << 26
 """Of one chunk, which holds an event or a few: what has not arrived whole is kept until it has."""
 _MOST_UNREAD_BYTES = 1 << 18
-"""Of an answer. More than a reader that keeps up ever has; beyond it nothing more is taken from Triton."""
+"""Of an answer: beyond it nothing more is read from Triton until the reader catches up."""
 _STALL_TIMEOUT_S = 60.0
 """How long a reader may leave that much unread."""
 
@@ -39,18 +39,18 @@ class Connection(asyncio.Protocol):
         """What has arrived of the answer and is not read yet."""
         self._waiter: asyncio.Future[None] | None = None
         self._rest_bytes: int | None = 0
-        """Of the body, what is still to come; None where only the chunks tell."""
+        """Of the body, what is still to come; None for a chunked one."""
         self._is_chunked = False
         self._timeout_s = 0.0
         self._stall: asyncio.TimerHandle | None = None
-        """Runs while more than enough waits unread."""
+        """Runs while reading from Triton is paused."""
         self.is_stalled = False
         self.is_free = True
         self.is_closed = False
 
     async def post(self, path: str, body: bytes, timeout_s: float, headers: str = "") -> int:
-        """Ask; the answer's status. ``headers`` are whole lines. Raises asyncio.TimeoutError after such a
-        silence, and ConnectionError."""
+        """Send a request; returns the status. ``headers``: whole lines. Raises asyncio.TimeoutError after
+        ``timeout_s`` of silence, and ConnectionError."""
         self.is_free = False
         self._timeout_s = timeout_s
         head = f"POST {path} HTTP/1.1\r\nHost: triton\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
@@ -141,11 +141,11 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def _give_up(self) -> None:
-        """Nobody reads: by closing, Triton frees what the request holds."""
+        """The reader does not read: close, by which Triton frees the request."""
         self.is_stalled = True
         self._transport.abort()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
 
 
 def _chunk_size(line: bytearray) -> int:
-    """NOTE: not all that ``int`` takes: a length below 0 would have the reader go round for ever."""
+    """NOTE: stricter than ``int``: with a negative length the reader would never end."""
     size = _CHUNK_SIZE.fullmatch(line)
     if size is None or int(size[1], 16) > _MOST_CHUNK_BYTES:
         shown = bytes(line[:_LONGEST_CHUNK_LINE])
@@ -199,7 +199,7 @@ class ConnectionPool:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """Keep it for the next, or close it if its answer was not read to the end: Triton cancels by that."""
+        """Keep it, or close it if its answer was not read to the end, by which Triton cancels the request."""
         if connection.is_free and not connection.is_closed:
             self._free.append(connection)
             return
@@ -207,7 +207,7 @@ class ConnectionPool:
         connection.close()
 
     def close(self) -> None:
-        """Close all; who reads from one gets a ConnectionError."""
+        """Close all; reading from one raises ConnectionError."""
         for connection in self._all:
             connection.close()
         self._free.clear()

@@ -1,4 +1,4 @@
-"""The engine that a runner serves: found or fetched as the settings say, and refused where it can't run."""
+"""The engine that a runner serves: found or fetched as the settings say, refused if it can't run here."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from runner.triton_server.model_repository import CPP_BACKEND, SLOT
 def open_served_engine(
     settings: Settings, on_the_way: Callable[[Engine], None], progress: Progress
 ) -> Engine:
-    """Blocks while it is fetched. ``on_the_way`` hears of it before that, unless it has to be there first."""
+    """Blocks while it is fetched. ``on_the_way`` is called before, unless Triton needs all files."""
 
-    def tell(engine: Engine) -> None:
+    def begin(engine: Engine) -> None:
         if not _may_be_cpp(settings, engine.manifest):
             on_the_way(engine)
 
@@ -35,7 +35,7 @@ def open_served_engine(
             settings.cache_dir,
             limit_bytes=None if limit_gib is None else int(limit_gib * (1 << 30)),
             check=check,
-            on_the_way=tell,
+            on_the_way=begin,
             progress=progress,
         )
     engine = load(settings.engine_dir)
@@ -68,6 +68,6 @@ def _check_world_size(settings: Settings, built_for: int) -> None:
 
 
 def _may_be_cpp(settings: Settings, manifest: Manifest) -> bool:
-    """NVIDIA's C++ backend reads the engine at once."""
+    """NVIDIA's C++ backend reads the engine when Triton starts."""
     has_cpp_backend = KINDS[manifest.engine_kind].has_cpp_backend
     return has_cpp_backend and cpp_backend_dir(settings.triton_backend_dir) is not None

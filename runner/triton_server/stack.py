@@ -1,4 +1,4 @@
-"""Triton on one engine, watched, with the ways to its slot: started when the engine is there, or before."""
+"""Triton on one engine, supervised, with the clients of its slot; it may start before the engine is there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.supervision.failures import FailureLimit, FailureLog
 from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
 from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
-from runner.triton_server.heartbeat import watch_heart
+from runner.triton_server.heartbeat import watch_heartbeat
 from runner.triton_server.install import cpp_backend_dir, install_triton
 from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
@@ -36,10 +36,9 @@ from runner.triton_server.transport import open_transport
 
 
 class TritonStack:
-    """With an engine that is there ``prepare`` and ``start``; else ``start_early``, ``arrive``.
+    """For an engine that is complete ``prepare`` and ``start``; else ``start_early``, then ``arrive``.
 
-    ``unrecoverable`` is set when failures were too many; ``on_restart`` hears of each time that Triton is
-    started again.
+    ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class TritonStack:
 
     @property
     def slot_socket(self) -> Path | None:
-        """Where our slot listens for us; None behind NVIDIA's C++ backend."""
+        """Where our slot listens for the runner; None with NVIDIA's C++ backend."""
         return None if self.is_cpp else slot_socket_path(self._settings.triton_http_port)
 
     def start_early(self, engine: Engine) -> None:
@@ -74,18 +73,18 @@ class TritonStack:
         self._starting = asyncio.create_task(self._start_without(engine), name="triton-start")
 
     def check_start(self) -> None:
-        """Raise what an early start failed with, if it did."""
+        """Raise the error of an early start that failed."""
         if self._starting is not None and self._starting.done():
             self._starting.result()
 
     async def arrive(self, arrived: Arrived) -> None:
-        """The engine is there: let an early start go on, and wait for its end."""
+        """Announce the engine to an early start, and wait for its end."""
         assert self._starting is not None
         announce(self._arrival, arrived)
         await self._starting
 
     def prepare(self, engine: Engine, arrived: Arrived | None) -> None:
-        """Make all that Triton is started with. ``arrived`` is None if the engine is still on its way."""
+        """Make everything that Triton starts with. ``arrived``: None while the engine is being fetched."""
         settings = self._settings
         folder = make_runtime_dir(settings.triton_http_port)
         install = install_triton(folder, settings.triton_backend_dir)
@@ -136,24 +135,24 @@ class TritonStack:
             self._shapes,
         )
         self.requests, self.client = await self._exits.enter_async_context(transport)
-        watching = watch_heart(server, self.client, settings.triton_hang_timeout_s)
-        heart = asyncio.create_task(watching, name="triton-heart")
-        self._exits.callback(heart.cancel)
+        watching = watch_heartbeat(server, self.client, settings.triton_hang_timeout_s)
+        heartbeat = asyncio.create_task(watching, name="triton-heartbeat")
+        self._exits.callback(heartbeat.cancel)
 
     async def close(self) -> None:
-        """Also of what has not started yet, or could not."""
+        """End Triton, even if its start has not ended or failed."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._exits.aclose()
 
     def kill(self) -> None:
-        """End Triton and all it started now, from any thread; we are about to end, too."""
+        """End Triton and all it started now, from any thread: this process is about to end."""
         if self.server is not None:
             self.server.kill_now()
 
     def _last_requests(self) -> list[dict[str, Any]]:
-        """Shapes of those that came through either API, by when they began."""
+        """Shapes of both APIs' requests in the order of their start."""
         shapes = [*self._shapes.read(), *read_shapes(openai_shapes_path(self._settings.triton_http_port))]
         return sorted(shapes, key=itemgetter("started_s"))
 

@@ -1,7 +1,7 @@
-"""Triton's stubs: the processes that hold its Python models. Triton does not notice that one is gone.
+"""Triton's stubs: the processes that hold its Python models.
 
-A stub that ends (killed for memory, say) leaves Triton up, its model failing for ever and the requests it
-had waiting for ever; one that is stopped, too: the supervisor has to see it.
+Triton does not notice that a stub has ended or was stopped: its model fails from then on, and its requests
+wait for ever. So the supervisor watches them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def stubs_of(triton_pid: int) -> list[int]:
 
 
 def describe_stub(pid: int) -> str:
-    """A process of Triton as an operator knows it. Ask while it runs: later it has no name."""
+    """A process of Triton in an operator's words. Call it while the process runs."""
     try:
         model = _MODEL.search((Path("/proc") / str(pid) / "cmdline").read_bytes())
     except OSError:
