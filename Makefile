@@ -65,12 +65,12 @@ test-images: setup ## build the CPU images with Debian's Nix, run them in a Dock
 test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.venv-vllm, 10 GB)
 	@.venv/bin/python scripts/setup_environment.py vllm
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
-	@.venv/bin/python perf/prove_gpu/prove.py --engine-python $(abspath $(VLLM_PYTHON)) \
+	@$(RUN) perf prove-gpu --engine-python $(abspath $(VLLM_PYTHON)) \
 		--transformers-python $(abspath .venv-engine/bin/python) --streams 1 32 64 --tokens 128 \
 		--work .cache/prove-gpu --result .cache/prove-gpu/result.json
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
-	@$(RUN) perf.bench $(BENCH)
+	@$(RUN) perf bench $(BENCH)
 
 lint: setup ## check style and types
 	@status=0; \

@@ -8,10 +8,10 @@ import re
 import subprocess
 from pathlib import Path
 
+from engine.machine.description import machine
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import RUNNER_IMAGE_SMS
 from errors.settings import MissingRequirement
-from perf.bench.machine import machine
 from runner.settings.settings import Settings
 
 _OLDEST_GLIBC = (2, 35)

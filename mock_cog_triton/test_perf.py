@@ -17,4 +17,4 @@ from perf.load.options import MOCK
 __test__ = False  # For pytest: the name is documented, and no test.
 
 if __name__ == "__main__":
-    sys.exit(main(description=__doc__ or "", target=MOCK))
+    sys.exit(main(description=__doc__ or "", prog="test_perf.py", target=MOCK))

@@ -1,11 +1,10 @@
-"""Runs the same load on several engines, each through the whole stack, and compares them. After `make setup`:
+"""Put the same load on several engines, each in the whole stack, and compare them.
 
-    .venv/bin/python perf/compare_engines.py hf=engines/hf vllm=engines/vllm@.venv-vllm/bin/python
+    python -m perf compare-engines hf=engines/hf vllm=engines/vllm@.venv-vllm/bin/python
 
-Each engine is NAME=PLACE[@PYTHON]: an engine folder or engine.tar, and the Python of its engine environment
-(else that of `make setup`). Any kinds, so also TensorRT-LLM, where you have it: the same model should be in
-all of them. Time to first token, inter-token latency and throughput by concurrency are printed as a table;
---report writes them as one HTML page with charts, --json as data.
+Each engine is NAME=PLACE[@PYTHON]: an engine folder or engine.tar of any kind, and the Python of its engine
+environment (default: that of `make setup`). All should hold the same model. Prints time to first token,
+inter-token latency and throughput by concurrency; --report writes an HTML page with charts.
 """
 
 from __future__ import annotations
@@ -19,15 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from engine.cache.store import open_engine
 from engine.directory import load as load_engine
+from engine.machine.description import machine
 from engine.machine.python import engine_python
-from errors.coded_error import CodedError
 from errors.requests import InvalidInput
-from perf.bench.machine import machine
-from perf.bench.servers import run_program, whole_stack
 from perf.load.chart import Series, chart
 from perf.load.clients import run
 from perf.load.plan import Plan
@@ -35,8 +30,12 @@ from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.target import Workload
+from perf.options import Options
+from perf.servers import whole_stack
+from perf.table import table
 
-REPORT_STYLE = Path(__file__).resolve().parents[1] / "perf" / "load" / "report.css"
+REPORT_STYLE = Path(__file__).parent / "load" / "report.css"
+_HEAD = ("engine", "kind", "concurrency", "tokens/s", "first token, ms", "inter-token, ms", "failed")
 _WARM_UP_S = 1.0
 _MOST_ENGINES = 4
 """As many as the charts have colours."""
@@ -93,7 +92,8 @@ def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> 
     )
     folder.mkdir(exist_ok=True)
     points = []
-    with whole_stack(engine.path, folder, contender.python) as stack:
+    settings = {"ENGINE_DIR": str(engine.path)}
+    with whole_stack(folder, settings, engine_python=contender.python) as stack:
         target = CogTarget(stack.cog_url, runner_inputs(workload), is_streaming=True)
         run(Plan("concurrency", max(options.concurrency), _WARM_UP_S), target)
         for concurrency in options.concurrency:
@@ -123,18 +123,24 @@ def _line(point: Point) -> str:
     )
 
 
-def table(points: Sequence[Point]) -> str:
-    """Markdown: a row for each concurrency and engine."""
-    rows = [
-        "| concurrency | engine | kind | tokens/s | first token, ms | inter-token, ms | failed |",
-        "| ---: | --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    rows += [
-        f"| {each.concurrency} | {each.engine} | {each.kind} | {each.tokens_per_second:,.0f} | "
-        f"{_ms(each.first_token_s)} | {_ms(each.inter_token_s)} | {each.failed} |"
+def points_table(points: Sequence[Point]) -> str:
+    """A row for each engine and concurrency."""
+    return table(_HEAD, _rows(points))
+
+
+def _rows(points: Sequence[Point]) -> list[list[str]]:
+    return [
+        [
+            each.engine,
+            each.kind,
+            str(each.concurrency),
+            f"{each.tokens_per_second:,.0f}",
+            _ms(each.first_token_s),
+            _ms(each.inter_token_s),
+            str(each.failed),
+        ]
         for each in sorted(points, key=lambda each: each.concurrency)
     ]
-    return "\n".join(rows)
 
 
 def _ms(value_s: float | None) -> str:
@@ -148,9 +154,7 @@ def report(points: Sequence[Point], told: str) -> str:
         _chart(points, "time to first token, ms", lambda each: _scaled(each.first_token_s)),
         _chart(points, "inter-token latency, ms", lambda each: _scaled(each.inter_token_s)),
     ]
-    cells = [row.strip("| ").split(" | ") for row in table(points).splitlines()]
-    head, _, *rows = cells
-    body = _row("th", head) + "".join(_row("td", row) for row in rows)
+    body = _row("th", _HEAD) + "".join(_row("td", row) for row in _rows(points))
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'><title>Engines compared</title>"
@@ -186,39 +190,30 @@ def _scaled(value_s: float | None) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = Options("compare-engines", __doc__)
     parser.add_argument("engines", nargs="+", metavar="NAME=PLACE[@PYTHON]")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--duration", type=float, default=10.0, help="seconds of each load (default 10)")
-    parser.add_argument("--n_input_tokens", type=int, default=100, help="(default %(default)s)")
-    parser.add_argument("--n_output_tokens", type=int, default=100, help="(default %(default)s)")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64], help="streams at once")
+    parser.add_argument("--duration", type=float, default=10.0, help="seconds of each load")
+    parser.add_argument("--n_input_tokens", type=int, default=100, help="of each request")
+    parser.add_argument("--n_output_tokens", type=int, default=100, help="of each request")
     parser.add_argument("--report", type=Path, metavar="HTML", help="write a page with charts")
     parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args(arguments)
     points: list[Point] = []
-    try:
-        contenders = parse_contenders(options.engines)
-        # What can't be is refused before anything starts.
-        for concurrency in options.concurrency:
-            Plan("concurrency", concurrency, options.duration)
-        for path in filter(None, (options.report, options.json)):
-            if path.is_dir() or not path.absolute().parent.is_dir():
-                raise InvalidInput(name="file", expected="one in a folder that is there", value=path)
-        with tempfile.TemporaryDirectory() as folder:
-            for number, contender in enumerate(contenders):
-                points += measure(contender, options, Path(folder) / str(number))
-    except CodedError as exc:
-        print(exc, file=sys.stderr)
-        return 2
+    contenders = parse_contenders(options.engines)
+    # Wrong options are refused before anything starts.
+    for concurrency in options.concurrency:
+        Plan("concurrency", concurrency, options.duration)
+    for path in filter(None, (options.report, options.json)):
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise InvalidInput(name="file", expected="one in a folder that exists", value=path)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, contender in enumerate(contenders):
+            points += measure(contender, options, Path(folder) / str(number))
     told = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
-    print(f"{told}\n\n{table(points)}")
+    print(f"{told}\n\n{points_table(points)}")
     if options.report:
         options.report.write_text(report(points, told))
     if options.json:
         options.json.write_text(json.dumps([vars(each) for each in points], indent=1) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    run_program(main)

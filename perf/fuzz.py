@@ -1,18 +1,18 @@
-"""Fuzz one target for as long as you like, guided by coverage: ``python perf/fuzz.py TARGET --seconds N``.
+"""Fuzz one target, guided by coverage. tests/fuzz/targets.py lists the targets.
 
-Targets are listed in tests/fuzz/targets.py. What broke a promise is printed with its traceback and kept below
-.cache/fuzz/TARGET, as is the corpus, from which the next run goes on. Needs atheris (Python 3.11 and later).
+An input that breaks a promise is printed with its traceback and kept below .cache/fuzz/TARGET, as is the
+corpus, from which the next run continues. Needs atheris (Python 3.11 and later).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from perf.options import Options
 
 _CORPUS = Path(".cache/fuzz")
 _LONGEST_BYTES = 1024
@@ -20,17 +20,18 @@ _SECONDS_PER_INPUT = 30
 _MOST_MIB = 3000
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     from tests.fuzz.targets import TARGETS
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options("fuzz", __doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--seconds", type=int, default=300)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     try:
         import atheris
     except ImportError:
-        sys.exit("perf/fuzz.py needs atheris, which there is for Python 3.11 and later only.")
+        print("python -m perf fuzz needs atheris, which runs on Python 3.11 and later only.", file=sys.stderr)
+        return 2
     place = TARGETS[given.target]
     with atheris.instrument_imports(include=list(place.packages)):
         target = place.load(given.target)
@@ -51,6 +52,4 @@ def main() -> None:
     atheris.Setup([sys.argv[0], *options, str(corpus)], target)
     atheris.Fuzz()
 
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -18,4 +18,4 @@ from perf.load.command import main
 __test__ = False  # For pytest: the name is documented, and no test.
 
 if __name__ == "__main__":
-    sys.exit(main(description=__doc__ or ""))
+    sys.exit(main(description=__doc__ or "", prog="test_perf.py"))

@@ -33,7 +33,7 @@ STARTERS = frozenset(
         "engine_python",
         "make_engine_environment",
         "perf",  # python -m perf
-        "starting_stack",
+        "whole_stack",
     }
 )
 """Names of classes, functions and modules, and words of commands."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.bench.engines import paced_engine
 from perf.bench.long_prompts import BURST, PROMPT_TOKENS, measure_gaps
 from perf.bench.measure import (
     Measurement,
@@ -19,10 +18,11 @@ from perf.bench.measure import (
     slot_target,
     workload,
 )
-from perf.bench.servers import Stack, mock, whole_stack
-from perf.bench.table import table
+from perf.engines import paced_engine
 from perf.load.plan import Plan
 from perf.load.targets.target import Target
+from perf.servers import Stack, mock, whole_stack
+from perf.table import table
 
 _PACE = 100.0
 _FAST_PACE = 1000.0
@@ -49,10 +49,7 @@ SHORT = Effort(batches=1, seconds=2.0)
 
 @dataclass(frozen=True)
 class Row:
-    """A measured figure with its limit: ``at_least``, or at most; None: it only tells.
-
-    ``not_served`` requests must be none.
-    """
+    """A measured figure with its limit: ``at_least`` or at most. All requests must be served."""
 
     what: str
     value: float
@@ -85,10 +82,10 @@ def measure_budget(effort: Effort, report: Report) -> Iterator[Row]:
         folder = Path(name)
         for pace, rows in ((_PACE, _paced_rows), (0.0, _peak_rows), (_FAST_PACE, _long_rows)):
             report(f"starting the whole stack, engine at {f'{pace:g} tokens/s' if pace else 'full speed'}")
-            with whole_stack(paced_engine(folder, pace), folder) as stack:
+            with whole_stack(folder, {"ENGINE_DIR": str(paced_engine(folder, pace))}) as stack:
                 _warm_up(stack)
                 for row in rows(stack, effort):
-                    report(f"{row.verdict.strip('*') or 'told'}: {row.what}: {_value(row)}")
+                    report(f"{row.verdict.strip('*') or 'info'}: {row.what}: {_value(row)}")
                     yield row
 
 

@@ -1,14 +1,15 @@
-"""The same load on each layer of the stack in one run, so that the slow layer has a name."""
+"""Put the same load on each layer of the stack, in one run with the paced engine: which layer is slow?"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perf.bench.engines import paced_engine
+from engine.machine.description import machine
 from perf.bench.measure import (
     GENERATOR,
     Measurement,
@@ -20,10 +21,12 @@ from perf.bench.measure import (
     slot_target,
     workload,
 )
-from perf.bench.processes import ROLES
-from perf.bench.servers import Stack, mock, whole_stack
-from perf.bench.table import table
+from perf.engines import paced_engine
 from perf.load.targets.target import Target, Workload
+from perf.options import Options
+from perf.processes import ROLES
+from perf.servers import Stack, mock, whole_stack
+from perf.table import table
 
 SLOT_LAYER = "engine slot, Triton HTTP"
 WHOLE_JSON = "whole stack, Cog JSON"
@@ -40,6 +43,9 @@ class Load:
     input_tokens: int = 100
     tokens_per_second: float = 100.0
     batches: int = 3
+
+    def __str__(self) -> str:
+        return f"{self.streams} streams of {self.output_tokens} tokens at {self.tokens_per_second:g}/s"
 
 
 def measure_layers(load: Load, report: Callable[[str], None]) -> list[Measurement]:
@@ -58,7 +64,8 @@ def _layers(load: Load, folder: Path, report: Callable[[str], None]) -> Iterator
         return measure(layer, stack, target_for(workload(load.input_tokens, load.output_tokens)), plan)
 
     report("starting the whole stack on a paced engine")
-    with whole_stack(paced_engine(folder, load.tokens_per_second), folder) as stack:
+    engine = paced_engine(folder, load.tokens_per_second)
+    with whole_stack(folder, {"ENGINE_DIR": str(engine)}) as stack:
         makers: list[tuple[str, Callable[[Workload], Target]]] = [
             (SLOT_LAYER, partial(slot_target, stack)),
             ("ensemble, Triton HTTP", partial(ensemble_target, stack)),
@@ -129,3 +136,20 @@ def _milliseconds(value_s: float | None) -> str:
 
 def _added(value_s: float | None, base_s: float | None) -> str:
     return "-" if value_s is None or base_s is None else f"{(value_s - base_s) * 1000:+.1f} ms"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Options("layers", __doc__)
+    default = Load()
+    parser.add_argument("--streams", type=int, default=default.streams, help="requests at once")
+    parser.add_argument("--n_output_tokens", type=int, default=default.output_tokens, help="of each request")
+    parser.add_argument("--n_input_tokens", type=int, default=default.input_tokens, help="of each prompt")
+    parser.add_argument(
+        "--tps", type=float, default=default.tokens_per_second, help="of the engine, per stream"
+    )
+    parser.add_argument("--batches", type=int, default=default.batches, help="per layer")
+    chosen = parser.parse_args(arguments)
+    load = Load(chosen.streams, chosen.n_output_tokens, chosen.n_input_tokens, chosen.tps, chosen.batches)
+    measurements = measure_layers(load, lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"{machine()}; {load}\n\n{layers_table(measurements, load.tokens_per_second)}")
+    return 0

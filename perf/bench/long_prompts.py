@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 
 from perf.bench.measure import cog_target, workload
-from perf.bench.servers import Stack
 from perf.load.generator import Generator
 from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.statistics import percentile
+from perf.servers import Stack
 
 PROMPT_TOKENS = 32_000
 BURST = 4

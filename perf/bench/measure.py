@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perf.bench.processes import cpu_s_by_role, resident_bytes
-from perf.bench.servers import Stack
 from perf.load.clients import Run, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
@@ -15,6 +13,8 @@ from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
 from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
+from perf.processes import cpu_s_by_role, resident_bytes
+from perf.servers import Stack
 
 GENERATOR = "load generator"
 _BATCH_PAUSE_S = 0.3

@@ -1,4 +1,4 @@
-"""A load test as a command: options in, a report out. ``scripts/test_perf.py`` is its entry."""
+"""A load test as a command: ``python -m perf load``, and ``scripts/test_perf.py`` with any Python."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ from perf.load.statistics import Slo
 from perf.load.summary import summarize
 from perf.load.targets.target import Workload
 from perf.load.text_report import text_report
+from perf.options import Options
 
 _EXIT_FAILURES, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
 
-def main(arguments: Sequence[str] | None = None, *, description: str, target: str | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    description: str = "Load test of one server.",
+    prog: str | None = None,
+    target: str | None = None,
+) -> int:
     """Exit code 0 also where requests failed: that is a result. 1 where none was completed."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Options("load", description, prog)
     add_options(parser)
     parser.set_defaults(target=target)
     options = parser.parse_args(arguments)

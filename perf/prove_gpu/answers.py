@@ -1,8 +1,7 @@
-"""What else a request may ask of the vLLM engine: sampling by seed, log probabilities, LoRA adapters by name.
+"""Sampling by seed, log probabilities, LoRA adapters by name; weights in 8 bits, made by vLLM or packed so.
 
-And weights in 8 bits, made by vLLM at load or by a compressed-tensors checkpoint. The model with flat logits
-(``known_model.py --flat``) says different things when sampling, adapter or seed differ. Its log probabilities
-are compared with transformers' in float32 (reference.py).
+The model with flat logits (``known_model.py --flat``) gives other tokens when sampling, adapter or seed
+differ. Its log probabilities are compared with transformers' in float32 (reference.py).
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import servers
-from client import Clients
-from known_load import write_workload
-from proof import Proof
-from slot_stream import Output, ask, ask_together
+from perf.prove_gpu.client import Clients
+from perf.prove_gpu.known_load import write_workload
+from perf.prove_gpu.proof import Proof
+from perf.prove_gpu.servers import stack
+from perf.prove_gpu.slot_stream import Output, generate, generate_together
+from perf.servers import Stack
 
 _TOKENS = 32
 _MOST_MEAN_ERROR = 0.05
@@ -47,7 +47,7 @@ def run_answers(proof: Proof) -> None:
         prompts = [[3 + (byte * 7 + index * 31) % 900 for byte in text[:40]] for index in range(8)]
         _check_seeds(proof, url, prompts[0])
         _check_log_probs(proof, url, prompts, model)
-        refused = ask(url, {**_greedy(prompts[0]), "lora_name": "nobody"}).error
+        refused = generate(url, {**_greedy(prompts[0]), "lora_name": "nobody"}).error
     proof.facts["unknown_adapter"] = refused
     proof.expect("an adapter that the engine lacks is refused", "E1103" in refused)
 
@@ -63,8 +63,8 @@ def run_quantized(proof: Proof) -> None:
     workload = proof.work / "workload-small.json"
     write_workload(workload, model, streams=_STREAMS, lengths=(128,))
     with _stacks(proof, configs) as stacks, Clients() as clients:
-        for name, stack in stacks.items():
-            measured = clients.measure("slot", stack.triton_url, workload, _STREAMS, 128)
+        for name, each in stacks.items():
+            measured = clients.measure("slot", each.triton_url, workload, _STREAMS, 128)
             proof.row({**measured, "target": f"slot, {name}"})
 
 
@@ -74,13 +74,13 @@ def _arguments(proof: Proof) -> dict[str, Any]:
 
 
 @contextmanager
-def _stacks(proof: Proof, configs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, servers.Stack]]:
+def _stacks(proof: Proof, configs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Stack]]:
     """An engine of each build config, all served at once."""
     tars = {name: proof.work / f"engine-{name}.tar" for name in configs}
     for name, config in configs.items():
         proof.build(tars[name], {"engine": "vllm", **config})
     with ExitStack() as opened, ThreadPoolExecutor(len(configs)) as pool:
-        started = [servers.stack(proof, name, {"COG_WEIGHTS": str(tar)}) for name, tar in tars.items()]
+        started = [stack(proof, name, {"COG_WEIGHTS": str(tar)}) for name, tar in tars.items()]
         yield dict(zip(configs, pool.map(opened.enter_context, started), strict=True))
 
 
@@ -94,10 +94,12 @@ def _sampled(ids: Sequence[int], seed: int) -> dict[str, Any]:
 
 
 def _check_seeds(proof: Proof, url: str, ids: Sequence[int]) -> None:
-    alone = [ask(url, _sampled(ids, seed)).tokens for seed in (11, 11, 12)]
+    alone = [generate(url, _sampled(ids, seed)).tokens for seed in (11, 11, 12)]
     proof.expect("a seed gives the same tokens again", alone[0] == alone[1] and len(alone[0]) == _TOKENS)
     proof.expect("another seed gives others", alone[0] != alone[2])
-    together = [each.tokens for each in ask_together(url, [_sampled(ids, 20 + n // 2) for n in range(32)])]
+    together = [
+        each.tokens for each in generate_together(url, [_sampled(ids, 20 + n // 2) for n in range(32)])
+    ]
     pairs = list(zip(together[::2], together[1::2], strict=True))
     same = sum(first == second for first, second in pairs)
     proof.facts["equal_pairs_in_a_batch"] = [same, len(pairs)]
@@ -114,7 +116,7 @@ def _check_log_probs(proof: Proof, url: str, prompts: Sequence[Sequence[int]], m
         for ids in prompts
         for name in names
     ]
-    outputs = ask_together(url, requests)
+    outputs = generate_together(url, requests)
     said: dict[str, list[Output]] = {name: outputs[index :: len(names)] for index, name in enumerate(names)}
     for name, mine in said.items():
         path = proof.work / f"said-{name or 'alone'}.json"
@@ -122,7 +124,7 @@ def _check_log_probs(proof: Proof, url: str, prompts: Sequence[Sequence[int]], m
             json.dumps([[list(ids), each.tokens] for ids, each in zip(prompts, mine, strict=True)])
         )
         adapter = ("--adapter", str(model / "adapters" / name)) if name else ()
-        told = proof.run_program("reference.py", model, path, *adapter)
+        told = proof.run_program("reference", model, path, *adapter)
         pairs = [
             (ours, theirs)
             for each, values in zip(mine, told["log_probs"], strict=True)

@@ -1,4 +1,4 @@
-"""What must end: a request whose client goes away, and an engine for another GPU."""
+"""Requests whose clients disconnect, and an engine for another GPU."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import json
 import shutil
 import time
 
-import servers
-from proof import Proof
-
 from engine.directory import file_sizes
 from engine.machine.gpu import detected_sm
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.manifest import EngineFacts, FileEntry, make_manifest, manifest_bytes
 from errors.coded_error import CodedError
-from perf.bench.servers import HOST
+from perf.prove_gpu.proof import Proof
+from perf.prove_gpu.servers import stack
+from perf.resources import metrics
+from perf.servers import HOST, Stack
 
 _CLIENTS = 32
 _OUTPUT_TOKENS = 1900
 
 
 def run_cancel(proof: Proof) -> None:
-    """Long streams whose clients go away: the engine's own counters must fall to nothing."""
-    with servers.stack(proof, "cancel", {"COG_WEIGHTS": str(proof.tar)}) as stack:
-        before = stack.metrics()
+    """Long streams whose clients disconnect: the engine's own counters must fall to 0."""
+    with stack(proof, "cancel", {"COG_WEIGHTS": str(proof.tar)}) as started:
+        before = metrics(started.metrics_url)
         work = json.loads(proof.workload.read_text())
         count = min(_CLIENTS, len(work["prompts"]))
-        held = asyncio.run(_vanish(stack, work["prompts"][:count]))
+        held = asyncio.run(_vanish(started, work["prompts"][:count]))
         gone_s = time.monotonic()
-        while (after := stack.metrics()).get("cog_triton_engine_cache_used_ratio", 1.0) > 0:
+        while (after := metrics(started.metrics_url)).get("cog_triton_engine_cache_used_ratio", 1.0) > 0:
             if time.monotonic() - gone_s > 20:
                 break
             time.sleep(0.2)
         after_s = time.monotonic() - gone_s
-    name = 'cog_triton_slot_ended_requests_total{reason="cancelled"}'
+    name = "cog_triton_slot_ended_requests_total reason=cancelled"
     cancelled = after.get(name, 0.0) - before.get(name, 0.0)
     proof.facts["cancel"] = {"clients": count, "held": held, "after_s": after_s, "cancelled": cancelled}
     proof.say(f"{count} clients gone: {100 * held:.1f} % of the cache, nothing {after_s:.1f} s later")
@@ -42,7 +42,7 @@ def run_cancel(proof: Proof) -> None:
     proof.expect("cancelled requests are counted", cancelled == count and held > 0)
 
 
-async def _vanish(stack: servers.Stack, prompts: list[list[int]]) -> float:
+async def _vanish(stack: Stack, prompts: list[list[int]]) -> float:
     """Open streams, wait until they run, close the connections. Returns the share of the cache they held."""
     connections = []
     for ids in prompts:
@@ -56,8 +56,8 @@ async def _vanish(stack: servers.Stack, prompts: list[list[int]]) -> float:
         connections.append((reader, writer))
     for reader, _ in connections:
         await reader.readuntil(b"output_ids")
-    await asyncio.sleep(1.2)  # The worker tells its statistics once a second.
-    held = stack.metrics()["cog_triton_engine_cache_used_ratio"]
+    await asyncio.sleep(1.2)  # The worker sends its statistics once a second.
+    held = metrics(stack.metrics_url)["cog_triton_engine_cache_used_ratio"]
     for _, writer in connections:
         writer.transport.abort()
     return held
@@ -76,7 +76,7 @@ def run_preflight(proof: Proof) -> None:
     facts = EngineFacts(engine_kind="tensorrt_llm", sm=other)
     (folder / "engine_manifest.json").write_bytes(manifest_bytes(make_manifest(facts, files, "foreign")))
     try:
-        with servers.stack(proof, "foreign", {"ENGINE_DIR": str(folder)}):
+        with stack(proof, "foreign", {"ENGINE_DIR": str(folder)}):
             sentence = "it was served"
     except CodedError as exc:
         sentence = str(exc)

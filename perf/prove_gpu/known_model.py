@@ -1,10 +1,10 @@
 """Makes a model of a real shape with random weights, whose every token is known in advance.
 
-    ENGINE_PYTHON perf/prove_gpu/known_model.py FOLDER --shape 1b --tokenizer FOLDER
+    ENGINE_PYTHON -m perf.prove_gpu.known_model FOLDER --shape 1b --tokenizer FOLDER
 
 The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
 what the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t``
-comes ``next(t)``, by a margin that no rounding overcomes. Who mixes up, loses or repeats a token is found.
+comes ``next(t)``, by a margin that no rounding overcomes. A lost, repeated or mixed-up token is found.
 That margin also hides sampling and adapters: for these, ``--flat`` leaves all weights random.
 """
 
@@ -28,6 +28,7 @@ SHAPES = {
 }
 _ADAPTER_RANK = 8
 _ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
+_FP8 = {"num_bits": 8, "type": "float", "symmetric": True}
 _FP8_CONFIG = {
     "quant_method": "compressed-tensors",
     "format": "float-quantized",
@@ -36,20 +37,8 @@ _FP8_CONFIG = {
     "config_groups": {
         "group_0": {
             "targets": ["Linear"],
-            "weights": {
-                "num_bits": 8,
-                "type": "float",
-                "symmetric": True,
-                "strategy": "channel",
-                "dynamic": False,
-            },
-            "input_activations": {
-                "num_bits": 8,
-                "type": "float",
-                "symmetric": True,
-                "strategy": "token",
-                "dynamic": True,
-            },
+            "weights": {**_FP8, "strategy": "channel", "dynamic": False},
+            "input_activations": {**_FP8, "strategy": "token", "dynamic": True},
         }
     },
 }

@@ -12,8 +12,8 @@ from typing import Any
 
 from builder.build import build
 from engine.cache.store import open_engine
+from engine.machine.root import SOURCE_ROOT
 
-HERE = Path(__file__).resolve().parent
 _PROMPT_ROOM_TOKENS = 144
 """A prompt has about 128 tokens, and vLLM keeps whole blocks."""
 _LEAST_ROOM_TOKENS = 70_000
@@ -71,9 +71,8 @@ class Proof:
         """Have known_model.py make a model in ``folder``, unless it is there."""
         if (folder / "following.json").exists():
             return
-        program = [self.options.engine_python, str(HERE / "known_model.py"), str(folder)]
-        program += ["--tokenizer", str(self.options.tokenizer), *arguments]
-        subprocess.run(program, check=True)
+        program = self.program("known_model", folder, "--tokenizer", self.options.tokenizer, *arguments)
+        subprocess.run(program, cwd=SOURCE_ROOT, check=True)
 
     def build(self, tar: Path, config: Mapping[str, Any]) -> None:
         """Have our builder make an engine.tar. Models are named by folders of the work folder."""
@@ -85,13 +84,23 @@ class Proof:
         size_gb = tar.stat().st_size / 1e9
         self.say(f"{tar.name}: {size_gb:.2f} GB, built in {time.monotonic() - started_s:.1f} s")
 
-    def run_program(self, name: str, *arguments: object, python: str = "") -> Any:
-        """Run a program beside this, in the engine's Python if no other is named; its last line's JSON."""
-        program = [python or self.options.engine_python, str(HERE / name), *map(str, arguments)]
-        answer = subprocess.run(program, capture_output=True, text=True, timeout=_PROGRAM_S)
-        if answer.returncode:
-            raise RuntimeError(answer.stderr[-1500:])
-        return json.loads(answer.stdout.splitlines()[-1])
+    def program(self, name: str, *arguments: object) -> list[str]:
+        """The command of a module beside this one, in the engine's Python; it runs in the checkout."""
+        return [self.options.engine_python, "-m", f"perf.prove_gpu.{name}", *map(str, arguments)]
+
+    def run_program(self, name: str, *arguments: object) -> Any:
+        """Run such a program; the JSON of its last line."""
+        done = subprocess.run(
+            self.program(name, *arguments),
+            cwd=SOURCE_ROOT,
+            capture_output=True,
+            text=True,
+            timeout=_PROGRAM_S,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-1500:])
+        return json.loads(done.stdout.splitlines()[-1])
 
     def say(self, *words: object) -> None:
         print(f"[{time.time() - self.began_s:6.1f}s]", *words, flush=True)

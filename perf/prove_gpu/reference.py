@@ -1,6 +1,6 @@
 """transformers' log probabilities, in float32, of tokens that another engine said.
 
-    ENGINE_PYTHON perf/prove_gpu/reference.py MODEL SAID.json [--adapter FOLDER]
+    ENGINE_PYTHON -m perf.prove_gpu.reference MODEL SAID.json [--adapter FOLDER]
 
 SAID.json: a list of [prompt ids, output ids]. Prints one JSON line: ``log_probs``, a list for each, and
 ``most_probable``, the share of tokens that are the most probable here, too.

@@ -1,4 +1,4 @@
-"""What is measured: our whole stack, vLLM's OpenAI server as its peer, the engine in a process of its own."""
+"""What is measured: our whole stack, vLLM's OpenAI server, and the engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,74 +6,36 @@ import json
 import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from proof import HERE, Proof
+import urllib3
 
-from perf.bench.servers import HOST
-from runner.cog_server.launch import CogServer
+from engine.machine.root import SOURCE_ROOT
+from perf.prove_gpu.proof import Proof
+from perf.servers import HOST, MODEL, Stack, whole_stack
 from runner.settings.ports import free_ports
 
 _START_TIMEOUT_S = 400.0
 
 
-@dataclass(frozen=True)
-class Stack:
-    """Our runner, ready. ``seconds``: from its start to READY."""
-
-    cog_url: str
-    openai_url: str
-    triton_port: int
-    metrics_port: int
-    seconds: float
-
-    @property
-    def triton_url(self) -> str:
-        return f"http://{HOST}:{self.triton_port}"
-
-    def metrics(self) -> dict[str, float]:
-        """The slot's and the engine's counters, by name with labels."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.metrics_port}/metrics", timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        return {
-            line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
-            for line in lines
-            if line.startswith("cog_triton_")
-        }
-
-
-@contextmanager
-def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> Iterator[Stack]:
-    """``settings`` name the engine, and what is to differ."""
-    cog, http, grpc, metrics, api = free_ports(5)
-    extra = {
-        "COG_WEIGHTS": "",
-        "COG_TRITON_ENGINE_PYTHON": proof.options.engine_python,
-        "TRITON_HOST": HOST,
-        "TRITON_HTTP_PORT": str(http),
-        "TRITON_GRPC_PORT": str(grpc),
-        "TRITON_METRICS_PORT": str(metrics),
-        "OPENAI_HOST": HOST,
-        "OPENAI_PORT": str(api),
-        "OPENAI_MODELS": "m",
+def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Stack]:
+    """Our runner, ready. ``settings`` name the engine, and what is to differ."""
+    common = {
+        "COG_LOG_LEVEL": "warning",
+        "COG_MAX_CONCURRENCY": "1024",
         "OPENAI_MAX_REQUESTS": "1024",
         "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
-        "COG_TRITON_CACHE": str(proof.work / "cache"),
-        "COG_MAX_CONCURRENCY": "1024",
-        "COG_LOG_LEVEL": "warning",
-        **settings,
     }
-    log = proof.work / f"{name}.log"
-    started_s = time.monotonic()
-    with CogServer("runner", host=HOST, port=cog, log_path=log, extra=extra) as server:
-        server.wait_ready(_START_TIMEOUT_S)
-        seconds = time.monotonic() - started_s
-        yield Stack(server.url, f"http://{HOST}:{api}", http, metrics, seconds)
+    return whole_stack(
+        proof.work,
+        {**common, **settings},
+        engine_python=proof.options.engine_python,
+        has_api=True,
+        log_name=name,
+        timeout_s=_START_TIMEOUT_S,
+    )
 
 
 @contextmanager
@@ -82,7 +44,7 @@ def openai(proof: Proof) -> Iterator[str]:
     (port,) = free_ports(1)
     flags = [part for name, value in proof.arguments.items() for part in _flag(name, value)]
     command = [proof.options.engine_python, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(proof.engine_dir()), "--served-model-name", "m", *flags]
+    command += ["--model", str(proof.engine_dir()), "--served-model-name", MODEL, *flags]
     command += ["--host", HOST, "--port", str(port), "--disable-log-stats", "--disable-uvicorn-access-log"]
     environment = {
         "VLLM_CACHE_ROOT": str(proof.engine_cache / "vllm"),
@@ -133,12 +95,11 @@ class Resident:
 
 
 @contextmanager
-def resident(proof: Proof, mode: str) -> Iterator[Resident]:
-    command = [proof.options.engine_python, str(HERE / "resident.py"), str(proof.engine_dir())]
-    command += [str(proof.workload), "--mode", mode, "--cache", str(proof.engine_cache)]
-    with (proof.work / f"in-process-{mode}.log").open("wb") as log:
+def resident(proof: Proof) -> Iterator[Resident]:
+    command = proof.program("resident", proof.engine_dir(), proof.workload, "--cache", proof.engine_cache)
+    with (proof.work / "in-process.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=SOURCE_ROOT
         )
     try:
         engine = Resident(process)
@@ -169,7 +130,6 @@ def _flag(name: str, value: object) -> list[str]:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):  # noqa: S310
-            return True
-    except (urllib.error.URLError, OSError):
+        return urllib3.request("GET", url, timeout=2, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
         return False

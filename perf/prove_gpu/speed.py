@@ -7,19 +7,30 @@ in an order that rotates, and the ratios are taken round by round.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-import servers
-from client import Clients
-from processor_time import processor_seconds, since
-from proof import Proof
+from perf.processes import OTHER, SIGNS, cpu_s_by_role
+from perf.prove_gpu import servers
+from perf.prove_gpu.client import Clients
+from perf.prove_gpu.proof import Proof
+from perf.table import table
 
 Measure = Callable[[int, int, float], dict[str, Any]]
 """(streams, tokens, seconds between their beginnings) -> a row."""
 
+_SIGNS = (
+    ("VLLM::EngineCore", "engine core"),
+    ("VLLM::Worker", "engine GPU worker"),
+    ("multiprocessing.spawn", "client"),
+    ("perf.prove_gpu.resident", "in process"),
+    ("openai.api_server", "OpenAI server"),
+    *SIGNS,
+)
+"""Whose processor time is recorded for each load; of what else runs here too."""
 ASYNC, OPENAI, OUR_OPENAI = "in process, async", "openai", "openai, ours"
 
 
@@ -32,8 +43,7 @@ def run_speed(proof: Proof) -> None:
             for streams, gap_s in _loads(options.streams, options.gap_ms / 1000):
                 _round(proof, targets, streams, gap_s, number)
     proof.facts["table"] = summary(proof.rows)
-    for line in table(proof.facts["table"]):
-        print(line, flush=True)
+    print(summary_table(proof.facts["table"]), flush=True)
 
 
 def _loads(all_streams: Sequence[int], gap_s: float) -> Iterator[tuple[int, float]]:
@@ -52,11 +62,9 @@ def _targets(proof: Proof, clients: Clients) -> Iterator[dict[str, Measure]]:
     with ExitStack() as opened:
         settings = {"COG_WEIGHTS": str(proof.tar)}
         ours = opened.enter_context(servers.stack(proof, "stack", settings))
-        proof.facts["stack_start_s"] = ours.seconds
-        proof.say(f"stack: READY after {ours.seconds:.1f} s")
-        others: dict[str, AbstractContextManager[Any]] = {
-            f"in process, {mode}": servers.resident(proof, mode) for mode in options.references
-        }
+        proof.facts["stack_start_s"] = ours.start_s
+        proof.say(f"stack: READY after {ours.start_s:.1f} s")
+        others: dict[str, AbstractContextManager[Any]] = {ASYNC: servers.resident(proof)}
         if OPENAI in options.peers:
             others[OPENAI] = servers.openai(proof)
         with ThreadPoolExecutor(len(others)) as pool:
@@ -84,11 +92,17 @@ def _round(proof: Proof, targets: dict[str, Measure], streams: int, gap_s: float
     names = list(targets)
     first = number % len(names)
     for name in names[first:] + names[:first]:
-        before = processor_seconds()
+        before = cpu_s_by_role(None, _SIGNS)
         row = targets[name](streams, proof.options.tokens, gap_s)
-        facts = {"target": name, "round": number, "gap_s": gap_s, "processor_s": since(before)}
+        facts = {"target": name, "round": number, "gap_s": gap_s, "processor_s": _spent(before)}
         proof.row({**row, **facts})
     proof.save()
+
+
+def _spent(before: Counter[str]) -> dict[str, float]:
+    """Processor seconds of each role since ``before``, where it shows."""
+    spent = cpu_s_by_role(None, _SIGNS) - before
+    return {role: round(seconds, 2) for role, seconds in spent.items() if seconds >= 0.05 and role != OTHER}
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -135,27 +149,31 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def table(found: list[dict[str, Any]]) -> Iterator[str]:
+def summary_table(found: list[dict[str, Any]]) -> str:
     """Markdown."""
     others = list(dict.fromkeys(other for each in found for other in each["of"]))
-    ratios = " | ".join(f"of {each}" for each in others)
-    yield f"| streams | target | tokens/s | first token, ms | added, ms | {ratios} |"
-    yield f"| ---: | --- | ---: | ---: | ---: |{' ---: |' * len(others)}"
-    for each in found:
-        speeds = [each["of"].get(other) for other in others]
-        cells = [
-            f"{each['streams']}{_one_by_one(each['gap_s'])}",
-            each["target"],
-            f"{each['tokens_per_second']:,.0f}",
-            _tenths(each["first_token_ms"]),
-            _tenths(each["first_token_added_ms"]),
-            *("" if ratio is None else f"{ratio:.3f}" for ratio in speeds),
-        ]
-        yield f"| {' | '.join(cells)} |"
+    head = [
+        "target",
+        "streams",
+        "tokens/s",
+        "first token, ms",
+        "added, ms",
+        *(f"of {each}" for each in others),
+    ]
+    return table(head, [_cells(each, others) for each in found])
 
 
-def _one_by_one(gap_s: float) -> str:
-    return f", one every {gap_s * 1000:g} ms" if gap_s else ""
+def _cells(each: dict[str, Any], others: Sequence[str]) -> list[str]:
+    gap_ms = each["gap_s"] * 1000
+    ratios = [each["of"].get(other) for other in others]
+    return [
+        each["target"],
+        f"{each['streams']}{f', one every {gap_ms:g} ms' if gap_ms else ''}",
+        f"{each['tokens_per_second']:,.0f}",
+        _tenths(each["first_token_ms"]),
+        _tenths(each["first_token_added_ms"]),
+        *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
+    ]
 
 
 def _tenths(value: float | None) -> str:

@@ -10,10 +10,11 @@ from itertools import islice
 
 import numpy as np
 import torch
-from check import Check
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves
+
+from perf.prove_slimming.libraries import Check
 
 SAMPLES = 5
 # Not the complex ones: PyTorch compiles most of those at run time, which takes minutes.

@@ -1,9 +1,9 @@
-"""Does all the work in one environment, each piece twice, and writes a line of JSON for it: its name, and its
+"""Do all the work in one environment, each piece twice; write a line of JSON for each: its name, and its
 digest, its error, or that it varies.
 
-    python3 workload.py RESULTS.jsonl [--only TEXT] [--device cpu]
+    python3 -m perf.prove_slimming.workload RESULTS.jsonl [--only TEXT] [--device cpu]
 
-The last line tells which shared libraries were loaded.
+The last line lists the shared libraries that were loaded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-import generation
-import library_calls
-import operators
 import torch
-from digest import digest
+
+from perf.prove_slimming import libraries, operators
+from perf.prove_slimming.digest import digest
 
 REPEATS = 2
 VARIES = "varies"
@@ -38,13 +37,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what PyTorch's determinism asks for
     with options.results.open("w", buffering=1) as results:
-        for group in (library_calls, generation, operators):
+        for group in (libraries, operators):
             for name, work in group.checks(options.device):
                 if options.only in name:
                     _run(name, work, results)
         print(json.dumps({"libraries": _loaded_libraries()}), file=results)
     sys.stdout.flush()
-    os._exit(0)  # nothing that a library does when it is unloaded is of interest
+    os._exit(0)  # skips what libraries do when they are unloaded
 
 
 def _run(name: str, work: Callable[[], object], results: IO[str]) -> None:

@@ -1,6 +1,6 @@
 """Fuzz targets by name, each a function of bytes that raises if a promise is broken.
 
-``perf/fuzz.py`` runs one for long, guided by coverage; ``test_targets.py`` runs all for a moment.
+``python -m perf fuzz`` runs one for long, guided by coverage; ``test_targets.py`` runs all for a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each fuzz target for a moment, with the same inputs each time; the long form is ``perf/fuzz.py``."""
+"""Each fuzz target for a moment, with the same inputs each time; the long form is ``python -m perf fuzz``."""
 
 from __future__ import annotations
 

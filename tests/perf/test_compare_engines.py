@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perf import compare_engines
-from perf.bench.engines import paced_engine
+from perf.__main__ import main
+from perf.engines import paced_engine
 
 
 @pytest.mark.servers
@@ -19,7 +19,7 @@ def test_two_engines_are_measured_and_the_faster_one_is_seen(
     report, data = tmp_path / "report.html", tmp_path / "figures.json"
     arguments = [f"slow={slow}", f"fast={fast}", "--concurrency", "1", "4", "--duration", "1.5"]
     arguments += ["--n_output_tokens", "20", "--report", str(report), "--json", str(data)]
-    assert compare_engines.main(arguments) == 0
+    assert main(["compare-engines", *arguments]) == 0
     points = json.loads(data.read_text())
     assert [(each["engine"], each["concurrency"]) for each in points] == [
         ("slow", 1),
@@ -35,7 +35,7 @@ def test_two_engines_are_measured_and_the_faster_one_is_seen(
     gaps = {each["engine"]: each["inter_token_s"] for each in points}
     assert gaps["fast"] < gaps["slow"]
     printed = capsys.readouterr().out
-    assert printed.count("| slow | paced |") == printed.count("| fast | paced |") == 2
+    assert printed.count("| slow   | paced |") == printed.count("| fast   | paced |") == 2
     page = report.read_text()
     assert page.count("<svg") == 3
     assert "<td>fast</td>" in page
@@ -56,7 +56,7 @@ def test_two_engines_are_measured_and_the_faster_one_is_seen(
 def test_what_cannot_be_compared_is_named(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare_engines.main(arguments) == 2
+    assert main(["compare-engines", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("E")
     assert named in line

@@ -17,15 +17,14 @@ TIMEOUT_S = 300
 @pytest.mark.parametrize(
     "command",
     [
-        ["soak.py", "--requests", "600", "--concurrency", "32", "--short"],
-        ["flood.py", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4", "--short"],
+        ["soak", "--requests", "600", "--concurrency", "32", "--short"],
+        ["flood", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4", "--short"],
     ],
     ids=["soak", "flood"],
 )
 def test_the_short_form_keeps_all_promises(command: list[str]) -> None:
-    script, *arguments = command
     done = subprocess.run(
-        [sys.executable, str(ROOT / "perf" / script), *arguments],
+        [sys.executable, "-m", "perf", *command],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import importlib
+import pkgutil
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "perf" / "prove_gpu"))
+import pytest
 
-from speed import summary, table
+from perf import prove_gpu
+from perf.__main__ import main
+from perf.prove_gpu.speed import summary, summary_table
+
+IN_THE_ENGINES_PYTHON = ("known_model", "reference")
+"""They import torch."""
 
 
 def row(target: str, number: int, speed: float, first_ms: float, gap_s: float = 0.0) -> dict[str, Any]:
@@ -50,10 +55,26 @@ def test_streams_that_begin_one_after_another_are_a_load_of_their_own() -> None:
     later = [row("in process, async", 0, 10, 5.0, gap_s=0.02), row("slot", 0, 9, 5.5, gap_s=0.02)]
     *_, slot = summary([*ROWS, *later])
     assert (slot["gap_s"], slot["first_token_added_ms"], slot["tokens_per_second"]) == (0.02, 0.5, 9)
-    assert list(table([slot]))[2].startswith("| 32, one every 20 ms | slot |")
+    assert summary_table([slot]).splitlines()[2].startswith("| slot   | 32, one every 20 ms |")
 
 
 def test_the_table_has_a_row_for_each_target() -> None:
-    lines = list(table(summary(ROWS)))
-    assert lines[2] == "| 32 | in process, async | 100 | 10.0 |  | 1.000 |"
-    assert lines[3] == "| 32 | slot | 68 | 12.0 | 2.0 | 0.900 |"
+    lines = summary_table(summary(ROWS)).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert cells == [
+        ["in process, async", "32", "100", "10.0", "", "1.000"],
+        ["slot", "32", "68", "12.0", "2.0", "0.900"],
+    ]
+
+
+def test_every_module_can_be_imported_here_but_those_of_the_engines_python() -> None:
+    for module in pkgutil.iter_modules(prove_gpu.__path__, f"{prove_gpu.__name__}."):
+        if not module.name.endswith(IN_THE_ENGINES_PYTHON):
+            importlib.import_module(module.name)
+
+
+def test_the_command_lists_its_phases(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["prove-gpu", "--help"])
+    assert ended.value.code == 0
+    assert "preflight" in capsys.readouterr().out

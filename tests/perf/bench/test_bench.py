@@ -12,12 +12,13 @@ import pytest
 
 from engine.cache.store import open_engine
 from errors.requests import InvalidInput
-from perf import measure_cold_start
+from perf import __main__ as perf_command
+from perf import cold_start
 from perf.bench.budget import Row, budget_table
-from perf.bench.cold_start import Step, _steps, start_table
-from perf.bench.file_server import serve_file
-from perf.bench.processes import OTHER, ROLES, cpu_s_by_role, resident_bytes, role_of
-from perf.bench.table import table
+from perf.cold_start import Step, _steps, start_table
+from perf.file_server import serve_file
+from perf.processes import OTHER, ROLES, cpu_s_by_role, resident_bytes, role_of
+from perf.table import table
 from tests.runner.servers import is_running, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +32,7 @@ def cells(text: str, first: str) -> list[str]:
 
 @pytest.mark.servers
 def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
-    command = [sys.executable, str(ROOT / "perf" / "bench_stack.py")]
+    command = [sys.executable, "-m", "perf", "layers"]
     command += ["--streams", "4", "--n_output_tokens", "20", "--batches", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -62,7 +63,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.servers
 def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
-    command = [sys.executable, "-m", "perf.bench", "--short"]
+    command = [sys.executable, "-m", "perf", "bench", "--short"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
         (server,) = wait_until(lambda: [pid for pid in children(bench.pid) if children(pid)])
         bench.terminate()
@@ -130,7 +131,7 @@ def test_tables_are_markdown() -> None:
 
 
 def test_an_engine_comes_whole_from_the_file_server(tmp_path: Path) -> None:
-    tar = measure_cold_start.make_tar(tmp_path, 3 << 20, 3)
+    tar = cold_start.make_tar(tmp_path, 3 << 20, 3)
     with serve_file(tar) as url:
         engine = open_engine(url, tmp_path / "cache")
     sizes = [path.stat().st_size for path in sorted(engine.path.glob("weights-*.bin"))]
@@ -157,13 +158,15 @@ def test_a_start_is_told_from_its_log_in_the_order_of_its_lines() -> None:
 
 @pytest.mark.parametrize("options", [["--gib", "0"], ["--rounds", "0"], ["--gib", "nan"]])
 def test_a_cold_start_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure_cold_start.main(options) == 2
+    assert perf_command.main(["cold-start", *options]) == 2
     assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {options[0][2:]} must be")
 
 
 @pytest.mark.servers
 def test_a_cold_start_is_measured_to_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert measure_cold_start.main(["--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    assert (
+        perf_command.main(["cold-start", "--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
+    )
     output = capsys.readouterr().out
     assert cells(output, "4 files")[-2].endswith("x")
     assert cells(output, "49 files")[-1].endswith("MiB")

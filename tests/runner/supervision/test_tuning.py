@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from perf.bench.processes import role_of
+from perf.processes import role_of
 from runner.supervision.tuning import restore_malloc, tune_environment
 from tests.runner.servers import CogUnderTest, command_of
 

@@ -1,16 +1,15 @@
-"""Proves on a GPU that a slimmed PyTorch computes what the whole one does, bit for bit.
+"""Prove on a GPU that a slimmed PyTorch computes what the whole one does, bit for bit.
 
-    python3 perf/prove_slimming --sm 90 --other-sm 86 --site ENV/lib/python3.12/site-packages --work WORK
+    python -m perf prove-slimming --sm 90 --other-sm 86 --site ENV/lib/python3.12/site-packages --work WORK
 
-Run it with the Python of the environment that has PyTorch, transformers and expecttest (`--path` takes a
-folder with what is missing there). It copies torch and nvidia into the work folder, by hard links where that
-goes, slims one copy to the GPU's architecture and one to another, and does the same work in each, with
-CUDA libraries of that copy alone:
+Run it with the Python of the environment that has PyTorch, transformers and expecttest (`--path` names more
+folders to import from). It copies torch and nvidia into the work folder, by hard links where possible, slims
+one copy to the GPU's architecture and one to another, and does the same work with each copy's CUDA libraries:
 
-* in the whole one, twice, and once with all kernels loaded at once (CUDA_MODULE_LOADING=EAGER): what is not
-  the same each time is left out,
-* in the slim one, as needed and at once: every result must be the same bits, every error the same error,
-* in the one for the other architecture: this must fail, with CUDA's "no kernel image is available",
+* with the whole one, twice, and once with all kernels loaded at once (CUDA_MODULE_LOADING=EAGER): results
+  that vary are left out,
+* with the slim one, lazily and at once: every result must be the same bits, every error the same error,
+* with the one for the other architecture: this must fail, with CUDA's "no kernel image is available",
 * kernels of three small libraries, built here with nvcc, whose containers hold one kind of code each.
 
 Exit status 0 if all of that is so.
@@ -31,8 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perf.options import Options
+
 HERE = Path(__file__).resolve().parent
-SLIM = HERE.parents[1] / "nix" / "slim"
+ROOT = HERE.parents[1]
+SLIM = ROOT / "nix" / "slim"
 COPIED = ("torch", "nvidia")
 VARIES = "varies"  # as workload.py says it
 NO_IMAGE = "no kernel image is available"
@@ -53,11 +55,8 @@ class Run:
         return {name for name, outcome in self.outcomes.items() if ": " not in outcome}
 
 
-def main() -> None:
-    """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Options("prove-slimming", __doc__)
     parser.add_argument("--sm", type=int, required=True, help="the architecture of the GPU that is here")
     parser.add_argument("--other-sm", type=int, required=True, help="one whose code does not run here")
     parser.add_argument("--site", type=Path, required=True, help="the site-packages with torch and nvidia")
@@ -66,7 +65,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only the work that has this in its name")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help="a folder to keep the results in")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
         probes = pool.submit(_probe, options.work / "probe", options.sm)
@@ -75,7 +74,7 @@ def main() -> None:
     for finding in findings:
         print(f"FAILED: {finding}")
     print("proof: failed" if findings else "proof: complete", flush=True)
-    raise SystemExit(bool(findings))
+    return bool(findings)
 
 
 def _compare_environments(options: argparse.Namespace, pool: ThreadPoolExecutor) -> list[str]:
@@ -149,8 +148,8 @@ def _fails_plainly(whole: Run, other: Run) -> list[str]:
 def _workload(name: str, copy: Path, loading: str, options: argparse.Namespace) -> Run:
     results = (options.results or options.work) / f"{name.replace(' ', '-')}.jsonl"
     environment = _environment(copy, options.path) | {"CUDA_MODULE_LOADING": loading}
-    arguments = [str(results), "--only", options.only, "--device", options.device]
-    command = [sys.executable, str(HERE / "workload.py"), *arguments]
+    arguments = [str(results.absolute()), "--only", options.only, "--device", options.device]
+    command = [sys.executable, "-m", "perf.prove_slimming.workload", *arguments]
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -173,7 +172,7 @@ def _workload(name: str, copy: Path, loading: str, options: argparse.Namespace) 
 
 
 def _environment(copy: Path, path: str) -> dict[str, str]:
-    parts = [str(copy.resolve()), *filter(None, [path])]
+    parts = [str(copy.resolve()), str(ROOT), *filter(None, [path])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(parts),
@@ -230,7 +229,3 @@ def _copy(site: Path, copy: Path) -> None:
 
 def _disk_megabytes(folder: Path) -> int:
     return sum(path.lstat().st_blocks for path in folder.rglob("*")) * 512 // 10**6
-
-
-if __name__ == "__main__":
-    main()

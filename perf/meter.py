@@ -1,4 +1,4 @@
-"""What counting costs: ``python -m perf.bench.meter`` prints processor time in us, best of some rounds.
+"""CPU time in µs that counting requests takes; the best of some rounds.
 
 In one thread and without a server: the counting alone, into a file as a runner's processes do it, and the
 middleware that names, counts, logs and traces calls of the OpenAI-compatible API, around an endpoint that
@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from errors.api import UnknownField
-from perf.bench.table import table
+from perf.options import Options
+from perf.table import table
 from runner.api.call import call_of
 from runner.api.call_observer import CallObserver
 from runner.api.error_response import ErrorResponse
@@ -31,7 +31,8 @@ _BATCHES = 200_000
 _HEADERS = [(b"content-type", b"application/json"), (b"x-request-id", b"0123456789abcdef")]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    Options("meter", __doc__).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         meter = Meter("openai", Path(folder))
         rows = [
@@ -102,7 +103,3 @@ async def _calls(app: ASGIApp) -> None:
     for _ in range(_REQUESTS):
         scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": _HEADERS}
         await app(scope, receive, send)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,28 +1,23 @@
-"""Compares what HTTP clients cost a load generator: ours, aiohttp and httpx on the same streams of the mock.
+"""CPU that HTTP clients take for the same streams of the mock: the load generator's own and aiohttp.
 
-    .venv/bin/python perf/compare_load_clients.py
-
-CPU of this process alone, in turns, best of three; every client notes the time of each piece it receives.
+Of this process alone, in turns, best of three; each client records the time of each piece it receives.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import aiohttp
-import httpx
 
-from perf.bench.machine import machine
-from perf.bench.servers import mock, run_program
-from perf.bench.table import table
+from engine.machine.description import machine
 from perf.load.http import HttpClient, Request
+from perf.options import Options
+from perf.servers import mock
+from perf.table import table
 
 _STREAMS = 24
 _TOKENS = 128
@@ -53,18 +48,9 @@ async def with_aiohttp(url: str) -> list[Pieces]:
         return await asyncio.gather(*(one() for _ in range(_STREAMS)))
 
 
-async def with_httpx(url: str) -> list[Pieces]:
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as client:
-
-        async def one() -> Pieces:
-            async with client.stream("POST", url, content=_BODY, headers=_HEADERS) as response:
-                return [(time.perf_counter(), data) async for data in response.aiter_raw()]
-
-        return await asyncio.gather(*(one() for _ in range(_STREAMS)))
-
-
-def main() -> int:
-    clients: dict[str, Client] = {"perf.load.http": ours, "aiohttp": with_aiohttp, "httpx": with_httpx}
+def main(arguments: Sequence[str] | None = None) -> int:
+    Options("compare-clients", __doc__).parse_args(arguments)
+    clients: dict[str, Client] = {"perf.load.http": ours, "aiohttp": with_aiohttp}
     cpu_s: dict[str, list[float]] = {name: [] for name in clients}
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as folder, mock(Path(folder)) as stack:
         for _ in range(_ROUNDS):
@@ -86,7 +72,3 @@ def main() -> int:
 
 async def _all(client: Client, url: str) -> list[Pieces]:
     return await client(url)
-
-
-if __name__ == "__main__":
-    run_program(main)

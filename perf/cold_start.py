@@ -1,13 +1,20 @@
-"""How long an engine.tar takes from an HTTP server to READY, beside what `curl | tar x` takes for it."""
+"""Measure an engine's way from an HTTP server to READY.
+
+An engine.tar on loopback HTTP is fetched, unpacked and verified, in turns with `curl | tar x` on it: once of
+few large files, once of many small ones. Then a runner starts on it, and its log shows how long each step
+takes. The disk needs room for four times the size.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,15 +23,22 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from engine.directory import load
+from engine.machine.description import machine
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.manifest import EngineFacts
 from engine.tar.pack import pack
+from errors.requests import InvalidInput
 from errors.settings import MissingRequirement
-from perf.bench.engines import paced_engine, tiny_engine
-from perf.bench.file_server import serve_file
-from perf.bench.servers import starting_stack
-from perf.bench.table import table
+from perf.engines import paced_engine, tiny_engine
+from perf.file_server import serve_file
+from perf.options import Options
+from perf.servers import whole_stack
+from perf.table import table
 
+_SMALL_FILE_BYTES = 64 << 10
+_LARGE_FILES = 4
+_MOST_SMALL_FILES = 1 << 16
+"""More than the weights of any model, and within what a tar may have."""
 _BLOCK_BYTES = 8 << 20
 
 # Run by a process of its own, whose memory is this work's alone.
@@ -127,13 +141,13 @@ def measure_start(
     tar: Path, folder: Path, bytes_per_s: float = math.inf, engine_python: str = sys.executable
 ) -> list[Step]:
     """From the process's start to READY with COG_WEIGHTS at a URL and an empty cache, in order."""
-    extra = {"COG_TRITON_ENGINE_PYTHON": engine_python}
     with serve_file(tar, bytes_per_s) as url, _scratch(folder / "start") as scratch:
         started_s = time.time()
-        with starting_stack(scratch, {"COG_WEIGHTS": url, **extra}) as server:
-            server.wait_ready(3600.0)
+        with whole_stack(
+            scratch, {"COG_WEIGHTS": url}, engine_python=engine_python, timeout_s=3600.0
+        ) as stack:
             ready_s = time.time()
-            steps = list(_steps(server.log_path.read_text(errors="replace"), started_s))
+            steps = list(_steps(stack.log_path.read_text(errors="replace"), started_s))
     return [*sorted(steps, key=lambda step: step.at_s), Step(ready_s - started_s, "READY was seen")]
 
 
@@ -153,16 +167,8 @@ def _steps(log: str, started_s: float) -> Iterator[Step]:
 
 
 def transfer_table(transfers: Sequence[Transfer]) -> str:
-    head = [
-        "engine.tar",
-        "GiB",
-        "curl, tar x",
-        "and sha256sum",
-        "fetch + unpack + verify",
-        "speed",
-        "with sha256sum",
-        "extra memory",
-    ]
+    head = ["engine.tar", "GiB", "curl, tar x", "and sha256sum", "fetch + unpack + verify", "speed"]
+    head += ["with sha256sum", "extra memory"]
     rows = [
         [
             each.shape,
@@ -204,3 +210,54 @@ def _scratch(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Options("cold-start", __doc__)
+    parser.add_argument("--gib", type=float, default=1.0, help="size of engine.tar")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the best counts")
+    parser.add_argument("--folder", help="where to work (the temporary folder by default)")
+    parser.add_argument("--shape", choices=("large", "small", "both"), default="both", help="of its files")
+    parser.add_argument("--start-only", action="store_true", help="start the runner, compare nothing")
+    parser.add_argument("--mib-per-s", type=float, default=math.inf, help="speed of the runner's network")
+    parser.add_argument("--engine-python", help="start a transformers engine with this Python")
+    options = parser.parse_args(arguments)
+    if not _SMALL_FILE_BYTES <= options.gib * (1 << 30) < math.inf:
+        raise InvalidInput(name="gib", expected="a size above 0", value=options.gib)
+    if options.rounds < 1:
+        raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
+    if not options.mib_per_s > 0:
+        raise InvalidInput(name="mib-per-s", expected="above 0", value=options.mib_per_s)
+    size_bytes = int(options.gib * (1 << 30))
+    shapes = {"large": _LARGE_FILES, "small": min(size_bytes // _SMALL_FILE_BYTES, _MOST_SMALL_FILES)}
+    transfers: list[Transfer] = []
+    tables: list[str] = []
+    for shape, files in shapes.items():
+        if options.shape in (shape, "both"):
+            with tempfile.TemporaryDirectory(prefix="cog-triton-cold-", dir=options.folder) as name:
+                _measure_shape(options, Path(name), size_bytes, files, transfers, tables)
+    print("\n\n".join(filter(None, [machine(), transfer_table(transfers) if transfers else "", *tables])))
+    return 0
+
+
+def _measure_shape(
+    options: argparse.Namespace,
+    folder: Path,
+    size_bytes: int,
+    files: int,
+    transfers: list[Transfer],
+    tables: list[str],
+) -> None:
+    _say(f"making an engine.tar of {files} files")
+    tar = make_tar(folder, size_bytes, files, "transformers" if options.engine_python else "paced")
+    if not options.start_only:
+        _say("fetching and unpacking it, in turns with curl and tar")
+        transfers.append(measure_transfer(f"{files} files", tar, folder, options.rounds))
+    if files == _LARGE_FILES:
+        _say("starting a runner on it")
+        python = str(Path(options.engine_python or sys.executable).absolute())
+        tables.append(start_table(measure_start(tar, folder, options.mib_per_s * (1 << 20), python)))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,16 +1,14 @@
-"""Measures what slimming saves: downloads wheels, slims their libraries, compresses them, prints Markdown.
+"""Measure what slimming saves: downloads wheels, slims their libraries, compresses them, prints Markdown.
 
-    python3 perf/measure_slimming.py                      # PyTorch with its libraries, and vLLM
-    python3 perf/measure_slimming.py xformers==0.0.29.post3 --sm 90
+    python -m perf slimming                      # PyTorch with its libraries, and vLLM
+    python -m perf slimming xformers==0.0.29.post3 --sm 90
 
 Wheels come by `pip download` for CPython 3.12 on x86-64 Linux and stay in the cache: 3 GB by default, and up
-to 2 GB more on the way. Standard library only. Compressed is gzip, which every registry takes;
-a layer's compressed size is the sum over its files, near enough.
+to 2 GB more on the way. Compressed means gzip; a layer's compressed size is about the sum over its files.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -23,6 +21,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from perf.options import Options
+from perf.table import table
+
+# The package lives outside the project's packages, since a Nix build runs it alone.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "nix" / "slim"))
 
 from slim.library import survey
@@ -140,11 +142,9 @@ def compressed_size(file: Path, level: int) -> int:
 
 
 def markdown(measurements: Sequence[Measurement], sms: Sequence[int], level: int) -> str:
-    """A table with a line for each measurement and one for all, in MB (10^6 bytes) and per cent."""
-    heads = ["", "files", f"gzip -{level}", *(f"SM {sm}" for sm in sms), *(f"SM {sm}, %" for sm in sms)]
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
-    lines += [_cells(measurement, sms) for measurement in [*measurements, total("**all**", measurements)]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """A row for each measurement and one for all, in MB (10^6 bytes) and per cent."""
+    head = ["", "files", f"gzip -{level}", *(f"SM {sm}" for sm in sms), *(f"SM {sm}, %" for sm in sms)]
+    return table(head, [_cells(each, sms) for each in [*measurements, total("**all**", measurements)]])
 
 
 def total(name: str, measurements: Iterable[Measurement]) -> Measurement:
@@ -163,18 +163,13 @@ def _cells(one: Measurement, sms: Sequence[int]) -> list[str]:
     return [one.name, *megabytes, *shares]
 
 
-def main() -> None:
-    """Runs the command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "wheels", nargs="*", default=DEFAULT_WHEELS, help="name==version (default: torch and vLLM)"
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Options("slimming", __doc__)
+    parser.add_argument("wheels", nargs="*", default=DEFAULT_WHEELS, help="name==version")
     parser.add_argument("--sm", type=int, nargs="+", default=[80, 86, 90], help="architectures to slim to")
-    parser.add_argument("--level", type=int, default=1, choices=range(1, 10), help="of gzip (default: 1)")
+    parser.add_argument("--level", type=int, default=1, choices=range(1, 10), help="of gzip")
     parser.add_argument("--cache", type=Path, default=Path(".cache/wheels"), help="folder the wheels stay in")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     wheels: dict[str, list[Measurement]] = {}
     for requirement in options.wheels:
         wheel = download(requirement, options.cache)
@@ -185,6 +180,4 @@ def main() -> None:
     print()
     print(markdown([one for found in wheels.values() for one in found], options.sm, options.level))
 
-
-if __name__ == "__main__":
-    main()
+    return 0

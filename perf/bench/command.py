@@ -1,29 +1,23 @@
-"""``make bench``: prints the budget table, a row as soon as it is measured to the terminal's other stream."""
+"""``make bench``: prints the budget table; each row goes to stderr as soon as it is measured."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 
-from errors.coded_error import CodedError
+from engine.machine.description import machine
 from perf.bench.budget import FULL, SHORT, budget_table, measure_budget
-from perf.bench.machine import machine
-from perf.bench.servers import run_program
+from perf.options import Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf.bench", description="Measure the budget table.")
+    parser = Options("bench", "Measure the budget table.")
     parser.add_argument("--short", action="store_true", help="one batch of each: less exact, about a minute")
-    parser.add_argument("--strict", action="store_true", help="exit 1 if a row is not kept")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a row fails")
     options = parser.parse_args(arguments)
     started_s = time.monotonic()
-    try:
-        rows = list(measure_budget(SHORT if options.short else FULL, _report))
-    except CodedError as exc:
-        print(exc, file=sys.stderr)
-        return 2
+    rows = list(measure_budget(SHORT if options.short else FULL, _report))
     judged = [row for row in rows if row.limit is not None or not row.is_kept]
     kept = sum(row.is_kept for row in judged)
     effort = "short" if options.short else "in full"
@@ -35,7 +29,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    run_program(main)

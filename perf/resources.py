@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.bench.processes import role_of
+import urllib3
+from prometheus_client.parser import text_string_to_metric_families
+
+from perf.processes import processes
 
 _MOST_GROWTH = 0.02
 _SPARE_FILES = 8
@@ -26,7 +28,7 @@ class Resources:
     shared_memory: int
 
     def compare(self, before: Resources) -> bool:
-        """Print what changed since ``before``; whether a promise is broken."""
+        """Print what changed since ``before``; whether more is held than may be."""
         print(f"  {'process':<22} {'memory, MiB':>20} {'files':>14} {'threads':>12}")
         for role in sorted(self.memory_bytes):
             then, now = before.memory_bytes[role] / 2**20, self.memory_bytes[role] / 2**20
@@ -50,36 +52,39 @@ def measure(session: int) -> Resources:
     files: Counter[str] = Counter()
     threads: Counter[str] = Counter()
     pids = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # It ended while we looked.
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) != session:
-                continue
-            pids.add(folder.name)
-            role = role_of((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-            facts = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-            memory[role] += int(facts["RssAnon"].split()[0]) * 1024
-            threads[role] += int(facts["Threads"])
-            files[role] += len(list((folder / "fd").iterdir()))
+    for process in processes(session):
+        with suppress(OSError):  # It has ended in the meantime.
+            facts = dict(line.split(":", 1) for line in (process.folder / "status").read_text().splitlines())
+            pids.add(process.folder.name)
+            memory[process.role] += int(facts["RssAnon"].split()[0]) * 1024
+            threads[process.role] += int(facts["Threads"])
+            files[process.role] += len(list((process.folder / "fd").iterdir()))
     names = [path.name.split("_") for path in Path("/dev/shm").glob("cog_triton_*")]  # noqa: S108
-    shared = sum(name[2] in pids for name in names)
-    return Resources(memory, files, threads, shared)
+    return Resources(memory, files, threads, sum(name[2] in pids for name in names))
 
 
-def settle(metrics_port: int, timeout_s: float) -> bool:
-    """Wait until all requests that the slot took have ended; whether they did."""
+def metrics(url: str) -> dict[str, float]:
+    """Values by the metric's name; those with labels are also summed up under the name alone."""
+    text = urllib3.request("GET", url, timeout=10).data.decode()
+    values: defaultdict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            values[sample.name] += sample.value
+            for label, value in sample.labels.items():
+                values[f"{sample.name} {label}={value}"] += sample.value
+    return dict(values)
+
+
+def settle(metrics_url: str, timeout_s: float) -> bool:
+    """Wait until all requests that the slot accepted have ended; whether they did."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
-        taken, ended, running = 0.0, 0.0, 0.0
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as answer:
-            for line in answer.read().decode().splitlines():
-                value = line.rpartition(" ")[2]
-                if line.startswith("cog_triton_slot_requests_total "):
-                    taken = float(value)
-                elif line.startswith("cog_triton_slot_ended_requests_total{"):
-                    ended += float(value)
-                elif line.startswith("cog_triton_slot_running_requests "):
-                    running = float(value)
-        if taken == ended and not running:
+        found = metrics(metrics_url)
+        ended = found.get("cog_triton_slot_ended_requests_total", 0.0)
+        if (
+            found.get("cog_triton_slot_requests_total") == ended
+            and not found["cog_triton_slot_running_requests"]
+        ):
             return True
         time.sleep(0.2)
     return False

@@ -1,18 +1,18 @@
-"""Proves on a GPU that every stream is exact, and measures what the stack takes of the engine's speed.
+"""Prove on a GPU that every stream is exact, and measure what the stack takes of the engine's speed.
 
-    .venv/bin/python perf/prove_gpu/prove.py --engine-python VLLM_PYTHON --work FOLDER
+    python -m perf prove-gpu --engine-python VLLM_PYTHON --work FOLDER
 
-A model of a real shape with random weights is made, whose every token is known in advance (known_model.py),
-and built into a vLLM engine.tar by our builder. Phases:
+Makes a model of a real shape with random weights, whose every token is known in advance (known_model.py), and
+builds it into a vLLM engine.tar. Phases:
 
   preflight     an engine for another GPU is refused
   starts        seconds to READY, without and with the engine's cache
-  speed         the engine in its own process, our slot by Triton, the whole stack by Cog as JSON and as
-                events, vLLM's OpenAI server: all resident, measured in turn with the same client
-  cancel        clients that vanish: the engine's counters tell what is freed
+  speed         the engine in its own process, our slot by Triton, Cog's JSON and events, our and vLLM's
+                OpenAI-compatible server: all resident, measured in turn with the same client
+  cancel        clients that disconnect: the engine's counters show what is freed
   answers       sampling, log probabilities, LoRA adapters
   quantized     weights in 8 bits, made at load and packed so
-  transformers  that engine on the same model, beside the library's static batch
+  transformers  that engine on the same model
 
 Exit status 0 if all was as it should be.
 """
@@ -20,23 +20,20 @@ Exit status 0 if all was as it should be.
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+from engine.machine.root import SOURCE_ROOT
+from perf.options import Options
+from perf.prove_gpu.answers import run_answers, run_quantized
+from perf.prove_gpu.endings import run_cancel, run_preflight
+from perf.prove_gpu.known_load import write_workload
+from perf.prove_gpu.proof import Proof
+from perf.prove_gpu.speed import run_speed
+from perf.prove_gpu.starts import run_starts
+from perf.prove_gpu.transformers_engine import run_transformers
 
-from answers import run_answers, run_quantized
-from batches import run_transformers
-from endings import run_cancel, run_preflight
-from known_load import write_workload
-from proof import Proof
-from speed import run_speed
-from starts import run_starts
-
-TOKENIZER = ROOT / "builder" / "examples" / "tiny" / "model"
+TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model"
 PHASES: dict[str, Callable[[Proof], None]] = {
     "preflight": run_preflight,
     "starts": run_starts,
@@ -58,10 +55,8 @@ def make_engine(proof: Proof) -> None:
     proof.build(proof.tar, config)
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = Options("prove-gpu", __doc__)
     parser.add_argument("--engine-python", required=True, help="the Python of an environment with vLLM")
     parser.add_argument("--transformers-python", help="the Python of a transformers environment")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="a folder with tokenizer.json")
@@ -76,7 +71,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="the smallest number of streams above 1 is measured once more, one begun every so often",
     )
     parser.add_argument("--rounds", type=int, default=3, help="how often each load is measured")
-    parser.add_argument("--references", nargs="+", choices=("async", "llm"), default=["async"])
     parser.add_argument("--peers", nargs="*", choices=("openai",), default=["openai"])
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")
     parser.add_argument("--attention-backend", help="vLLM's name of one; else its own choice")
@@ -88,10 +82,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main() -> int:
-    # So that what was started is stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    proof = Proof(parse())
+def main(arguments: Sequence[str] | None = None) -> int:
+    proof = Proof(parse(arguments))
     proof.work.mkdir(parents=True, exist_ok=True)
     make_engine(proof)
     for name, run in PHASES.items():
@@ -99,7 +91,7 @@ def main() -> int:
             proof.say(f"== {name}")
             try:
                 run(proof)
-            # A phase that fails is a finding; the others still tell something.
+            # A phase that fails is a finding; the others run all the same.
             except Exception as exc:  # noqa: BLE001
                 proof.findings.append(f"{name}: {type(exc).__name__}: {exc}")
                 proof.say(f"FAILED {name}: {type(exc).__name__}: {exc}")
@@ -108,7 +100,3 @@ def main() -> int:
         print(f"FAILED: {finding}")
     print("proof: failed" if proof.findings else "proof: complete", flush=True)
     return bool(proof.findings)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

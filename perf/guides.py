@@ -1,12 +1,11 @@
-"""What guides cost: tokens a second of guided and of free requests, side by side on one engine.
+"""Tokens per second with and without structured output, on one transformers engine in this process.
 
-``python -m perf.bench.guides ENGINE_DIR`` with the engine environment's Python loads a transformers engine
-in this process and takes turns: free, then each guide, so that what else the machine does falls on all alike.
+Run it with the engine environment's Python. The kinds of requests take turns, so that all meet the same
+load of the machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from perf.options import Options
 from runner.engines.protocol.messages import FinishReason, Guide, Sampling, Submit, TokenLogProb
 from runner.engines.transformers.adapter import TransformersEngine, load
 
@@ -77,7 +77,7 @@ class _Meter:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf.bench.guides", description=__doc__)
+    parser = Options("guides", __doc__)
     parser.add_argument("engine_dir", type=Path, help="a transformers engine with its tokenizer.json")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16], help="requests at the same time")
     parser.add_argument("--tokens", type=int, default=200, help="tokens of each")
@@ -99,7 +99,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"| {streams} | {name} | {statistics.median(each):.0f} | {ratio:.2f} |")
     engine.close()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

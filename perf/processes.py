@@ -1,0 +1,78 @@
+"""What each process of a server takes: CPU seconds, memory, files, threads; by what the process is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+OTHER = "other"
+SIGNS = (
+    ("runner.cog_server", "coglet server"),
+    ("cog.server.http", "coglet server"),
+    ("coglet.server._run_worker", "coglet worker"),
+    ("triton_python_backend_stub .*/preprocessing/", "stub: preprocessing"),
+    ("triton_python_backend_stub .*/postprocessing/", "stub: postprocessing"),
+    ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
+    ("tritonserver", "triton"),
+    ("runner.engines.worker.main", "engine worker"),
+)
+"""A pattern of the command line, and the role of its process: the first that fits."""
+ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process. ``fields`` is ``/proc/PID/stat`` from the state on."""
+
+    folder: Path
+    command: str
+    fields: list[str]
+
+    @property
+    def pid(self) -> int:
+        return int(self.folder.name)
+
+    @property
+    def role(self) -> str:
+        return role_of(self.command)
+
+    @property
+    def cpu_s(self) -> float:
+        """The kernel counts in steps of 10 ms."""
+        return (int(self.fields[11]) + int(self.fields[12])) / _TICKS_PER_S
+
+
+def processes(session: int | None = None) -> Iterator[Process]:
+    """All processes, or those of one session."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # It has ended in the meantime.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if session is None or int(fields[3]) == session:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield Process(folder, command, fields)
+
+
+def role_of(command: str, signs: Sequence[tuple[str, str]] = SIGNS) -> str:
+    """What a process is, by its command line."""
+    return next((role for pattern, role in signs if re.search(pattern, command)), OTHER)
+
+
+def cpu_s_by_role(session: int | None = None, signs: Sequence[tuple[str, str]] = SIGNS) -> Counter[str]:
+    """CPU seconds so far."""
+    seconds: Counter[str] = Counter()
+    for process in processes(session):
+        seconds[role_of(process.command, signs)] += process.cpu_s  # type: ignore[assignment]
+    return seconds
+
+
+def resident_bytes(session: int) -> int:
+    """Memory of all the session's processes; pages that several share count several times."""
+    return sum(int(process.fields[21]) * _PAGE_BYTES for process in processes(session))

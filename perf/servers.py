@@ -1,0 +1,93 @@
+"""Servers to be measured, on free ports of this machine: the whole stack, and Cog with a mock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.cog_server.launch import CogServer
+from runner.settings.ports import free_ports
+
+HOST = "127.0.0.1"
+MODEL = "paced"
+"""Its name in the OpenAI-compatible API."""
+_MOST_STREAMS = 600
+"""More than any load has, so that none is refused."""
+_READY_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A server that is ready. ``session`` is the process session that all its processes are in."""
+
+    cog_url: str
+    session: int
+    log_path: Path
+    start_s: float
+    """From its start to READY."""
+    triton_port: int = 0
+    metrics_port: int = 0
+    openai_port: int = 0
+
+    @property
+    def triton_url(self) -> str:
+        return f"http://{HOST}:{self.triton_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{HOST}:{self.metrics_port}/metrics"
+
+    @property
+    def openai_url(self) -> str:
+        return f"http://{HOST}:{self.openai_port}"
+
+
+@contextmanager
+def whole_stack(
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    engine_python: str = sys.executable,
+    has_api: bool = False,
+    log_name: str = "runner",
+    timeout_s: float = _READY_TIMEOUT_S,
+) -> Iterator[Stack]:
+    """The runner with Triton on the engine that ``settings`` name. A paced engine needs no other Python."""
+    cog, http, grpc, metrics, api = free_ports(5)
+    environment = {
+        "COG_WEIGHTS": "",
+        "COG_MAX_CONCURRENCY": str(_MOST_STREAMS),
+        "COG_TRITON_CACHE": str(folder / "cache"),
+        "COG_TRITON_ENGINE_PYTHON": engine_python,
+        "TRITON_HOST": HOST,
+        "TRITON_HTTP_PORT": str(http),
+        "TRITON_GRPC_PORT": str(grpc),
+        "TRITON_METRICS_PORT": str(metrics),
+        "OPENAI_HOST": HOST,
+        "OPENAI_PORT": str(api) if has_api else "0",
+        "OPENAI_MODELS": MODEL,
+        "OPENAI_MAX_REQUESTS": str(_MOST_STREAMS),
+        **settings,
+    }
+    log_path = folder / f"{log_name}.log"
+    started_s = time.monotonic()
+    with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
+        server.wait_ready(timeout_s)
+        start_s = time.monotonic() - started_s
+        yield Stack(server.url, server.pid, log_path, start_s, http, metrics, api)
+
+
+@contextmanager
+def mock(folder: Path) -> Iterator[Stack]:
+    """Cog with the runner of ``mock_cog_triton``; it has no Triton."""
+    (port,) = free_ports(1)
+    extra = {"COG_MAX_CONCURRENCY": str(_MOST_STREAMS)}
+    log_path = folder / "mock.log"
+    started_s = time.monotonic()
+    with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra=extra) as server:
+        server.wait_ready(_READY_TIMEOUT_S)
+        yield Stack(server.url, server.pid, log_path, time.monotonic() - started_s)

@@ -1,0 +1,57 @@
+"""``python -m perf``: each command has help, and a wrong one gets one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perf.__main__ import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+ELSEWHERE = ("guides", "prove-slimming")
+"""They may import what is in another environment only."""
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ELSEWHERE])
+def test_a_command_shows_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["soke"], "'soke' is not one of bench, layers"),
+        (["soak", "--request", "many"], "argument --requests: invalid int value: 'many'"),
+        (["compare-engines"], "the following arguments are required"),
+        (["load", "--rate", "1"], "the following arguments are required: --unit, --duration"),
+    ],
+)
+def test_a_wrong_command_or_option_is_one_sentence(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line
+    assert line.endswith(".")
+
+
+def test_a_load_test_needs_the_standard_library_alone() -> None:
+    command = [sys.executable, "-S", "-E", "-m", "perf", "load", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
