@@ -1,7 +1,7 @@
-"""An engine that is still being fetched while Triton starts: who needs its files waits for their arrival.
+"""Triton can start while the engine is still downloaded; processes that need its files wait for them.
 
-The runner announces it by a file with what only the engine's files tell. Triton's models and the engine
-worker import their libraries first and wait then. A Triton that is started again finds the file there.
+The runner announces the engine by a file with the facts that only the engine's files hold. Triton's models
+and the engine worker import their libraries first, then wait. A restarted Triton finds the file at once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 PARAMETER = "engine_arrival"
-"""Of Triton's models, and option of the worker: the file's path; empty where the engine is there."""
+"""Parameter of Triton's models and option of the worker: the file's path; empty if the engine is present."""
 
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """The tokens that end a text and that pad one, for callers that name none."""
+    """Default tokens that end a text and that pad one."""
 
     end_id: int
     pad_id: int
@@ -34,7 +34,7 @@ def announce(path: Path, arrived: Arrived) -> None:
 
 
 def await_arrival(path: Path) -> Arrived:
-    """Waits without an end: if the engine does not come, the runner ends Triton, and so who waits here."""
+    """Wait without a limit: if the download fails, the runner ends Triton and the processes that wait."""
     while not path.exists():
         time.sleep(_POLL_S)
     return msgspec.json.decode(path.read_bytes(), type=Arrived)

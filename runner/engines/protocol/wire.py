@@ -123,4 +123,4 @@ class FrameSender:
             try:
                 self._connection.sendall(b"".join(frame(self._encoder, message) for message in messages))
             except OSError:
-                return  # The peer is gone: its reader tells the owner.
+                return  # The peer has closed the connection; the reader reports it.

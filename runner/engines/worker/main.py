@@ -135,7 +135,7 @@ def serve(
         with uncollected():
             adapter = importlib.import_module(find_kind(engine_kind).adapter)
             engine: Engine = adapter.load(engine_dir, sink, options)
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the slot is told
+    except Exception as exc:  # noqa: BLE001 - any failure is sent to the slot
         return _start_failed(sender, engine_kind, exc)
     sender.send(engine.ready)
     interval_s = float(options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
@@ -150,7 +150,7 @@ def serve(
 
 
 def _start_failed(sender: FrameSender, engine_kind: str, cause: Exception) -> int:
-    """Tell the slot, and return the exit code."""
+    """Send the error to the slot. Returns the exit code."""
     error = (
         cause
         if isinstance(cause, CodedError)

@@ -1,4 +1,4 @@
-"""The slot's handle on the engine worker: starts it, hears it, and starts it again when it dies or hangs."""
+"""Supervises the engine worker: starts it, reads its messages, and restarts it when it ends or hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.engines.protocol.engine_ready import await_arrival
 from runner.engines.protocol.messages import FromWorker, Ready, StartFailed, Statistics, ToWorker
 from runner.engines.protocol.wire import FrameReader, frame
 from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.hang_detection import HangWatch
+from runner.engines.worker.hang_detection import HangDetector
 from runner.supervision.backoff import Backoff
 
 _STOP_GRACE_S = 5.0
@@ -30,18 +30,18 @@ _END_S = 2.0
 _WATCH_POLL_S = 0.1
 
 ENGINE_LOST = "engine worker lost: "
-"""Begins the log line of a worker that ended or could not be started again: the runner reads it."""
+"""Begins the log line of a worker that ended or could not be restarted. The runner reads these lines."""
 
 log = logging.getLogger("cog_triton.slot")
 
 
 class Listener(Protocol):
-    """Hears the worker. Called from the reader thread only."""
+    """Receives the worker's messages. Called from the reader thread only."""
 
     def received(self, messages: list[FromWorker]) -> None: ...
 
     def lost(self, error: CodedError) -> None:
-        """The worker died; every request it had is lost. It is being started again."""
+        """The worker ended; every request it had is lost. It is being restarted."""
 
     def is_waiting(self) -> bool:
         """Whether any request waits for the worker. Called from any thread."""
@@ -60,7 +60,7 @@ class EngineProcess:
         self._exit_reason = ExitReason()
         self._supervisor: threading.Thread | None = None
         self._stopping = threading.Event()
-        self._hang_watch = HangWatch(command.hang_timeout_s)
+        self._hangs = HangDetector(command.hang_timeout_s)
         self._hang_reason: str | None = None
         self.restarts = 0
 
@@ -97,7 +97,7 @@ class EngineProcess:
                 raise self._crashed(str(exc)) from exc
 
     def stop(self) -> None:
-        """End the worker: closing the socket asks, a kill after a grace period insists."""
+        """End the worker: close its socket, and kill it after a grace period."""
         self._stopping.set()
         self._close_connection()
         process = self._process
@@ -137,7 +137,7 @@ class EngineProcess:
             _kill_group(self._process)
             self._process.wait()
             raise
-        self._hang_watch.forget()  # What it started while it loaded is to be watched from now on.
+        self._hangs.reset()  # What it started while it loaded is to be watched from now on.
         with self._lock:
             self._connection = ours
         return ready, reader
@@ -172,7 +172,7 @@ class EngineProcess:
         while True:
             for messages in reader.batches():
                 if any(not isinstance(message, Statistics) for message in messages):
-                    self._hang_watch.heard()
+                    self._hangs.progress()
                 self._listener.received(messages)
             self._close_connection()
             assert self._process is not None
@@ -217,21 +217,21 @@ class EngineProcess:
         while not self._stopping.wait(_WATCH_POLL_S):
             process = self._process
             if process is None or process.poll() is not None:
-                self._hang_watch.forget()
+                self._hangs.reset()
                 continue
             if not self.is_ready or not self._listener.is_waiting():
-                self._hang_watch.heard()
-            if (reason := self._hang_watch.look(process.pid)) is not None:
+                self._hangs.progress()
+            if (reason := self._hangs.check(process.pid)) is not None:
                 self._hang_reason = reason
                 _kill_group(process)
-                self._hang_watch.kill_descendants()
+                self._hangs.kill_descendants()
                 process.wait()
 
     def _close_connection(self) -> None:
         connection = self._connection
         if connection is None:
             return
-        # NOTE: shutdown wakes who is blocked in recv or in sendall, which holds the lock; close does not.
+        # NOTE: shutdown wakes threads that block in recv or in sendall, which holds the lock; close does not.
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -243,7 +243,7 @@ class EngineProcess:
 
 
 def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """True if the process is gone by then."""
+    """True if the process ended by then."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -252,7 +252,7 @@ def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the worker and what it started (its ranks, say). It leads a group, once it runs."""
+    """Kill the worker and the processes that it started, such as ranks. It leads a group, once it runs."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _end_with_launcher(call: socket.socket) -> None:
-    """NOTE: mpirun, not the launcher, is our parent, and may have ended before we asked the kernel."""
+    """NOTE: mpirun, not the launcher, is our parent, and may have ended before ``die_with_parent``."""
     call.recv(1)
     os._exit(_ORPHANED_EXIT_CODE)
 

@@ -3,10 +3,10 @@
     slot ── socket ── launcher (this) ── mpirun ─┬─ rank 0: leads, speaks with the slot by the same socket
                                                  └─ rank 1..: follow
 
-mpirun gives its processes no file but standard ones, so each rank calls back by a Unix socket and rank 0 is
-handed the slot's socket there: no token passes through here. Who ends, by whatever, ends all: mpirun ends
-the ranks when one of them ends; the kernel ends mpirun with the launcher, and the ranks with mpirun; and a
-rank whose connection to the launcher closes ends itself.
+mpirun passes no files but the standard ones to its processes. So each rank connects to a Unix socket of the
+launcher, which sends it the exit reason's file and, to rank 0, the slot's socket. Tokens do not pass through
+the launcher. If one process ends, all end: mpirun ends the ranks when one of them ends; the kernel ends
+mpirun with the launcher and the ranks with mpirun; a rank ends when its connection to the launcher closes.
 """
 
 from __future__ import annotations
