@@ -26,7 +26,7 @@ def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
         disable_nagle_algorithm = True  # Else the end of each range waits for an acknowledgement.
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Nobody reads it here."""
+            """No access log."""
 
         def do_GET(self) -> None:
             size_bytes = path.stat().st_size
@@ -56,7 +56,7 @@ def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
 
 
 class _Pace:
-    """A network that carries so many bytes a second, whoever sends them."""
+    """A network with this rate in bytes per second, shared by all senders."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.step_bytes = _SEND_BYTES if bytes_per_s == math.inf else _PACED_SEND_BYTES

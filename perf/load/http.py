@@ -100,7 +100,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_s = time.perf_counter()
         if not self._is_waiting:
-            self._transport.close()  # Nobody asked for anything.
+            self._transport.close()  # No request is in flight.
             return
         self._has_received = True
         try:

@@ -33,7 +33,7 @@ from runner.triton_server.transport import open_transport
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
-_LAST_WORDS_S = 3
+_FINAL_RESPONSES_S = 3
 """Beyond the grace period, for what was ended to be told."""
 
 _FLUSH_S = 1.0
@@ -91,7 +91,7 @@ async def serve(start: Start) -> None:
                 asks_slot=trace is not None and trace.is_recording,
                 trace=trace,
                 log=RequestLog("openai") if is_log_json else None,
-                # As in ``runner.service``: only where somebody reads it.
+                # As in ``runner.service``: only if logs or traces need it.
                 request_id=call.request_id if is_log_json or trace is not None else "",
                 meter=RequestMeter(meter),
             )
@@ -106,7 +106,7 @@ async def serve(start: Start) -> None:
             access_log=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _LAST_WORDS_S),
+            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),
         )
         freeze_loaded_objects()
         server = Server(config, requests, settings.stop_grace_s, tracing)
