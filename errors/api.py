@@ -14,13 +14,13 @@ class InvalidBody(CodedError):
 class UnknownField(CodedError):
     code = "E1601"
     summary = "A field of a request is unknown or not supported by this server"
-    template = "The field {name} is not one that this server can honour; {remedy}."
+    template = "The field {name} is not supported by this server; {remedy}."
 
 
 class UnsupportedField(CodedError):
     code = "E1602"
     summary = "The engine that serves this model does not support a field of a request"
-    template = "The field {name} can't be honoured by the {engine_kind} engine; leave it out."
+    template = "The field {name} is not supported by the {engine_kind} engine; leave it out."
 
 
 class UnknownModel(CodedError):

@@ -14,6 +14,4 @@ class LoadTargetUnreachable(CodedError):
 class LoadTargetRefused(CodedError):
     code = "E1502"
     summary = "The target of the load test rejects its requests"
-    template = (
-        "{url} refuses a first request of this kind ({reason}); change the options that say what is asked."
-    )
+    template = "{url} rejected the first request ({reason}); change the options of the requests."

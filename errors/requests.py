@@ -81,7 +81,7 @@ class InvalidTensor(CodedError):
 class UnsupportedArgument(CodedError):
     code = "E1104"
     summary = "The engine that serves this model does not support an argument"
-    template = "{name}={value!r} can't be honoured by the {engine_kind} engine; {remedy}."
+    template = "{name}={value!r} is not supported by the {engine_kind} engine; {remedy}."
 
 
 class InvalidGuide(CodedError):

@@ -192,7 +192,7 @@ def test_the_paced_engine_refuses_the_tensors(api: API) -> None:
         {"input_ids": [5], "input_lengths": 1, "request_output_len": 2, "guided_decoding_guide_type": "json"},
     )
     assert (
-        "E1104 UnsupportedArgument: guided_decoding_guide_type='json' can't be honoured by the paced"
+        "E1104 UnsupportedArgument: guided_decoding_guide_type='json' is not supported by the paced"
         in response.text
     )
 

@@ -1,4 +1,4 @@
-"""What can't be honoured is refused, in OpenAI's shape, with our code and the field's name; nothing hangs."""
+"""What is not supported is refused, in OpenAI's shape, with our code and the field's name; nothing hangs."""
 
 from __future__ import annotations
 

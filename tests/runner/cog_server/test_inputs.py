@@ -103,7 +103,7 @@ def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
         ),
         ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
         ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),
-        ({"lora_name": "french"}, "E1104 UnsupportedArgument: lora_name='french' can't be honoured"),
+        ({"lora_name": "french"}, "E1104 UnsupportedArgument: lora_name='french' is not supported"),
     ],
 )
 def test_what_the_schema_can_not_see_is_a_coded_error(
