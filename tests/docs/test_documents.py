@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
+from perf.__main__ import COMMANDS
 
 WIDTH = 120
 STRUCTURES = SOURCE_ROOT / "docs" / "structures.md"
@@ -110,6 +111,7 @@ def test_every_module_and_target_that_is_to_be_run_exists(document: Path) -> Non
     targets = re.findall(r"^([a-z-]+):", (SOURCE_ROOT / "Makefile").read_text(), re.MULTILINE)
     named = {first or second for first, second in _MAKE.findall(text)}
     modules = {name for name in _MODULE.findall(text) if name.split(".")[0] not in _NOT_OURS}
+    assert set(re.findall(r"python -m perf ([a-z-]+)", text)) - set(COMMANDS) == set()
     assert named - set(targets) == set()
     assert {name for name in modules if not is_program(name)} == set()
 
