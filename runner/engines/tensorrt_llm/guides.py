@@ -1,4 +1,4 @@
-"""Guides in TensorRT-LLM: XGrammar inside the executor, which must know the tokenizer from its start."""
+"""Guides in TensorRT-LLM: XGrammar inside the executor, which needs the tokenizer at its start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engine.end_ids import read_end_ids
 from runner.engines.protocol.messages import Guide
 
 _NO_TOKEN = ""
-"""For an id between others that no token has: the list's places are the ids."""
+"""For unused ids: the list is indexed by token id."""
 
 
 def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
-    """What ``ExecutorConfig`` takes. Raises what a tokenizer raises that can't be read."""
+    """The argument of ``ExecutorConfig``. Raises the tokenizer library's errors for an invalid file."""
     tokenizer = Tokenizer.from_file(str(engine_dir / "tokenizer.json"))
     tokens = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
-    # The first alone: it is the one that requests end at by themselves.
+    # Only the first: it is the end id of requests.
     stop_token_ids = read_end_ids(engine_dir, tokenizer.token_to_id)[:1]
     return bindings.GuidedDecodingConfig(
         bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
@@ -29,6 +29,6 @@ def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
 
 
 def guided_decoding_params(bindings: Any, guide: Guide) -> Any:
-    """What ``Request`` takes. NOTE: the executor's names are NVIDIA's tensor values in capitals."""
+    """The argument of ``Request``. NOTE: the executor's names are NVIDIA's tensor values in capitals."""
     guide_type = getattr(bindings.GuidedDecodingParams.GuideType, guide.type.upper())
     return bindings.GuidedDecodingParams(guide_type, guide.text or None)

@@ -1,8 +1,8 @@
-"""From the slot's ``Submit`` to an executor ``Request``, and from its errors to ours.
+"""From a ``Submit`` to an executor ``Request``, and from the executor's errors to ours.
 
-NOTE: the bindings take Python's own numbers and lists (numpy's are a TypeError in places) and torch's tensors
-on the CPU; at each request with a deprecated name (``max_new_tokens``, ``random_seed``, ``min_length``) they
-log a warning.
+NOTE: the bindings take Python's numbers and lists (numpy's are a TypeError in some places) and torch tensors
+on the CPU. Deprecated names (``max_new_tokens``, ``random_seed``, ``min_length``) log a warning at each
+request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOST_DEVICE = re.compile(r"CUDA (runtime |driver )?error|cudaError|NCCL error|i
 
 
 def check(request: Submit, ready: Ready, prompt_limit: int, max_beam_width: int) -> None:
-    """Raise what can be said before the executor is asked: E1002, E1103 or E1104."""
+    """The checks before a request is given to the executor. Raises E1002, E1103 or E1104."""
     prompt_tokens = len(request.input_ids)
     if prompt_tokens > prompt_limit:
         raise PromptTooLong(prompt_tokens=prompt_tokens, max_input_tokens=prompt_limit)
@@ -53,15 +53,15 @@ def check(request: Submit, ready: Ready, prompt_limit: int, max_beam_width: int)
 
 
 def executor_request(bindings: Any, request: Submit) -> Any:
-    """Raises what the bindings raise for a value that they don't take: TypeError or RuntimeError."""
+    """Raises TypeError or RuntimeError of the bindings for an invalid value."""
     is_beam_search = request.sampling.beam_width > 1
     return bindings.Request(
         request.input_ids,
         max_tokens=request.max_tokens,
-        # NOTE: streaming a beam search sends every beam whole at each step; its result comes at once instead.
+        # NOTE: a streamed beam search would send all beams completely at each step.
         streaming=not is_beam_search,
         sampling_config=bindings.SamplingConfig(**_sampling(request)),
-        # NOTE: without it, an unstreamed result begins with the prompt.
+        # NOTE: otherwise a result that is not streamed begins with the prompt.
         output_config=bindings.OutputConfig(exclude_input_from_output=True),
         # NOTE: without an end id generation runs to max_tokens.
         end_id=_NO_END if request.end_id is None else request.end_id,
@@ -74,7 +74,7 @@ def executor_request(bindings: Any, request: Submit) -> Any:
 
 
 def _sampling(request: Submit) -> dict[str, Any]:
-    """Arguments of ``SamplingConfig``; what is at its default is left out."""
+    """Arguments of ``SamplingConfig``, without those that have their default."""
     sampling = request.sampling
     arguments: dict[str, Any] = {
         "beam_width": sampling.beam_width,
@@ -85,7 +85,7 @@ def _sampling(request: Submit) -> dict[str, Any]:
     }
     if sampling.beam_width > 1:
         arguments |= {
-            # NOTE: the library's own default is 0, the slot's 1.
+            # NOTE: the library's default is 0, the slot's is 1.
             "length_penalty": sampling.length_penalty,
             "beam_search_diversity_rate": sampling.beam_search_diversity_rate,
             "early_stopping": None if sampling.early_stopping is None else int(sampling.early_stopping),
@@ -106,7 +106,7 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
         "top_p_decay": sampling.top_p_decay,
         "top_p_reset_ids": sampling.top_p_reset_ids,
         "temperature": _unless(sampling.temperature, 1.0),
-        # NOTE: without a seed it is 0: the same text every time.
+        # NOTE: the library's default is 0, which generates the same text every time.
         "seed": secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed,
     }
 
@@ -145,12 +145,12 @@ def _torch(tensor: Tensor) -> Any:
     import torch
 
     array = np.frombuffer(tensor.data, dtype=tensor.dtype).reshape(tensor.shape)
-    # NOTE: torch knows little of uint64; the ids in such tensors are small.
+    # NOTE: torch has little support for uint64; the ids in such tensors are small.
     return torch.from_numpy(array.astype(np.int64) if array.dtype == np.uint64 else array.copy())
 
 
 def coded(text: str) -> CodedError:
-    """Our error for what the library said of one request."""
+    """Our error for the library's message about one request."""
     if (lengths := _TOO_LONG.search(text)) is not None:
         return PromptTooLong(prompt_tokens=int(lengths[1]), max_input_tokens=int(lengths[2]))
     if (limit := _QUEUE_FULL.search(text)) is not None:
@@ -159,11 +159,11 @@ def coded(text: str) -> CodedError:
 
 
 def is_device_lost(text: str) -> bool:
-    """Whether nothing can be computed any more, whatever is asked next."""
+    """Whether the device can't compute anything any more."""
     return _LOST_DEVICE.search(text) is not None
 
 
 def sentence(text: str) -> str:
-    """What the library says, without its prefixes, source places and stack."""
+    """The library's message without its prefixes, source places and stack."""
     first = _PLACE.sub("", _PREFIX.sub("", text)).strip().splitlines()
-    return first[0] if first else "no reason was told"
+    return first[0] if first else "no reason given"

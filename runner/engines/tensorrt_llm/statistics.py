@@ -1,4 +1,4 @@
-"""What is taken of the executor's ``IterationStats``, by its own names."""
+"""The metrics from the executor's ``IterationStats``, by its own names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ IDLE = (
     *_INFLIGHT,
     *_STATIC,
 )
-"""What is nothing while no request is there."""
+"""The metrics that are 0 without requests."""
 
 
 def gauges(stats: Any) -> dict[str, float]:
-    """``stats`` is an ``IterationStats``; each part of it that is None is left out."""
+    """``stats`` is an ``IterationStats``; its parts that are None are left out."""
     parts = (
         (stats, _ITERATION),
         (stats.kv_cache_stats, _KV_CACHE),

@@ -1,7 +1,7 @@
-"""The ``vllm`` engine: vLLM's engine core behind the slot, on one GPU, several, or several machines.
+"""The ``vllm`` engine: vLLM's engine core, on one GPU, several GPUs, or several machines.
 
-The worker forks the core before CUDA is touched; the core runs the model (itself, or in one process per GPU),
-and all that it makes in a step arrives here as one message. Nothing is detokenized on the way.
+The worker forks the core before CUDA is initialized. The core runs the model, itself or in one process per
+GPU, and sends all results of a step as one message. vLLM does not detokenize anything.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from runner.engines.vllm.arguments import (
 )
 
 PINNED_VERSION = "0.24.0"
-"""What this adapter was written against and run with; its client and messages are vLLM's inner interface."""
+"""The version that this adapter is tested with. It uses vLLM's internal client and messages."""
 
 log = logging.getLogger("cog_triton.engine")
 
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
-    """Start vLLM on the engine. ``options``: see ``vllm_arguments``, and ``engine_cache_dir``.
+    """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
     Raises InvalidSetting, EngineStartFailed, VllmMissing, VllmArgumentsRefused, VllmStartFailed.
     """
@@ -43,9 +43,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
     except ImportError as exc:
         raise VllmMissing(python=sys.executable, reason=exc) from exc
     if (found := version("vllm")) != PINNED_VERSION:
-        log.warning(
-            "vLLM %s is installed; this was made for %s and not tried with others", found, PINNED_VERSION
-        )
+        log.warning("vLLM %s is installed; only %s is tested", found, PINNED_VERSION)
     config = make_config(arguments)
     client = start(config)
     guides, end_id = None, guide_end_id(engine_dir)

@@ -1,7 +1,7 @@
-"""vLLM's engine core, which is a process of its own, and our end of its sockets.
+"""Client of vLLM's engine core, which is a process of its own.
 
-This is the client that vLLM's own ``LLM`` uses. ``AsyncLLM`` would put a queue, a coroutine and a
-detokenizer between each request and its tokens; the slot wants all tokens of a step together, as they come.
+This is the client that vLLM's own ``LLM`` uses. ``AsyncLLM`` would add a queue, a coroutine and a detokenizer
+to each request; the slot needs all tokens of a step together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.executor import Executor
 
 from errors.engines import VllmArgumentsRefused, VllmStartFailed
-from runner.engines.vllm.scheduler import TellingAsyncScheduler, TellingScheduler
+from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
 _REASON_BYTES = 2000
 
 
 class Client(SyncMPClient):  # type: ignore[misc]
-    """Safe to send on from several threads: a ZeroMQ socket by itself is not."""
+    """Several threads may send; a ZeroMQ socket by itself does not allow that."""
 
     def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
         self._sending = threading.Lock()
@@ -35,12 +35,12 @@ class Client(SyncMPClient):  # type: ignore[misc]
         with self._sending:
             super()._send_input(request_type, request)
 
-    def wait_until_heard(self) -> None:
-        """Return once the engine core has done all that was sent before: it takes messages in order."""
+    def wait_until_processed(self) -> None:
+        """Return when the engine core has processed all earlier messages, which it does in order."""
         self.is_sleeping()
 
-    def why_it_died(self, error: Exception) -> str:
-        """The exception that the engine core logged, if it did; else ``error``, as it reached us."""
+    def death_reason(self, error: Exception) -> str:
+        """The first exception in the engine core's log, else ``error``, which reached the client."""
         return _one_line(self._root_cause.first() or str(error))
 
 
@@ -48,11 +48,11 @@ def make_config(arguments: dict[str, Any]) -> VllmConfig:
     """vLLM's configuration. Raises VllmArgumentsRefused."""
     try:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-    # It raises ValueError, pydantic's errors, AssertionError and what its many parts raise.
+    # vLLM raises ValueError, AssertionError, pydantic's and many other errors.
     except Exception as exc:
         raise VllmArgumentsRefused(reason=_one_line(f"{type(exc).__name__}: {exc}")) from exc
     scheduler = config.scheduler_config
-    scheduler.scheduler_cls = TellingAsyncScheduler if scheduler.async_scheduling else TellingScheduler
+    scheduler.scheduler_cls = ReportingAsyncScheduler if scheduler.async_scheduling else ReportingScheduler
     return config
 
 
@@ -65,20 +65,20 @@ def start(config: VllmConfig) -> Client:
     except Exception as exc:
         reason = _one_line(root_cause.first() or f"{type(exc).__name__}: {exc}")
         raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
-    root_cause.forget()
+    root_cause.clear()
     return client
 
 
 class RootCause(logging.Handler):
-    """Writes logged exceptions to memory that the engine core inherits with the fork: the first is its cause.
+    """Writes logged exceptions to memory that the engine core inherits by the fork. The first is the cause.
 
-    NOTE: the exception that reaches us says only that the cause is in the log above.
+    NOTE: the exception that reaches the client only refers to the log.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self._descriptor = os.memfd_create("root-cause")
-        self._forgotten_bytes = 0
+        self._cleared_bytes = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
@@ -86,13 +86,13 @@ class RootCause(logging.Handler):
             os.write(self._descriptor, f"{type(error).__name__}: {error}\0".encode())
 
     def first(self) -> str:
-        """The first since ``forget``; empty if none was logged."""
-        text = os.pread(self._descriptor, _REASON_BYTES, self._forgotten_bytes).decode(errors="replace")
+        """The first since ``clear``; empty if none was logged."""
+        text = os.pread(self._descriptor, _REASON_BYTES, self._cleared_bytes).decode(errors="replace")
         return text.split("\0")[0]
 
-    def forget(self) -> None:
-        """What was logged so far ended nothing."""
-        self._forgotten_bytes = os.fstat(self._descriptor).st_size
+    def clear(self) -> None:
+        """Ignore the exceptions so far, after a successful start."""
+        self._cleared_bytes = os.fstat(self._descriptor).st_size
 
 
 def _one_line(text: str) -> str:
@@ -103,7 +103,7 @@ def _one_line(text: str) -> str:
 def _remedy(reason: str) -> str:
     if "memory" in reason.lower():
         return (
-            "free the GPU of other programs, give more or larger GPUs (tensor_parallel_size), "
+            "end other programs on the GPU, use more or larger GPUs (tensor_parallel_size), "
             "or lower max_model_len, max_num_seqs or gpu_memory_utilization"
         )
-    return "its log is in Triton's, above"
+    return "see its log, above in Triton's log"

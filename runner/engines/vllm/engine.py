@@ -1,6 +1,6 @@
-"""A running vLLM engine: requests in, steps out, cancellations seen through.
+"""A running vLLM engine: submits requests, reports steps, completes cancellations.
 
-NOTE: importing this imports vLLM, which reads the environment then (``vllm_arguments.prepare_environment``).
+NOTE: importing this module imports vLLM, which reads the environment (``arguments.prepare_environment``).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class VllmEngine:
         self._adapters = adapters
         self._guides = guides
         self._guide_end_id = guide_end_id
-        """Where vLLM ends guided outputs."""
+        """The token at which vLLM ends guided outputs."""
         self._running: dict[str, Running] = {}
         """By vLLM's request id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
         self._aborted: list[str] = []
         self._wake = threading.Condition()
         self._is_closed = False
-        for name, target in (("vllm-outputs", self._hear), ("vllm-aborts", self._see_aborts_through)):
+        for name, target in (("vllm-outputs", self._receive), ("vllm-aborts", self._complete_aborts)):
             threading.Thread(target=target, name=name, daemon=True).start()
 
     @property
@@ -66,18 +66,18 @@ class VllmEngine:
         if request.guide is None:
             self._add(message)
         else:
-            assert self._guides is not None, "the slot refuses guides that Ready does not offer"
+            assert self._guides is not None, "the slot rejects guides that Ready does not list"
             self._guides.submit(request.guide, partial(self._add_guided, message))
 
     def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError) -> None:
-        """NOTE: vLLM compiles the guide again, with the same library; a fault there ends the engine core."""
+        """NOTE: vLLM compiles the guide again with the same library; an error there ends the engine core."""
         key = message.request_id
         if isinstance(answer, CodedError):
             self._fail(key, answer)
         elif self._is_wanted(key):
             self._add(message)
             if not self._is_wanted(key):
-                self._client.abort_requests([key])  # It was aborted before vLLM had it.
+                self._client.abort_requests([key])  # It was aborted before vLLM received it.
 
     def _is_wanted(self, key: str) -> bool:
         request = self._running.get(key)
@@ -86,7 +86,7 @@ class VllmEngine:
     def _add(self, message: EngineCoreRequest) -> None:
         try:
             self._client.add_request(message)
-        # vLLM's EngineDeadError, or what its socket raises; so below.
+        # vLLM's EngineDeadError, or an error of its socket; also below.
         except Exception as exc:  # noqa: BLE001
             self._fail(message.request_id, self._died(exc))
 
@@ -102,9 +102,9 @@ class VllmEngine:
             self._wake.notify()
         self._client.shutdown(timeout=0)
 
-    # What vLLM made
+    # Results of vLLM
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             while True:
                 self._take(self._client.get_output())
@@ -113,7 +113,7 @@ class VllmEngine:
                 self._sink.broken(self._died(exc))
 
     def _take(self, outputs: EngineCoreOutputs) -> None:
-        """Pass on one step: all its tokens in one call, then what ended."""
+        """Report one step: all its tokens in one call, then the ends."""
         new: list[tuple[int, list[int]]] = []
         log_probs: list[tuple[int, list[TokenLogProb]]] = []
         ended: list[EngineCoreOutput] = []
@@ -140,7 +140,7 @@ class VllmEngine:
             self._statistics = _statistics(outputs.scheduler_stats)
 
     def _end(self, output: EngineCoreOutput) -> None:
-        """Report a request that vLLM has ended: it has freed what the request held."""
+        """Report a request that vLLM has ended, and whose resources it has freed."""
         request = self._running.get(output.request_id)
         reason = None if request is None else request.reason(output)
         if reason is None:
@@ -148,7 +148,7 @@ class VllmEngine:
         else:
             self._finish(output.request_id, reason)
 
-    # What ends before vLLM ends it
+    # Cancelled requests, and stop words
 
     def _abort(self, key: str, reason: FinishReason) -> None:
         request = self._running.get(key)
@@ -159,8 +159,8 @@ class VllmEngine:
             self._aborted.append(key)
             self._wake.notify()
 
-    def _see_aborts_through(self) -> None:
-        """Tell vLLM, wait until it has heard, report the end. All that come in meanwhile go together."""
+    def _complete_aborts(self) -> None:
+        """Abort requests in vLLM, wait until it has processed that, then report the ends."""
         while True:
             with self._wake:
                 while not self._aborted and not self._is_closed:
@@ -170,7 +170,7 @@ class VllmEngine:
                 return
             try:
                 self._client.abort_requests(keys)
-                self._client.wait_until_heard()
+                self._client.wait_until_processed()
             except Exception as exc:  # noqa: BLE001
                 if not self._is_closed:
                     self._sink.broken(self._died(exc))
@@ -181,7 +181,7 @@ class VllmEngine:
                     self._finish(key, request.aborted_for)
 
     def _died(self, error: Exception) -> VllmEngineDied:
-        return VllmEngineDied(reason=self._client.why_it_died(error))
+        return VllmEngineDied(reason=self._client.death_reason(error))
 
     def _finish(self, key: str, reason: FinishReason) -> None:
         request = self._running.pop(key, None)

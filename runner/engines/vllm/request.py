@@ -1,4 +1,4 @@
-"""From a ``Submit`` to vLLM's request, and what the slot must still know of it while it runs."""
+"""From a ``Submit`` to vLLM's request, and the state of a running request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from runner.engines.protocol.words import Words
 if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists
 
-# vLLM's own bounds. NOTE: what it finds out only in the GPU process (the last three) ends the whole engine
-# there, not the request (seen in 0.24.0's v1/worker/gpu/sample): so it must not get that far.
+# vLLM's own limits. NOTE: vLLM checks the last three only in the GPU process, where an error ends the whole
+# engine and not the request (0.24.0, v1/worker/gpu/sample).
 _MAX_TEMPERATURE = 2.0
 _MAX_PENALTY = 2.0
 _MAX_STOP_IDS = 128
@@ -31,7 +31,7 @@ _GUIDE_BACKEND = "guidance"
 
 
 def check_request(request: Submit, ready: Ready) -> None:
-    """Raise the coded error of a request that vLLM would not run: E1002, E1103 or E1104."""
+    """Raise E1002, E1103 or E1104 for a request that vLLM would reject."""
     checks.check_request(request, ready)
     sampling = request.sampling
     for name, value, most in (
@@ -57,7 +57,7 @@ def check_request(request: Submit, ready: Ready) -> None:
 def core_request(
     request: Submit, lora: LoRARequest | None, guide_end_id: int | None = None
 ) -> EngineCoreRequest:
-    """What vLLM's engine core takes. ``request`` was checked; guided, it also ends at ``guide_end_id``."""
+    """The engine core's request. ``request`` is checked. If guided, it also ends at ``guide_end_id``."""
     return EngineCoreRequest(
         request_id=str(request.request_id),
         prompt_token_ids=request.input_ids,
@@ -78,20 +78,20 @@ def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParam
         frequency_penalty=sampling.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty,
         **_choice(sampling),
-        # End id and stop words are ours to name; the model's own end ids do not count.
+        # Only the request's end id and stop words end it, not the model's own end ids.
         ignore_eos=True,
         stop_token_ids=_stop_ids(request, guide_end_id),
         structured_outputs=_structured_outputs(request.guide),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
-        # 0: of the chosen token alone.
+        # 0: only that of the chosen token.
         logprobs=request.num_top_log_probs if request.wants_log_probs else None,
         logit_bias=sampling.logit_bias or None,
         detokenize=False,
         skip_clone=True,
     )
     if request.bad_words:
-        # NOTE: vLLM takes bad words as text; these are already what it makes of it.
+        # NOTE: vLLM's public argument is text; this is the result of tokenizing it.
         parameters._bad_words_token_ids = request.bad_words
     return parameters
 
@@ -104,13 +104,13 @@ def _choice(sampling: Sampling) -> dict[str, float | int | None]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        # NOTE: 64 bits come, vLLM's GPU code keeps 63.
+        # NOTE: seeds have 64 bits, vLLM's GPU code uses 63.
         "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
     }
 
 
 def token_log_probs(lists: LogprobsLists, count: int) -> list[TokenLogProb]:
-    """Of a step's first ``count`` tokens: in each row the chosen token comes first, then the likeliest."""
+    """Of a step's first ``count`` tokens: a row has the chosen token first, then the most likely ones."""
     ids, values = lists.logprob_token_ids[:count].tolist(), lists.logprobs[:count].tolist()
     return [
         TokenLogProb(row[0], list(zip(row_ids[1:], row[1:], strict=True)))
@@ -136,13 +136,13 @@ def _structured_outputs(guide: Guide | None) -> StructuredOutputsParams | None:
             parameters = StructuredOutputsParams(regex=text)
         case Guide(text=text):
             parameters = StructuredOutputsParams(grammar=text)
-    # NOTE: of vLLM's backends the one by which the guide was checked; its own front end sets it so as well.
+    # NOTE: the backend that also checked the guide. vLLM's own front end sets this attribute, too.
     parameters._backend = _GUIDE_BACKEND
     return parameters
 
 
 class Running:
-    """A request between its submit and its end."""
+    """A running request."""
 
     __slots__ = ("_end_ids", "_long_words", "_tokens", "aborted_for", "min_tokens", "request_id")
 
@@ -151,8 +151,8 @@ class Running:
         self._end_ids = {request.end_id, guide_end_id if request.guide else None} - {None}
         self.min_tokens = request.min_tokens
         self.aborted_for: messages.FinishReason | None = None
-        """Set once it is to end before vLLM ends it: cancelled, or at a stop word."""
-        # vLLM knows stop words of one token; sequences are looked for here, in those requests alone.
+        """Set when the request ends before vLLM ends it: cancelled, or at a stop word."""
+        # vLLM supports stop words of one token. Longer ones are searched here.
         words = [word for word in request.stop_words if len(word) > 1]
         self._long_words = Words(words) if words else None
         self._tokens: list[int] = []
@@ -160,7 +160,7 @@ class Running:
     def take(self, new: list[int]) -> tuple[list[int], bool]:
         """The new tokens up to a stop word of several tokens, and whether there was one.
 
-        Before ``min_tokens`` are out such a word ends nothing: vLLM can't forbid a sequence for a while.
+        Before ``min_tokens`` are generated such a word has no effect, because vLLM can't forbid sequences.
         """
         if self._long_words is None:
             return new, False
@@ -171,7 +171,7 @@ class Running:
         return new, False
 
     def reason(self, output: EngineCoreOutput) -> messages.FinishReason | None:
-        """Why vLLM ended it; None for a failure of vLLM's own."""
+        """The finish reason; None for an error of vLLM."""
         match output.finish_reason:
             case FinishReason.LENGTH:
                 return "length"
@@ -181,7 +181,7 @@ class Running:
 
 
 class Adapters:
-    """The engine's LoRA adapters. vLLM wants a number for each."""
+    """The engine's LoRA adapters, with vLLM's number for each."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._requests = {
@@ -190,7 +190,7 @@ class Adapters:
         }
 
     def find(self, name: str | None) -> LoRARequest | None:
-        """vLLM's name for the adapter. Raises InvalidTensor for one that the engine does not carry."""
+        """vLLM's request for the adapter. Raises InvalidTensor for one that the engine does not have."""
         if not name:
             return None
         if name not in self._requests:

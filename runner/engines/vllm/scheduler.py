@@ -1,7 +1,7 @@
-"""vLLM's schedulers, telling now and then what they hold instead of at every step.
+"""vLLM's schedulers, with statistics at intervals instead of at each step.
 
-NOTE: vLLM's own summary is made, encoded and decoded with every step. With 256 streams it took a sixth of the
-engine core's processor time, and the core's processor time is what limits a small model on a fast GPU.
+NOTE: vLLM computes, encodes and decodes its statistics at each step. With 256 streams this took a sixth of
+the engine core's processor time, which is the bottleneck of a small model on a fast GPU.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from vllm.v1.metrics.stats import SchedulerStats
 _INTERVAL_S = 0.25
 
 
-class _Telling:
-    """Before a scheduler class: its ``make_stats``, which vLLM calls after each step."""
+class _Reporting:
+    """Overrides ``make_stats`` of a scheduler class, which vLLM calls after each step."""
 
     running: Any
     waiting: Any
@@ -26,7 +26,7 @@ class _Telling:
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
-        """What the slot wants to know; always after the last step before a rest, so that it stays true."""
+        """The slot's metrics; always after the last step before an idle phase, so that they stay correct."""
         now_s = time.monotonic()
         if self.running and now_s < self._due_s:
             return None
@@ -39,9 +39,9 @@ class _Telling:
         )
 
 
-class TellingScheduler(_Telling, Scheduler):  # type: ignore[misc]
+class ReportingScheduler(_Reporting, Scheduler):  # type: ignore[misc]
     pass
 
 
-class TellingAsyncScheduler(_Telling, AsyncScheduler):  # type: ignore[misc]
+class ReportingAsyncScheduler(_Reporting, AsyncScheduler):  # type: ignore[misc]
     pass

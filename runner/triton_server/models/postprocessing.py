@@ -1,7 +1,7 @@
-"""The Triton Python model ``postprocessing``: token ids to text, for those who call the ensemble.
+"""The Triton Python model ``postprocessing``: token ids to text, for the ensemble.
 
-A stream's responses come one by one, in order; what one leaves undecided (half a character, say) is
-kept for the next under the ``stream_id`` that the slot echoes.
+The responses of a stream arrive one at a time, in order. Text that is not certain yet (part of a character,
+for example) is kept for the next response, under the ``stream_id`` in the slot's responses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from errors.requests import InvalidTensor
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
 
-_MOST_STREAMS = 65536
-"""A stream that ends by an error never gets here to say so: the longest unused are forgotten."""
+_MAX_STREAMS = 65536
+"""The end of a stream that failed does not arrive here, so the least recently used streams are dropped."""
 
 
 class TritonPythonModel:
-    """What Triton's stub calls."""
+    """Triton's interface of a Python model."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
@@ -67,6 +67,6 @@ class TritonPythonModel:
         if is_last:
             return text + detokenizer.finish()
         self._streams[stream_id] = detokenizer
-        if len(self._streams) > _MOST_STREAMS:
+        if len(self._streams) > _MAX_STREAMS:
             self._streams.popitem(last=False)
         return text

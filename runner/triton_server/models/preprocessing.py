@@ -1,4 +1,4 @@
-"""The Triton Python model ``preprocessing``: text to token ids, for those who call the ensemble."""
+"""The Triton Python model ``preprocessing``: text to token ids, for the ensemble."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OFFSET_PADDING = -1
 
 
 class TritonPythonModel:
-    """What Triton's stub calls."""
+    """Triton's interface of a Python model."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
@@ -84,7 +84,7 @@ class TritonPythonModel:
         return result
 
     def _word_ids(self, row: npt.NDArray[Any]) -> list[list[int]]:
-        """Each word as it is tokenized alone and after a space: in running text it is one or the other."""
+        """Each word as it is tokenized by itself and after a space: a text may contain either."""
         table: list[list[int]] = []
         for word in map(_decode, row.reshape(-1)):
             for spelling in (word, " " + word):
@@ -99,7 +99,7 @@ def _decode(value: bytes | str) -> str:
 
 
 def _to_int32(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Clipped, so that a huge unsigned length stays huge instead of turning negative."""
+    """Clipped, so that a large unsigned length does not become negative."""
     return np.minimum(lengths, np.iinfo(np.int32).max).astype(np.int32)
 
 
