@@ -19,4 +19,8 @@ class Options(argparse.ArgumentParser):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Descriptions as they are written; default values."""
+    """Descriptions as they are written; default values where there are any."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default not in (None, False, [], argparse.SUPPRESS)
+        return super()._get_help_string(action) if has_default else action.help

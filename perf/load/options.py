@@ -44,21 +44,21 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "answered; concurrency: RATE at any time, each followed by another at once",
     )
     _add(group, "duration", type=float, required=True, help="seconds in which requests are sent")
-    _add(group, "pause", type=float, default=1.0, help="seconds between batches (default %(default)g)")
-    _add(group, "arrivals", choices=("even", "poisson"), default="even", help="times of rps (default even)")
-    _add(group, "processes", type=int, default=1, help="client processes (default 1)")
-    _add(group, "timeout", type=float, default=600.0, help="seconds until a request has failed (default 600)")
+    _add(group, "pause", type=float, default=1.0, help="seconds between batches")
+    _add(group, "arrivals", choices=("even", "poisson"), default="even", help="times of rps")
+    _add(group, "processes", type=int, default=1, help="client processes")
+    _add(group, "timeout", type=float, default=600.0, help="seconds until a request has failed")
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is asked for")
-    _add(group, "n_input_tokens", type=int, default=100, help="tokens of the prompt (default %(default)s)")
-    _add(group, "n_output_tokens", type=int, default=100, help="tokens of each answer (default %(default)s)")
+    group = parser.add_argument_group("requests")
+    _add(group, "n_input_tokens", type=int, default=100, help="tokens of the prompt")
+    _add(group, "n_output_tokens", type=int, default=100, help="tokens of each answer")
     _add(
         group,
         "no_fixed_length",
         action="store_true",
-        help="let answers end before that many tokens, where the model wants to",
+        help="let the model end answers before that many tokens",
     )
     _add(group, "extra", default="{}", metavar="JSON", help='more inputs, such as {"temperature": 0}')
     _add(group, "tps", type=float, help="mock: tokens per second and stream (default 100)")
@@ -72,7 +72,7 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("who is asked")
+    group = parser.add_argument_group("the server")
     _add(
         group,
         "target",
@@ -80,7 +80,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "REPLICATE_API_TOKEN); default cog-triton, or mock where an option of the mock's is given",
     )
     _add(group, "url", help="where it is (default: the target's port on localhost)")
-    _add(group, "protocol", choices=("json", "sse"), default="json", help="cog-triton, mock: (default json)")
+    _add(group, "protocol", choices=("json", "sse"), default="json", help="of cog-triton and mock")
     _add(
         group,
         "model",
@@ -91,12 +91,12 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "api",
         choices=("completions", "chat"),
         default="completions",
-        help="openai: (default completions)",
+        help="of openai",
     )
 
 
 def _add_reports(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is told")
+    group = parser.add_argument_group("reports")
     names = ", ".join(SLO_NAMES)
     _add(group, "slo", nargs="+", default=[], metavar="NAME=MS", help=f"limits for goodput: {names}")
     _add(group, "json", metavar="FILE", help="write all figures; - for the terminal, in place of the report")

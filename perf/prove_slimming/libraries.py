@@ -1,6 +1,6 @@
-"""Calls that reach each of PyTorch's CUDA libraries at sizes where its own kernels are chosen.
+"""Calls that the samples of operators.py don't reach: large sizes, rare types, cuRAND's own interface.
 
-operators.py has every operator of PyTorch, with small samples; here is what those don't reach.
+Also CUDA graphs, NCCL, NVRTC, and a model.
 """
 
 from __future__ import annotations
@@ -45,15 +45,10 @@ def _calls(device: str) -> Iterator[Check]:
     for dtype in (*FLOATS, torch.complex64):
         for m, n, k in ((8, 8, 8), (128, 4096, 4096), (1, 8192, 2048), (333, 777, 555), (4096, 4096, 1024)):
             yield f"cuBLAS {m}x{n}x{k} {dtype}", partial(_product, device, dtype, m, n, k)
-        yield f"cuBLAS batched {dtype}", partial(_batched, device, dtype)
     for dtype in HALVES:
         yield f"cuBLASLt bias and activation {dtype}", partial(_fused, device, dtype)
-    for work in (_tf32, _integers, _four_bits, _scaled, _scaled_rows, _groups):
+    for work in (_integers, _four_bits, _scaled, _scaled_rows, _groups):
         yield f"products {work.__name__}", partial(work, device)
-    for dtype in (torch.float32, torch.float64, torch.complex64):
-        yield f"cuSPARSE {dtype}", partial(_sparse, device, dtype)
-        for shape in ((300, 300), (20, 48, 48)):
-            yield f"cuSOLVER and MAGMA {shape} {dtype}", partial(_factorizations, device, dtype, shape)
     for dtype in (*HALVES, torch.int8):
         yield f"cuSPARSELt {dtype}", partial(_semi_structured, device, dtype)
     for dtype in FLOATS:
@@ -61,7 +56,6 @@ def _calls(device: str) -> Iterator[Check]:
             for groups in (1, 8):
                 name = f"cuDNN {dimensions}d {groups} groups {dtype}"
                 yield name, partial(_convolution, device, dtype, dimensions, groups)
-        yield f"cuDNN channels last {dtype}", partial(_channels_last, device, dtype)
     for kind in (nn.LSTM, nn.GRU, nn.RNN):
         for dtype in (torch.float32, torch.float16):
             yield f"cuDNN {kind.__name__} {dtype}", partial(_recurrent, device, dtype, kind)
@@ -72,12 +66,9 @@ def _calls(device: str) -> Iterator[Check]:
                     f"attention {backend.name} {size} {dtype}",
                     partial(_attention, device, dtype, backend, size),
                 )
-    for dtype in (torch.float32, torch.float64):
-        for n in (16, 1024, 1 << 16, 3**7, 5**5 * 2, 7**4, 10007, 11 * 13 * 17):
-            yield f"cuFFT {n} {dtype}", partial(_fourier, device, dtype, n)
     for name, number in _CURAND.items():
         yield f"cuRAND {name}", partial(_curand, device, number)
-    for work in (_distributions, _ordering, _training, _generation, _graph, _collectives, _jiterator):
+    for work in (_generation, _graph, _collectives, _jiterator):
         yield work.__name__.strip("_"), partial(work, device)
 
 
@@ -87,25 +78,10 @@ def _product(device: str, dtype: torch.dtype, m: int, n: int, k: int) -> object:
     return a @ b.T, F.linear(a, b, b[:, 0].contiguous())
 
 
-def _batched(device: str, dtype: torch.dtype) -> object:
-    a = torch.randn(24, 127, 256, device=device, dtype=dtype)
-    b = torch.randn(24, 256, 65, device=device, dtype=dtype)
-    return torch.bmm(a, b), torch.baddbmm(a @ b, a, b, beta=0.5), a[0] @ b[0, :, 0]
-
-
 def _fused(device: str, dtype: torch.dtype) -> object:
     a, b = (torch.randn(512, 1024, device=device, dtype=dtype) for _ in range(2))
     bias = torch.randn(512, device=device, dtype=dtype)
     return [torch._addmm_activation(bias, a, b.T, use_gelu=use_gelu) for use_gelu in (True, False)]
-
-
-def _tf32(device: str) -> object:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        a = torch.randn(2048, 2048, device=device)
-        return a @ a, a[:100] @ a.T
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def _integers(device: str) -> object:
@@ -158,41 +134,12 @@ def _groups(device: str) -> object:
     )
 
 
-def _sparse(device: str, dtype: torch.dtype) -> object:
-    dense = torch.randn(400, 300, device=device, dtype=dtype)
-    rows = dense.masked_fill(torch.rand(400, 300, device=device) > 0.1, 0).to_sparse_csr()
-    other = torch.randn(300, 70, device=device, dtype=dtype)
-    lower = torch.tril(dense[:200, :200]) + 20 * torch.eye(200, device=device)
-    return [
-        rows @ other,
-        rows @ other[:, 0],
-        rows @ rows.to_dense().mH.contiguous().to_sparse_csr(),
-        torch.sparse.sampled_addmm(rows, dense @ dense.mH, dense),
-        rows.to_sparse_coo() @ other,
-        torch.triangular_solve(other[:200], lower.to(dtype).to_sparse_csr(), upper=False).solution,
-    ]
-
-
 def _semi_structured(device: str, dtype: torch.dtype) -> object:
     pattern = torch.tensor([0, 0, 1, 1], device=device).tile(256, 64)
     a = (torch.randn(256, 256, device=device) * 10).to(dtype) * pattern.to(dtype)
     b = (torch.randn(256, 128, device=device) * 10).to(dtype)
     packed = torch._cslt_compress(a)
     return packed, torch._cslt_sparse_mm(packed, b.T.contiguous().T if dtype is torch.int8 else b)
-
-
-def _factorizations(device: str, dtype: torch.dtype, shape: tuple[int, ...]) -> object:
-    a = torch.randn(shape, device=device, dtype=dtype)
-    positive = a @ a.mH + 10 * torch.eye(a.shape[-1], device=device, dtype=dtype)
-    linalg = torch.linalg
-    return [
-        *(call(a) for call in (linalg.svd, linalg.eig, linalg.qr, linalg.lu, linalg.inv, linalg.pinv)),
-        *(linalg.slogdet(a), linalg.solve(a, a[..., :3]), linalg.lstsq(a, a[..., :3]).solution),
-        *(linalg.matrix_exp(a / 20), linalg.ldl_factor(a + a.mH)),
-        *(linalg.eigh(positive), linalg.cholesky(positive)),
-        *(torch.cholesky_inverse(linalg.cholesky(positive)),),
-        *(linalg.solve_triangular(torch.tril(positive), a[..., :3], upper=False),),
-    ]
 
 
 def _convolution(device: str, dtype: torch.dtype, dimensions: int, groups: int) -> object:
@@ -206,15 +153,6 @@ def _convolution(device: str, dtype: torch.dtype, dimensions: int, groups: int) 
     u = transposed(y, w, stride=2, groups=groups)
     (y.sum() + z.square().sum() + u.sum()).backward()
     return y, z, u, x.grad, w.grad
-
-
-def _channels_last(device: str, dtype: torch.dtype) -> object:
-    layout = torch.channels_last
-    x = torch.randn(8, 64, 56, 56, device=device, dtype=dtype).to(memory_format=layout)
-    layer = nn.Conv2d(64, 128, 3, padding=1, device=device, dtype=dtype).to(memory_format=layout)
-    y = layer(x).relu()
-    y.float().mean().backward()
-    return y, layer.weight.grad, layer.bias.grad
 
 
 def _recurrent(device: str, dtype: torch.dtype, kind: type[nn.RNNBase]) -> object:
@@ -235,24 +173,6 @@ def _attention(device: str, dtype: torch.dtype, backend: SDPBackend, size: int) 
     return y, z, q.grad, k.grad, v.grad
 
 
-def _fourier(device: str, dtype: torch.dtype, n: int) -> object:
-    x = torch.randn(4, n, device=device, dtype=dtype)
-    planes = torch.randn(3, 48, 64, 80, device=device, dtype=dtype)
-    y = torch.fft.rfft(x)
-    whole = torch.fft.fft(x)
-    return y, torch.fft.irfft(y, n), whole, torch.fft.ifft(whole), torch.fft.fftn(planes, dim=(1, 2, 3))
-
-
-def _distributions(device: str) -> object:
-    rate = torch.rand(10_000, device=device) * 20 + 0.1
-    fills = ("uniform_", "normal_", "exponential_", "cauchy_", "log_normal_", "random_")
-    return [
-        *(getattr(torch.empty(100_000, device=device), fill)() for fill in fills),
-        *(torch.poisson(rate), torch._standard_gamma(rate), torch.binomial(rate.round(), rate / 30)),
-        *(torch.multinomial(rate, 500), torch.randperm(9999, device=device), F.dropout(rate, 0.3)),
-    ]
-
-
 def _curand(device: str, number: int) -> torch.Tensor:
     """cuRAND by its own interface: PyTorch has generators of its own."""
     library = ctypes.CDLL("libcurand.so.10")  # loaded already, since PyTorch is linked with it
@@ -270,35 +190,6 @@ def _curand(device: str, number: int) -> torch.Tensor:
     if any(statuses):
         raise RuntimeError(f"cuRAND returned {statuses}")
     return result
-
-
-def _ordering(device: str) -> object:
-    """Sizes that take several blocks."""
-    x = torch.randn(7, 100_003, device=device) * 50
-    index = torch.randint(0, 100_003, (7, 5000), device=device)
-    return [
-        *(x.sort(stable=True), x.cumsum(1), x.int().unique(), x.nonzero(), x.topk(100).values),
-        *(x.kthvalue(500, 1).values, x.median(1).values, x.argmin(1), x.gather(1, index), x.logsumexp(1)),
-    ]
-
-
-def _training(device: str) -> object:
-    """A few steps with mixed precision and a fused optimizer."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.GELU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(32 * 16 * 16, 128), nn.SiLU(), nn.Dropout(0.1), nn.Linear(128, 10),
-    ).to(device)  # fmt: skip
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
-    scaler = torch.amp.GradScaler(device)
-    for _ in range(5):
-        x, y = torch.randn(64, 3, 32, 32, device=device), torch.randint(0, 10, (64,), device=device)
-        with torch.autocast(device, torch.float16):
-            loss = F.cross_entropy(net(x), y)
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return loss, list(net.state_dict().values())
 
 
 def _generation(device: str) -> object:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perf.load.events import events
-from perf.load.http import HttpClient, Request
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Workload, refusal
+from perf.load.targets.target import Posting, Workload, refusal
 
 _SERVER_LINE = re.compile(
     r"^(Serverside|Expected) (tokens per second|execution time|time to first token): ([0-9.]+)", re.MULTILINE
@@ -19,19 +18,12 @@ _SERVER_LINE = re.compile(
 _TOKENS_LINE = re.compile(r"^Tokens processed: (\d+)", re.MULTILINE)
 
 
-class CogTarget:
+class CogTarget(Posting):
     """Posts predictions with these inputs to ``url``/predictions."""
 
     def __init__(self, url: str, inputs: Mapping[str, Any], *, is_streaming: bool) -> None:
-        self.url = url
-        headers = {"Content-Type": "application/json"}
-        if is_streaming:
-            headers["Accept"] = "text/event-stream"
-        body = json.dumps({"input": inputs}).encode()
-        self._request = Request("POST", f"{url}/predictions", headers, body)
-
-    async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        return [await http.send(self._request)]
+        headers = {"Accept": "text/event-stream"} if is_streaming else {}
+        super().__init__(url, "/predictions", {"input": inputs}, headers)
 
     def read(self, responses: Sequence[Response]) -> Answer:
         response = responses[-1]

@@ -7,29 +7,21 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from perf.load.events import events
-from perf.load.http import HttpClient, Request
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Workload, refusal
+from perf.load.targets.target import Posting, Workload, refusal
 
 Api = Literal["completions", "chat"]
 _PATHS: dict[str, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _DONE = b"[DONE]"
 
 
-class OpenAITarget:
+class OpenAITarget(Posting):
     """``model`` is the name the server knows it by; ``key``, if there is one, is sent as a bearer token."""
 
     def __init__(self, url: str, api: Api, model: str, workload: Workload, key: str | None) -> None:
-        self.url = url
-        headers = {"Content-Type": "application/json"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        body = json.dumps(openai_inputs(api, model, workload)).encode()
-        self._request = Request("POST", url + _PATHS[api], headers, body)
-
-    async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        return [await http.send(self._request)]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        super().__init__(url, _PATHS[api], openai_inputs(api, model, workload), headers)
 
     def read(self, responses: Sequence[Response]) -> Answer:
         response = responses[-1]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from perf.load.http import HttpClient, RequestFailed
+from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.record import Answer, Outcome
 from perf.load.response import Response
 
@@ -37,6 +38,18 @@ class Target(Protocol):
         ...
 
     def read(self, responses: Sequence[Response]) -> Answer: ...
+
+
+class Posting:
+    """A target that sends one request, the same each time."""
+
+    def __init__(self, url: str, path: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        self.url = url
+        headers = {"Content-Type": "application/json", **headers}
+        self._request = Request("POST", url + path, headers, json.dumps(document).encode())
+
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        return [await http.send(self._request)]
 
 
 def refusal(response: Response) -> Answer:

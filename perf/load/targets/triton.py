@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from perf.load.events import events
-from perf.load.http import HttpClient, Request
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Workload, refusal
+from perf.load.targets.target import Posting, Workload, refusal
 
 SLOT = "tensorrt_llm"
 ENSEMBLE = "ensemble"
@@ -19,20 +18,14 @@ _FIRST_TOKEN_ID = 10
 _TOKEN_IDS = 80
 
 
-class TritonTarget:
+class TritonTarget(Posting):
     """Posts to one of Triton's models. ``model`` is the slot's name or an ensemble's with its tensors."""
 
     def __init__(self, url: str, model: str, workload: Workload) -> None:
-        self.url = url
         self._is_slot = model == SLOT
         self._asked_tokens = workload.output_tokens if workload.is_fixed_length else None
         inputs = slot_inputs(workload) if self._is_slot else ensemble_inputs(workload)
-        body = json.dumps(inputs).encode()
-        headers = {"Content-Type": "application/json"}
-        self._request = Request("POST", f"{url}/v2/models/{model}/generate_stream", headers, body)
-
-    async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        return [await http.send(self._request)]
+        super().__init__(url, f"/v2/models/{model}/generate_stream", inputs, {})
 
     def read(self, responses: Sequence[Response]) -> Answer:
         response = responses[-1]
