@@ -4,9 +4,8 @@ A template is a program that comes with the model. Jinja's sandbox keeps it from
 limit its time or memory. In this process the kernel does: RLIMIT_AS, and SIGPROF without a handler. It may
 not write files either.
 
-Both ways, a message is a 4-byte length and JSON. Requests: ``{"sources": {name: text}}`` once, then
-``{"name", "variables"}`` any number of times. Each is answered with ``{"text"}``, or with the reason as
-``{"broken"}`` (the template does not compile) or ``{"refused"}`` (it does not render these messages).
+Both ways, a message is a 4-byte length and JSON: ``Compile`` once, then ``Render`` any number of times, each
+answered by ``Answer``.
 """
 
 from __future__ import annotations
@@ -23,9 +22,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
+from errors.coded_error import CodedError
+from errors.wire import WireError
 
 RENDER_S = 5.0
 """Limit of processor time, so that a busy machine does not matter. A long chat takes milliseconds."""
@@ -36,6 +39,25 @@ _ANSWER_TIMEOUT_S = 20 * RENDER_S
 """Longer than the process can live at its limit of processor time, also on a busy machine."""
 _LIMIT_EXCEEDED = f"it took more than {RENDER_S:g} s or more than {_MEMORY_BYTES >> 20} MiB"
 _LENGTH = struct.Struct("<I")
+
+
+class Compile(msgspec.Struct, tag=True):
+    """Templates by name; ``place`` is for errors."""
+
+    sources: dict[str, str]
+    place: str
+
+
+class Render(msgspec.Struct, tag=True):
+    name: str
+    variables: dict[str, Any]
+
+
+class Answer(msgspec.Struct):
+    """The text of a ``Render``. Errors: E1701 for a ``Compile``, E1702 for a ``Render``."""
+
+    text: str = ""
+    error: WireError | None = None
 
 
 class ChatRenderer:
@@ -62,15 +84,15 @@ class ChatRenderer:
         with self._lock:
             self._start()
             try:
-                answer = self._call({"name": name, "variables": variables})
+                answer = self._call(Render(name, dict(variables)))
             except RecursionError as exc:
                 self._end()
                 raise ChatTemplateRefused(reason="they are nested too deeply") from exc
         if answer is None:
             raise ChatTemplateRefused(reason=_LIMIT_EXCEEDED)
-        if "refused" in answer:
-            raise ChatTemplateRefused(reason=answer["refused"])
-        return str(answer["text"])
+        if answer.error is not None:
+            raise answer.error.restore()
+        return answer.text
 
     def _start(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -89,17 +111,18 @@ class ChatRenderer:
             )
         ours.settimeout(_ANSWER_TIMEOUT_S)
         self._connection = ours
-        answer = self._call({"sources": self._sources})
-        if answer is None or "broken" in answer:
+        answer = self._call(Compile(dict(self._sources), self._place))
+        if answer is None:
+            raise ChatTemplateBroken(place=self._place, reason=_LIMIT_EXCEEDED)
+        if answer.error is not None:
             self._end()
-            reason = answer["broken"] if answer else _LIMIT_EXCEEDED
-            raise ChatTemplateBroken(place=self._place, reason=reason)
+            raise answer.error.restore()
 
-    def _call(self, message: object) -> dict[str, Any] | None:
+    def _call(self, message: Compile | Render) -> Answer | None:
         """None if the process ended over it, or had to be ended."""
         try:
             _send(self._connection, message)
-            answer: dict[str, Any] | None = _receive(self._connection)
+            answer: Answer | None = _receive(self._connection, Answer)
         except OSError:
             answer = None
         if answer is None:
@@ -118,17 +141,18 @@ class ChatRenderer:
         self._end()
 
 
-def _send(connection: socket.socket, message: object) -> None:
+def _send(connection: socket.socket, message: msgspec.Struct) -> None:
     """Raises OSError, and RecursionError for what is nested too deeply."""
-    data = json.dumps(message).encode()
+    # NOTE: Python's JSON, which takes unpaired surrogates and integers of any size, as clients may send them.
+    data = json.dumps(msgspec.to_builtins(message)).encode()
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def _receive(connection: socket.socket) -> Any | None:
+def _receive(connection: socket.socket, kind: Any) -> Any | None:
     """None if the peer has closed the connection. Raises OSError."""
     head = _receive_exactly(connection, _LENGTH.size)
     body = _receive_exactly(connection, _LENGTH.unpack(head)[0]) if head else b""
-    return json.loads(body) if body else None
+    return msgspec.convert(json.loads(body), kind) if body else None
 
 
 def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
@@ -148,21 +172,23 @@ def main() -> None:
 
     _set_limits()
     templates: dict[str, Any] = {}
-    while (message := _receive(connection)) is not None:
+    message: Compile | Render | None
+    while (message := _receive(connection, Compile | Render)) is not None:
         signal.setitimer(signal.ITIMER_PROF, RENDER_S)
-        is_compiling = "sources" in message
+        answer = Answer()
         try:
-            if is_compiling:
-                templates = {name: compile_template(text) for name, text in message["sources"].items()}
-                answer = {"text": ""}
+            if isinstance(message, Compile):
+                templates = {name: compile_template(text) for name, text in message.sources.items()}
             else:
-                text = templates[message["name"]].render(message["variables"])
-                if len(text) > _MAX_TEXT_CHARACTERS:
+                answer.text = templates[message.name].render(message.variables)
+                if len(answer.text) > _MAX_TEXT_CHARACTERS:
                     raise ValueError(f"it makes more than {_MAX_TEXT_CHARACTERS} characters of them")
-                answer = {"text": text}
         # NOTE: a template is a program: it fails with its own messages, and with Python's errors as well.
         except Exception as exc:  # noqa: BLE001
-            answer = {"broken" if is_compiling else "refused": reason_of(exc)}
+            error: CodedError = ChatTemplateRefused(reason=reason_of(exc))
+            if isinstance(message, Compile):
+                error = ChatTemplateBroken(place=message.place, reason=reason_of(exc))
+            answer = Answer(error=WireError.of(error))
         _send(connection, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
