@@ -34,7 +34,7 @@ def check_machine(settings: Settings) -> str:
 
 
 def check_driver(engine_environment: str) -> str:
-    """``engine_environment``: as told; a torch for a newer CUDA than the driver's can't use the GPU."""
+    """``engine_environment``: its versions; a torch for a newer CUDA than the driver's can't use the GPU."""
     device = next(Path("/dev").glob("nvidia[0-9]*"), None)
     version = _driver_version()
     cuda = _cuda_version()

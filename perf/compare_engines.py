@@ -25,6 +25,7 @@ from engine.machine.python import engine_python
 from errors.requests import InvalidInput
 from perf.load.chart import Series, chart
 from perf.load.clients import run
+from perf.load.html_report import card, page
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
@@ -34,7 +35,6 @@ from perf.options import Options
 from perf.servers import whole_stack
 from perf.table import table
 
-REPORT_STYLE = Path(__file__).parent / "load" / "report.css"
 _HEAD = ("engine", "kind", "concurrency", "tokens/s", "first token, ms", "inter-token, ms", "failed")
 _WARM_UP_S = 1.0
 _MOST_ENGINES = 4
@@ -147,7 +147,7 @@ def _ms(value_s: float | None) -> str:
     return "-" if value_s is None else f"{1000 * value_s:.1f}"
 
 
-def report(points: Sequence[Point], told: str) -> str:
+def report(points: Sequence[Point], facts: str) -> str:
     """One self-contained page: three charts and the table."""
     charts = [
         _chart(points, "throughput, tokens/s", lambda each: each.tokens_per_second),
@@ -155,13 +155,11 @@ def report(points: Sequence[Point], told: str) -> str:
         _chart(points, "inter-token latency, ms", lambda each: _scaled(each.inter_token_s)),
     ]
     body = _row("th", _HEAD) + "".join(_row("td", row) for row in _rows(points))
-    return (
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'><title>Engines compared</title>"
-        f"<style>{REPORT_STYLE.read_text()}</style></head><body><h1>Engines compared</h1>"
-        f"<p class='dim'>{html.escape(told)}</p><div class='charts'>{''.join(charts)}</div>"
-        f"<div class='card scroll'><table>{body}</table></div></body></html>\n"
-    )
+    parts = [
+        f'<div class="charts">{"".join(charts)}</div>',
+        f'<div class="card scroll"><table>{body}</table></div>',
+    ]
+    return page("Engines compared", facts, parts)
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
@@ -182,7 +180,7 @@ def _chart(points: Sequence[Point], title: str, value: Callable[[Point], float |
         )
         for index, name in enumerate(names, 1)
     ]
-    return f"<figure class='card'><h2>{title}</h2>{chart(series, x='concurrency', y=title)}</figure>"
+    return card(title, "", chart(series, x="concurrency", y=title))
 
 
 def _scaled(value_s: float | None) -> float | None:
@@ -210,10 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for number, contender in enumerate(contenders):
             points += measure(contender, options, Path(folder) / str(number))
-    told = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
-    print(f"{told}\n\n{points_table(points)}")
+    facts = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
+    print(f"{facts}\n\n{points_table(points)}")
     if options.report:
-        options.report.write_text(report(points, told))
+        options.report.write_text(report(points, facts))
     if options.json:
         options.json.write_text(json.dumps([vars(each) for each in points], indent=1) + "\n")
     return 0

@@ -30,11 +30,11 @@ def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
 
         def do_GET(self) -> None:
             size_bytes = path.stat().st_size
-            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            first = int(asked[1]) if asked else 0
-            last = min(int(asked[2]) if asked and asked[2] else size_bytes - 1, size_bytes - 1)
-            self.send_response(206 if asked else 200)
-            if asked:
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            first = int(wanted[1]) if wanted else 0
+            last = min(int(wanted[2]) if wanted and wanted[2] else size_bytes - 1, size_bytes - 1)
+            self.send_response(206 if wanted else 200)
+            if wanted:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size_bytes}")
             self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
             self.send_header("Content-Length", str(last + 1 - first))

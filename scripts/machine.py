@@ -71,7 +71,7 @@ def choose_python(setting: str, path: str) -> Python:
     """The Python to use: the one that ``PYTHON`` (``setting``) names, else the best complete one on ``path``.
 
     Raises InvalidSetting if ``setting`` is no Python we can use, MissingRequirement if ``path`` holds none.
-    What is returned may lack something if it was asked for or nothing better was found: see ``missing()``.
+    It may lack something if ``setting`` names it or nothing better was found: see ``missing()``.
     """
     if setting:
         chosen = describe(setting)

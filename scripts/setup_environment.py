@@ -45,7 +45,7 @@ LOCK = ROOT / ".cache" / "setup.lock"
 # NOTE: pip's own cache keeps nothing of an index that sends no Cache-Control, as many mirrors do.
 WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cog-triton-wheels"
 
-# The one place that names it: torch's CPU build is published here, not on the index that pip asks by default.
+# The one place that names it: torch's CPU build is published here, not on the index that pip uses by default.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _PACKAGE = re.compile(r"(Collecting|Processing) ")
@@ -114,7 +114,7 @@ class Environment:
         if "--require-hashes" not in options:
             self._pip("install", *options, index=index)
             return
-        cached = ("--no-index", f"--find-links={WHEELS}", *options)
+        cached = ("--no-index", "-f", str(WHEELS), *options)
         WHEELS.mkdir(parents=True, exist_ok=True)
         with alone(WHEELS / "lock", f"Another set-up is using {WHEELS}: waiting for it to end"):
             if any(WHEELS.glob("*.whl")):
@@ -334,12 +334,12 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def main(*asked: str) -> int:
+def main(*arguments: str) -> int:
     try:
-        if asked not in SET_UPS:
-            raise InvalidSetting(name="argument", expected="clients, vllm or none", value=" ".join(asked))
+        if arguments not in SET_UPS:
+            raise InvalidSetting(name="argument", expected="clients, vllm or none", value=" ".join(arguments))
         with alone(LOCK, "Another set-up is running here: waiting for it to end"):
-            missing = SET_UPS[asked]()
+            missing = SET_UPS[arguments]()
     except CodedError as error:
         print(error, file=sys.stderr)
         return 2

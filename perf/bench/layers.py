@@ -49,7 +49,7 @@ class Load:
 
 
 def measure_layers(load: Load, report: Callable[[str], None]) -> list[Measurement]:
-    """Each layer's measurement; ``report`` is told what is being done."""
+    """Each layer's measurement; ``report`` gets a line for each step."""
     with tempfile.TemporaryDirectory(prefix="cog-triton-bench-") as name:
         return list(_layers(load, Path(name), report))
 
@@ -118,9 +118,9 @@ def verdict(measurements: Sequence[Measurement], tokens_per_second: float) -> st
     slowest = max(losses, key=lambda name: losses[name])
     role, cpu_s = whole.cpu_s.most_common(1)[0] if whole.cpu_s else ("nothing", 0.0)
     share = cpu_s / (sum(whole.cpu_s.values()) or 1)
-    told = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
+    lost = ", ".join(f"{name} {loss:.1f}" for name, loss in losses.items())
     return (
-        f"Tokens/s per stream lost on the way: {told}. Slowest: {slowest}. "
+        f"Tokens/s per stream lost on the way: {lost}. Slowest: {slowest}. "
         f"Most CPU of the whole stack: {role}, {share:.0%} of the server's."
     )
 

@@ -81,7 +81,7 @@ def workload(input_tokens: int, output_tokens: int) -> Workload:
 
 
 def cog_target(stack: Stack, work: Workload, *, is_streaming: bool) -> Target:
-    # As users send it: without the log lines that load tests ask for.
+    # As users send it: without the log lines of load tests.
     inputs = runner_inputs(work) | {"log_performance_metrics": False}
     return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
 

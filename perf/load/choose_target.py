@@ -24,7 +24,7 @@ _PROBE_TIMEOUT_S = 300.0
 
 
 async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
-    """Asks the server a first time: for the prompt's length and to see that it serves this. Raises E15xx."""
+    """Send a first request, to learn the prompt's length and that it is served. Raises E15xx."""
     http = HttpClient(_PROBE_TIMEOUT_S)
     url = (options.url or _default_url(options.target)).rstrip("/")
     if not url.startswith(("http://", "https://")):

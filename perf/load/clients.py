@@ -1,4 +1,4 @@
-"""Runs a load test from this process, or from several, where one can't send or read as fast as is asked."""
+"""Run a load test from this process, or from several where one is too slow."""
 
 from __future__ import annotations
 

@@ -22,6 +22,19 @@ def html_report(configuration: Mapping[str, str], summary: Summary, records: Seq
     title = f"Load test of {configuration.get('Target', 'a server')}"
     facts = " · ".join(f"{key}: {value}" for key, value in configuration.items() if key != "Target")
     warnings = "".join(f'<p class="warning">{escape(text)}</p>' for text in summary.warnings)
+    parts = [
+        warnings,
+        f'<div class="tiles">{"".join(_tiles(summary))}</div>',
+        f'<div class="charts">{"".join(_charts(records))}</div>',
+        f'<div class="card scroll"><h2>Distributions</h2>{_table(summary)}</div>',
+        _errors(summary),
+    ]
+    return page(title, facts, parts)
+
+
+def page(title: str, facts: str, parts: Sequence[str]) -> str:
+    """A whole page of these parts."""
+    body = "\n".join(parts)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -34,11 +47,7 @@ def html_report(configuration: Mapping[str, str], summary: Summary, records: Seq
 <body>
 <h1>{escape(title)}</h1>
 <p class="dim">{escape(facts)}</p>
-{warnings}
-<div class="tiles">{"".join(_tiles(summary))}</div>
-<div class="charts">{"".join(_charts(records))}</div>
-<div class="card scroll"><h2>Distributions</h2>{_table(summary)}</div>
-{_errors(summary)}
+{body}
 </body>
 </html>
 """
@@ -92,12 +101,12 @@ def milliseconds(value_s: float) -> str:
 
 
 def _charts(records: Sequence[Record]) -> Iterator[str]:
-    yield _card(
+    yield card(
         "Requests in flight",
         "Sent and not yet answered, exactly.",
         chart([Series("in flight", concurrency_steps(records), "steps")], x="seconds", y="requests"),
     )
-    yield _card(
+    yield card(
         "Output of all streams",
         "Tokens per second; of an answer in one piece, as if its tokens had come evenly.",
         chart([Series("tokens/s", token_rate(records), "steps", "series-3")], x="seconds", y="tokens/s"),
@@ -105,7 +114,7 @@ def _charts(records: Sequence[Record]) -> Iterator[str]:
     done = [(each.scheduled_s, each.latency_s * 1000) for each in records if each.is_completed]
     lost = [(each.scheduled_s, each.latency_s * 1000) for each in records if not each.is_completed]
     dots = [Series("completed", done, "dots")] + ([Series("not served", lost, "dots", "bad")] if lost else [])
-    yield _card(
+    yield card(
         "Latency of each request",
         "From when it was planned to be sent to its last byte.",
         chart(dots, x="planned at, seconds", y="ms"),
@@ -117,21 +126,21 @@ def _charts(records: Sequence[Record]) -> Iterator[str]:
             Series("time to first token", shares(firsts)),
             Series("longest gap in a stream", shares(gaps), color="series-2"),
         ]
-        yield _card(
+        yield card(
             "How many waited how long",
             "Share of requests whose wait was at most this.",
             chart(series, x="ms", y="% of requests"),
         )
     else:
         totals = [each.latency_s for each in records if each.is_completed]
-        yield _card(
+        yield card(
             "How many waited how long",
             "Share of requests that were answered within this time.",
             chart([Series("total latency", shares(totals))], x="ms", y="% of requests"),
         )
 
 
-def _card(title: str, caption: str, content: str) -> str:
+def card(title: str, caption: str, content: str) -> str:
     return (
         f'<figure class="card"><h2>{escape(title)}</h2><figcaption>{escape(caption)}</figcaption>'
         f"{content}</figure>"

@@ -19,7 +19,7 @@ def guessed_prompt(tokens: int) -> str:
 
 
 async def exact_prompt(tokens: int, count: Count) -> tuple[str, int]:
-    """The prompt that comes nearest to ``tokens``, and how many it has. Asks ``count`` a few times."""
+    """The prompt that comes nearest to ``tokens``, and how many it has. Calls ``count`` a few times."""
     words = await _words_below(tokens, count)
     best = ("", 0)
     for end in _ODD_ENDS:

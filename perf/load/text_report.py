@@ -28,7 +28,7 @@ def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
         list(_tps(summary)),
         list(_latency(summary)),
         ["Server-side metrics:"],
-        list(_server(summary)) or ["(this kind of server tells none)"],
+        list(_server(summary)) or ["(this kind of server reports none)"],
         list(_totals(summary)),
         list(_client_side(summary)),
     ]
@@ -68,8 +68,8 @@ def _server(summary: Summary) -> Iterator[str]:
             continue
         yield title
         for label, field in _SERVER_FIELDS:
-            told = f"Expected {label}: {_value(expected, field)}, " if expected else ""
-            yield f"--{told}Actual {label}: {_value(actual, field)}"
+            before = f"Expected {label}: {_value(expected, field)}, " if expected else ""
+            yield f"--{before}Actual {label}: {_value(actual, field)}"
 
 
 def _totals(summary: Summary) -> Iterator[str]:

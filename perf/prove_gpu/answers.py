@@ -47,7 +47,7 @@ def run_answers(proof: Proof) -> None:
         prompts = [[3 + (byte * 7 + index * 31) % 900 for byte in text[:40]] for index in range(8)]
         _check_seeds(proof, url, prompts[0])
         _check_log_probs(proof, url, prompts, model)
-        refused = generate(url, {**_greedy(prompts[0]), "lora_name": "nobody"}).error
+        refused = generate(url, {**_greedy(prompts[0]), "lora_name": "unknown"}).error
     proof.facts["unknown_adapter"] = refused
     proof.expect("an adapter that the engine lacks is refused", "E1103" in refused)
 
@@ -124,19 +124,19 @@ def _check_log_probs(proof: Proof, url: str, prompts: Sequence[Sequence[int]], m
             json.dumps([[list(ids), each.tokens] for ids, each in zip(prompts, mine, strict=True)])
         )
         adapter = ("--adapter", str(model / "adapters" / name)) if name else ()
-        told = proof.run_program("reference", model, path, *adapter)
+        found = proof.run_program("reference", model, path, *adapter)
         pairs = [
             (ours, theirs)
-            for each, values in zip(mine, told["log_probs"], strict=True)
+            for each, values in zip(mine, found["log_probs"], strict=True)
             for ours, theirs in zip(each.log_probs, values, strict=True)
         ]
         mean = sum(abs(ours - theirs) for ours, theirs in pairs) / max(1, len(pairs))
         label = f"with adapter {name}" if name else "alone"
         proof.facts[f"log_probs_{name or 'alone'}"] = {
             "mean_error": mean,
-            "most_probable": told["most_probable"],
+            "most_probable": found["most_probable"],
         }
-        hits = told["most_probable"]
+        hits = found["most_probable"]
         proof.say(f"log probs {label}: mean error {mean:.4f}; {hits:.3f} of tokens the most probable")
         complete = len(pairs) == len(prompts) * _TOKENS
         proof.expect(f"log probs {label} are transformers'", complete and mean < _MOST_MEAN_ERROR)

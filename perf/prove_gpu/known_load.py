@@ -1,4 +1,4 @@
-"""What is asked of every server alike: prompts as text and tokens, and what each must answer."""
+"""The load of every server: prompts as text and tokens, and the answer to each."""
 
 from __future__ import annotations
 

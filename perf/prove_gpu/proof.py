@@ -37,7 +37,7 @@ class Proof:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """vLLM's. The memory of the KV cache is told, so that several engines can start on a GPU at once."""
+        """vLLM's. The size of the KV cache is given, so that several engines can start on a GPU at once."""
         options = self.options
         return {
             "dtype": "bfloat16",

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what PyTorch's determinism asks for
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which PyTorch's determinism needs
     with options.results.open("w", buffering=1) as results:
         for group in (libraries, operators):
             for name, work in group.checks(options.device):

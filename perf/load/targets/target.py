@@ -1,4 +1,4 @@
-"""What is asked of whom: the workload, and what every kind of server must be able to tell about it."""
+"""The workload, and the interface of every kind of server."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _QUOTED_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class Workload:
-    """What each request asks for. ``prompt`` has ``input_tokens`` tokens, as well as that can be known."""
+    """The content of each request. ``prompt`` has ``input_tokens`` tokens, as far as that is known."""
 
     prompt: str
     input_tokens: int
     output_tokens: int
     is_fixed_length: bool = True
-    """Ask for exactly that many output tokens, not at most."""
+    """Exactly that many output tokens, not at most."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More inputs, sent as they are."""
 
@@ -34,7 +34,7 @@ class Target(Protocol):
     url: str
 
     async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        """Ask once; the answers, of which the last holds the output. Raises RequestFailed."""
+        """Send one request; its responses, of which the last holds the output. Raises RequestFailed."""
         ...
 
     def read(self, responses: Sequence[Response]) -> Answer: ...
