@@ -1,4 +1,4 @@
-"""``cog-triton build CONFIG -o engine.tar``: builds an engine from a build config."""
+"""``cog-triton build CONFIG -o engine.tar``: build an engine from a build config."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 from builder.build import build
 from builder.plan import plan_lines
+from builder.sizes.words import in_words
 from cli.inspect import describe
-from cli.progress import ProgressPrinter, size
+from cli.progress import ProgressPrinter
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "build",
         help="build an engine.tar from a build config",
-        description="Build an engine.tar from a build config. The Hugging Face Hub token is read from "
-        "HF_TOKEN or the config.",
+        description="Build an engine.tar from a build config. The token for the Hugging Face Hub comes from "
+        "the config, else from HF_TOKEN.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
@@ -34,12 +35,7 @@ def run(options: argparse.Namespace) -> int:
             print(line)
         return 0
     with ProgressPrinter() as progress:
-        manifest = build(
-            options.config,
-            options.output,
-            report=print,
-            progress=progress,
-        )
+        manifest = build(options.config, options.output, report=print, progress=progress)
     print(describe(manifest))
-    print(f"{'written':<12}{options.output} ({size(options.output.stat().st_size)})")
+    print(f"{'written':<12}{options.output} ({in_words(options.output.stat().st_size)})")
     return 0

@@ -1,4 +1,4 @@
-"""``cog-triton generate ENGINE PROMPT``: one prediction through the whole stack, streamed to stdout."""
+"""``cog-triton generate ENGINE PROMPT``: stream one prediction through the whole stack to stdout."""
 
 from __future__ import annotations
 
@@ -25,23 +25,42 @@ _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "generate",
-        help="start Triton, generate one text, stop",
-        description="Start Triton on an engine, stream one prediction to stdout, and stop.",
+        help="generate text once, with its own Triton",
+        description="Start Triton with an engine, stream one prediction to stdout and stop.",
     )
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
-    parser.add_argument("prompt", help="the prompt; - reads it from stdin")
-    parser.add_argument("--system-prompt", default=None, help="inserted into the prompt template")
-    parser.add_argument("--prompt-template", default=None, help="with {prompt} and {system_prompt}")
-    parser.add_argument("--max-tokens", type=int, default=128, help="default: %(default)s")
-    parser.add_argument("--min-tokens", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy; default: %(default)s")
-    parser.add_argument("--top-p", type=float, default=0.95, help="default: %(default)s")
-    parser.add_argument("--top-k", type=int, default=0, help="0: no limit; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=None, help="default: random")
+    parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
+    parser.add_argument("--system-prompt", default=None, help="system prompt, for the prompt template")
+    parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=128,
+        help="maximum number of tokens to generate (default %(default)s)",
+    )
+    parser.add_argument(
+        "--min-tokens", type=int, default=0, help="minimum number of tokens to generate (default %(default)s)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        help="sampling temperature, 0 for greedy (default %(default)s)",
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=0.95, help="probability mass to sample from (default %(default)s)"
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        help="number of most likely tokens to sample from, 0 for no limit (default %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=None, help="random seed (default: random)")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and the metrics")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and statistics")
     parser.set_defaults(run=run)
     return parser
 
@@ -99,7 +118,7 @@ async def _generate(settings: Settings, request: GenerationRequest, *, is_verbos
         if is_verbose:
             print(
                 f"{generation.output_token_count} tokens, {generation.tokens_per_second:.1f} tokens/s, "
-                f"ended by {generation.finish_reason}, seed {request.sampling.seed}",
+                f"finish reason: {generation.finish_reason}, seed {request.sampling.seed}",
                 file=sys.stderr,
             )
     finally:

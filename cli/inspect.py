@@ -1,4 +1,4 @@
-"""``cog-triton inspect ENGINE``: what an engine is, for which GPU, from which model."""
+"""``cog-triton inspect ENGINE``: show an engine's kind, GPU and model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cli.progress import size
+from builder.sizes.words import in_words
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     manifest = verify(Path(options.engine)) if options.verify else read_manifest(options.engine)
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
     if options.verify and not options.json:
-        print("verified    every file has the size and SHA-256 that the manifest tells")
+        print("verified    every file has the size and SHA-256 of the manifest")
     if options.gpu:
         machine = Machine(visible_gpus(), installed_version(engine_python()))
         if not options.json:
@@ -53,24 +53,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
-    """All fields on one line."""
+    """All GPUs on one line."""
     return "; ".join(map(_describe_gpu, gpus)) or "no NVIDIA GPU"
 
 
 def _describe_gpu(gpu: Gpu) -> str:
-    told = [gpu.name or "NVIDIA GPU", f"SM {gpu.sm}"]
+    facts = [gpu.name or "NVIDIA GPU", f"SM {gpu.sm}"]
     if gpu.free_bytes is not None and gpu.total_bytes is not None:
-        told.append(f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} free")
-    return ", ".join(told)
+        facts.append(f"{in_words(gpu.free_bytes)} of {in_words(gpu.total_bytes)} free")
+    return ", ".join(facts)
 
 
 def describe(manifest: Manifest) -> str:
-    """A few lines, one fact each; unknown facts are left out."""
+    """One line per known fact."""
     gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else KINDS[manifest.engine_kind].runs_on
     library = f"{manifest.library.name} {manifest.library.version}" if manifest.library else None
     model = (
         manifest.model_id and f"{manifest.model_id}{f' at {manifest.revision}' if manifest.revision else ''}"
     )
+    size_bytes = sum(each.size_bytes for each in manifest.files.values())
     rows = {
         "engine": manifest.engine_kind,
         "model": model,
@@ -79,6 +80,6 @@ def describe(manifest: Manifest) -> str:
         "precision": ", ".join(filter(None, (manifest.dtype, manifest.quantization))),
         "sequence": manifest.max_seq_len and f"{manifest.max_seq_len} tokens, prompt and output",
         "batch": manifest.max_batch_size and f"{manifest.max_batch_size} sequences",
-        "files": f"{len(manifest.files)}, {size(sum(each.size_bytes for each in manifest.files.values()))}",
+        "files": f"{len(manifest.files)}, {in_words(size_bytes)}",
     }
     return "\n".join(f"{name:<12}{value}" for name, value in rows.items() if value)

@@ -31,7 +31,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser()[0].parse_args(arguments)
-    # A terminated command cleans up like an interrupted one.
+    # SIGTERM ends a command like Ctrl-C, with clean-up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(options.run(options))

@@ -1,4 +1,4 @@
-"""``cog-triton migrate OLD.yaml``: converts an old TensorRT-LLM config to the current form."""
+"""``cog-triton migrate OLD.yaml``: migrate an old TensorRT-LLM config."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from builder.trtllm.rules import check, is_unversioned
 from engine.redact import redact_url
 from errors.build import BuildFailed
 
-_TOKEN_LEFT_OUT = "hf_token: left out, set HF_TOKEN or give it with the build"
+_TOKEN_LEFT_OUT = "hf_token: removed; set HF_TOKEN or pass the token with the build"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "migrate",
-        help="convert a build config for an earlier TensorRT-LLM to the current form",
-        description="Bring a build config for TensorRT-LLM 0.5 to 0.15 into today's form, with a comment "
-        "for all that changed. A build does the same by itself; this writes it down.",
+        help="migrate a build config of an earlier TensorRT-LLM",
+        description="Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A "
+        "build does the same automatically.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
-    parser.add_argument("-o", "--output", type=Path, help="file to write; default: stdout")
+    parser.add_argument("-o", "--output", type=Path, help="the file to write (default: stdout)")
     parser.set_defaults(run=run)
     return parser
 
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _migrated(text: bytes, file: ConfigFile) -> tuple[str, list[str]]:
-    """The config in the current form, and a message; a config that is current already is not changed."""
+    """The migrated config and notes about the changes; a current config is not changed."""
     if not is_unversioned(file.config):
-        return text.decode(), ["nothing to change: it is in today's form"]
+        return text.decode(), ["nothing to change: the config is current"]
     check(file.config)
     head = f"# {_TOKEN_LEFT_OUT}\n" if file.hf_token is not None else ""
     return head + config_text(file.config, file.changes), list(file.notes) + (

@@ -1,4 +1,4 @@
-"""``cog-triton plan CONFIG``: what a build would do, download and need."""
+"""``cog-triton plan CONFIG``: show the steps, downloads and sizes of a build."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from builder.plan import plan_lines
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "plan",
-        help="show what a build would do, download and need",
+        help="show the steps, downloads and sizes of a build",
         description="Check a build config and show its commands, downloads and sizes: weights, engine, KV "
-        "cache, memory and disk of the build. Downloads only config.json of the model.",
+        "cache, memory and disk space of the build. Only the model's config.json is downloaded.",
     )
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument(
         "--model-config",
         type=Path,
         metavar="FILE",
-        help="the model's config.json; then nothing is downloaded",
+        help="the model's config.json, so that nothing is downloaded",
     )
     parser.set_defaults(run=run)
     return parser

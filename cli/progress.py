@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from builder.sizes.words import in_words
+
 _PLAIN_INTERVAL_S = 5.0
 
 
@@ -19,7 +21,7 @@ class ProgressPrinter:
         self._is_terminal = sys.stderr.isatty()
         self._bar: tqdm[Any] | None = None
         self._what = ""
-        self._told_s = 0.0
+        self._printed_s = 0.0
 
     def __enter__(self) -> ProgressPrinter:
         return self
@@ -33,11 +35,11 @@ class ProgressPrinter:
         if what != self._what:
             self._end()
             self._what = what
-            self._told_s = time.monotonic()
+            self._printed_s = time.monotonic()
         if self._is_terminal:
             self._draw(done_bytes, total_bytes)
-        elif time.monotonic() - self._told_s >= _PLAIN_INTERVAL_S:
-            self._told_s = time.monotonic()
+        elif time.monotonic() - self._printed_s >= _PLAIN_INTERVAL_S:
+            self._printed_s = time.monotonic()
             print(f"{what}: {plain(done_bytes, total_bytes)}", file=sys.stderr, flush=True)
 
     def _draw(self, done_bytes: int, total_bytes: int | None) -> None:
@@ -59,14 +61,5 @@ class ProgressPrinter:
 def plain(done_bytes: int, total_bytes: int | None) -> str:
     """``1.2 GiB of 4.0 GiB (30 %)``."""
     if not total_bytes:
-        return size(done_bytes)
-    return f"{size(done_bytes)} of {size(total_bytes)} ({100 * done_bytes // total_bytes} %)"
-
-
-def size(count_bytes: float) -> str:
-    """A size with a binary unit, three digits or so."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count_bytes < 1024:
-            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
-        count_bytes /= 1024
-    return f"{count_bytes:.1f} TiB"
+        return in_words(done_bytes)
+    return f"{in_words(done_bytes)} of {in_words(total_bytes)} ({100 * done_bytes // total_bytes} %)"

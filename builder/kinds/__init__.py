@@ -16,7 +16,7 @@ _MODEL_KEYS = frozenset(
 
 
 def engine_plan(config: BuildConfig) -> EnginePlan:
-    """How its kind builds ``config``; raises E1204 and the kind's own before anything is done."""
+    """The plan for ``config``. Raises E1204 and the errors of its kind."""
     _check_source(config)
     kind = KINDS[config.engine_kind]
     if kind.builder is None:
@@ -28,8 +28,8 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     given = {name for name in config.model_fields_set if getattr(config, name) is not None}
     if foreign := sorted(given - builder.KEYS - _MODEL_KEYS):
         raise ConflictingBuildKeys(
-            problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not know",
-            remedy="leave that out or choose another engine",
+            problem=f"gives {', '.join(foreign)}, which engine {config.engine_kind} does not use",
+            remedy="leave it out or choose another engine",
         )
     plan: EnginePlan = builder.Plan(config)
     return plan
@@ -41,12 +41,11 @@ def plan(config: BuildConfig) -> list[Step]:
 
 
 def all_steps(planned: EnginePlan) -> list[Step]:
-    """The kind's steps and the last one, which is everybody's."""
+    """The kind's steps and the last one, which packs the engine."""
     return [*planned.steps(), pack_step()]
 
 
 def step_lines(steps: Sequence[Step]) -> list[str]:
-    """A line for each step."""
     return [f"[{number}/{len(steps)}] {step.title}" for number, step in enumerate(steps, 1)]
 
 

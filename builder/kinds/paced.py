@@ -1,4 +1,4 @@
-"""The ``paced`` engine: no weights, a tokenizer and the rate at which tokens are emitted."""
+"""The ``paced`` engine: a tokenizer and the rate at which tokens are emitted; no weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from errors.build_config import ConflictingBuildKeys
 KEYS = frozenset({"paced", "max_seq_len", "max_batch_size"})
 
 DEFAULT_MAX_SEQ_LEN = 4096
-"""In tokens, where neither the config nor the model whose tokenizer is used tells one."""
+"""In tokens, if neither the config nor the tokenizer's model has one."""
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -27,7 +27,7 @@ class Plan:
     def __init__(self, config: BuildConfig) -> None:
         if config.paced is None:
             raise ConflictingBuildKeys(
-                problem="lacks paced.tokens_per_second", remedy="add it (0 is as fast as possible)"
+                problem="lacks paced.tokens_per_second", remedy="add it (0 for as fast as possible)"
             )
         self._config = config
         self._rate = config.paced.tokens_per_second
@@ -44,7 +44,7 @@ class Plan:
 
 
 def _write_pace(work: Work) -> None:
-    assert work.config.paced is not None, "steps() checked it"
+    assert work.config.paced is not None, "checked by __init__"
     known = read_config(work.model) if "config.json" in work.model.files else None
     model_limit = known.max_position_embeddings if known is not None else None
     max_seq_len = work.config.max_seq_len or model_limit or DEFAULT_MAX_SEQ_LEN

@@ -1,4 +1,4 @@
-"""The ``tensorrt_llm`` engine: a checkpoint is made of the model, and compiled for the GPU that is here."""
+"""The ``tensorrt_llm`` engine: the model is converted to a checkpoint and compiled for this machine's GPU."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from engine.tar.manifest import EngineFacts, Library
 KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", "build", "target"})
 
 CHECK = "check"
-"""What lines and errors call the step that checks the engine."""
+"""Name, in lines and errors, of the step that checks the engine."""
 
 
 class Plan:
-    """A config's programs, checked; ``fit_model`` makes them those for one model."""
+    """The checked programs of a config; ``fit_model`` adapts them to the model."""
 
     takes_weights = True
 
     def __init__(self, config: BuildConfig) -> None:
         self.config = config
-        self.build, self._notes = check(config)
+        self.build, self.notes = check(config)
         self.commands = commands_of(config, self.build)
         self.sizing: Sizing | None = None
 
@@ -57,11 +57,6 @@ class Plan:
         check_fits(self.sizing, self.build, self.config.model_name, gpus)
         return [*notes, *sizing_lines(self.sizing, gpus)]
 
-    @property
-    def notes(self) -> list[str]:
-        """What the config's author should know, whatever the model."""
-        return self._notes
-
     def steps(self) -> list[Step]:
         run = _Run(self)
         return [
@@ -75,14 +70,14 @@ class Plan:
 
 
 class _Run:
-    """One build. Steps leave here what later ones need."""
+    """The state of one build, which its steps share."""
 
     machine: BuildHost
     values: Mapping[str, Any]
     folder: Path
     """Where the programs run."""
     inputs: Mapping[str, Path]
-    """What programs read beside the model: by its path there, where it lies."""
+    """What programs read beside the model: by its path in the workspace, where it is."""
     engine_facts: Facts
     checkpoint_facts: Facts
     engine_cache: BuildCache
@@ -92,7 +87,7 @@ class _Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.engine: Path | None = None
-        """The engine's folder, as soon as there is one."""
+        """The engine's folder, once there is one."""
         self.is_from_cache = False
         self.has_checkpoint = False
 
@@ -112,12 +107,12 @@ class _Run:
         for line in self.plan.fit_model(self.values):
             work.report(line)
         self.inputs = find_inputs(work.config, self.build.calls, work.folders)
-        self._look_into_cache(work)
+        self._search_cache(work)
         if self.engine is None and (sizing := self.plan.sizing) is not None:
             needed = sizing.checkpoint_bytes + 2 * sizing.engine_bytes
             need_space(work.cache, needed, purpose="the build", variable=CACHE_VARIABLE)
 
-    def _look_into_cache(self, work: Work) -> None:
+    def _search_cache(self, work: Work) -> None:
         config, commands = work.config, self.plan.commands
         earlier = [command for command in commands if command.key != "build"]
         revision = identity(work.model)
@@ -136,7 +131,7 @@ class _Run:
 
     def download(self, work: Work) -> None:
         if self.engine is not None:
-            work.report("not needed: the engine is there")
+            work.report("not needed: the engine is in the build cache")
             return
         place_inputs(self.inputs, self.folder)
         if self.build.checkpoint is not None:
@@ -164,7 +159,7 @@ class _Run:
         def run(work: Work) -> None:
             command = self._command(key)
             if self.engine is not None or (self.has_checkpoint and key != "build"):
-                work.report("not needed: its result is there")
+                work.report("not needed: its result is in the build cache")
                 return
             self._run_command(work, command)
             made = self.folder / command.output_dir
@@ -246,12 +241,12 @@ class _Run:
 
 
 def _is_on_hub(config: BuildConfig) -> bool:
-    """Whether the weights can be left where they are until they are needed."""
+    """Whether the weights are downloaded later, when they are needed."""
     return config.model_path is None and config.model_tar_url is None
 
 
 def _link(source: Path, target: Path) -> None:
-    """Every file of ``source`` in ``target``, too, without copying."""
+    """Hard-link every file of ``source`` into ``target``."""
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
         destination = target / path.relative_to(source)
         destination.parent.mkdir(parents=True, exist_ok=True)

@@ -36,13 +36,13 @@ class Plan:
         return [
             download_step(self._config, with_weights=True),
             Step("check model", _check_model),
-            Step("weights (safetensors, converted if need be)", place_weights),
+            Step("weights (safetensors, converted if necessary)", place_weights),
             Step("tokenizer", place_fast_tokenizer),
         ]
 
 
 def _max_seq_len(config: BuildConfig, model_config: ModelConfig) -> int | None:
-    """Asked for, else the model's limit, beyond which is InvalidBuildValue; None if neither is known."""
+    """The config's, else the model's limit; None if neither is known. InvalidBuildValue above the limit."""
     limit = model_config.max_position_embeddings
     max_seq_len = config.max_seq_len or limit
     if limit is not None and max_seq_len is not None and max_seq_len > limit:
@@ -68,7 +68,7 @@ def _check_model(work: Work) -> None:
 
 
 def place_configuration(work: Work) -> None:
-    """What the model says about itself, and with trust_remote_code its own Python files."""
+    """Place the model's configuration and, with trust_remote_code, its Python files."""
     place(work.model.files["config.json"], work.directory / "config.json")
     if "generation_config.json" in work.model.files:
         read_object(work.model, "generation_config.json")
@@ -80,7 +80,7 @@ def place_configuration(work: Work) -> None:
 
 
 def place_weights(work: Work) -> None:
-    """The weights as safetensors, converted if they are something else; tells their dtype if nobody has."""
+    """Place the weights as safetensors, converted if necessary; set their dtype if it is not known."""
     weight_format, names = weight_names(work.model.name, work.model.files, work.config.weight_format)
     if weight_format == "safetensors":
         _place_safetensors(work, names)

@@ -1,4 +1,4 @@
-"""The ``vllm`` engine: weights as vLLM reads them, the arguments of its engine, LoRA adapters by name."""
+"""The ``vllm`` engine: weights, the arguments of vLLM's engine, LoRA adapters by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENGINE_ARGS_NAME = "engine_args.json"
 LORA_FOLDER = "lora"
 
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Where a quantization is described that config.json does not tell: AutoGPTQ's, AutoAWQ's, ModelOpt's."""
+"""Files that describe a quantization instead of config.json: of AutoGPTQ, AutoAWQ and ModelOpt."""
 
 _ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -56,7 +56,7 @@ class Plan:
         return [
             download_step(self._config, with_weights=True),
             Step("check model", _check_model),
-            Step("weights (safetensors, quantized ones as they are)", place_weights),
+            Step("weights (safetensors; quantized weights unchanged)", place_weights),
             Step("tokenizer", place_fast_tokenizer),
             *adapters,
             Step(f"{ENGINE_ARGS_NAME} for vLLM {library_version()} ({listed})", _write_arguments),
@@ -87,7 +87,7 @@ def _check_model(work: Work) -> None:
 
 
 def _max_seq_len(arguments: Mapping[str, Any], model: ModelConfig) -> int | None:
-    """In tokens; None where vLLM finds out what fits (-1), or nobody tells."""
+    """In tokens; None if unknown, or if vLLM chooses what fits (-1)."""
     asked, limit = arguments.get("max_model_len"), model.max_position_embeddings
     if asked == -1:
         return None
@@ -125,7 +125,7 @@ def _check_adapters(adapters: Mapping[str, LoraAdapter]) -> None:
     for name, adapter in adapters.items():
         if (adapter.model_id is None) == (adapter.model_path is None):
             raise ConflictingBuildKeys(
-                problem=f"says of lora.{name} not exactly one place",
+                problem=f"does not give exactly one source for lora.{name}",
                 remedy="give it one of model_id and model_path",
             )
 
@@ -166,7 +166,7 @@ def _write_arguments(work: Work) -> None:
 
 
 def _lora_arguments(work: Work) -> dict[str, Any]:
-    """Room for all adapters at once, and for the largest rank among them."""
+    """Capacity for all adapters at once and for the largest rank among them."""
     assert work.config.lora is not None
     folders = [work.directory / LORA_FOLDER / name for name in work.config.lora]
     ranks = [json.loads((folder / _ADAPTER_CONFIG).read_bytes())["r"] for folder in folders]

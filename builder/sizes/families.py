@@ -1,6 +1,6 @@
-"""What ``config.json`` does not tell of a family of models: which matrices, norms and biases it has.
+"""The matrices, norms and biases of a model family, which ``config.json`` does not describe.
 
-Each entry is checked against transformers' own model of that family.
+A test checks each entry against transformers' model of that family.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Family:
-    """A bias is True, False, or the key of the config that tells (``key=default``)."""
+    """A bias is True, False, or the config's key for it (``key=default``)."""
 
     is_gated: bool = True
-    """The MLP has a third matrix, whose product with the second is activated."""
+    """The MLP has a third matrix, the gate."""
     norms: int = 2
-    """In a layer."""
+    """Per layer."""
     norm_bias: bool = False
     embedding_norm: bool = False
     qkv_bias: bool | str = False
@@ -28,9 +28,9 @@ class Family:
     """Learned position embeddings."""
     position_offset: int = 0
     is_tied: bool = False
-    """Where the config does not say."""
+    """Unless the config has tie_word_embeddings."""
     multi_query: bool | str = False
-    """One head of keys and values, or ``multi_query_group_num``."""
+    """One KV head, or ``multi_query_group_num``."""
     multi_query_unless_new: bool = False
     one_norm_if_parallel: bool = False
     halves_intermediate: bool = False
@@ -86,5 +86,5 @@ _FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(model_type: str) -> Family | None:
-    """What is known of transformers' ``model_type``; None if nothing is."""
+    """The family of transformers' ``model_type``; None if unknown."""
     return _FAMILIES.get(model_type)

@@ -1,4 +1,4 @@
-"""How much memory the GPUs of an architecture have, and the GPUs that are here."""
+"""The memory of the usual GPUs of an architecture, and of this machine's GPUs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class GpuModel:
 
 
 def gpus_of(sm: int) -> list[GpuModel]:
-    """The usual GPUs of architecture ``sm``, smallest memory first; empty if none is known."""
+    """The usual GPUs of architecture ``sm``, smallest memory first; empty for an unknown one."""
     return [GpuModel(name, size_gib * GIB) for name, size_gib in _KNOWN.get(sm, {}).items()]
 
 
 def gpus_here() -> list[GpuModel]:
-    """The visible GPUs whose memory is known; empty without one."""
+    """The visible GPUs whose memory is known."""
     return [
         GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in visible_gpus() if gpu.total_bytes is not None
     ]

@@ -1,7 +1,7 @@
-"""What a model takes, in bytes: its weights, its KV cache, an engine while it is built and while it serves.
+"""Memory of a model and its engine, in bytes: weights, KV cache and activations.
 
-Weights and KV cache are exact (but for a percent of padding and scales). Activations, and what building
-takes, are estimates on the safe side: TensorRT decides them by the kernels it finds fastest.
+Weights and KV cache are exact to about a percent (padding and scales). Activations are high estimates, as
+TensorRT decides them by the kernels that it finds fastest.
 
     weights       linear matrices x weight_bits / 8 + everything else x dtype; a group of quantized weights
                   adds a 16-bit scale
@@ -11,7 +11,7 @@ takes, are estimates on the safe side: TensorRT decides them by the kernels it f
                   of the heads, but never less than one head. With latent attention the latent vector alone
     activations   max_num_tokens x (3 x hidden + QKV and MLP of a rank) x dtype, plus twice the float32 logits
                   of max_batch_size x max_beam_width sequences
-    sequences     0.9 (TensorRT-LLM's default fraction) of what weights, activations and 1 GiB for CUDA leave
+    sequences     0.9 (TensorRT-LLM's default) of the memory left by weights, activations and 1 GiB for CUDA
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KV_FRACTION = 0.9
 CUDA_BYTES = GIB
 """CUDA's context, NCCL's and cuBLAS' buffers."""
 BLOCK_TOKENS = 64
-"""The KV cache is handed out in blocks of so many tokens (trtllm-build's tokens_per_block)."""
+"""Size of a block of the KV cache (trtllm-build's tokens_per_block)."""
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 _MLP_MATRICES_HELD = 3
@@ -35,13 +35,13 @@ _MLP_MATRICES_HELD = 3
 
 @dataclass(frozen=True)
 class Precision:
-    """How numbers are stored: ``dtype`` unless quantized, linear matrices in ``weight_bits``."""
+    """How numbers are stored: linear matrices in ``weight_bits``, everything else as ``dtype``."""
 
     dtype: str = "float16"
     weight_bits: int | None = None
     """None: as ``dtype``."""
     group_size: int | None = None
-    """So many quantized weights share a scale; None: a whole column does."""
+    """Number of quantized weights that share a scale; None: a whole column."""
     kv_dtype: str | None = None
     """None: as ``dtype``."""
 
@@ -63,7 +63,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How many ways a model is split: by matrices, by layers, by tokens of the context."""
+    """Parallelism over tensors (tp), layers (pp) and the tokens of the context (cp)."""
 
     tp_size: int = 1
     pp_size: int = 1
@@ -76,7 +76,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine is compiled for; lengths in tokens."""
+    """The limits that an engine is compiled for; lengths in tokens."""
 
     max_batch_size: int
     max_seq_len: int
@@ -91,7 +91,7 @@ def weight_bytes(shape: ModelShape, precision: Precision) -> int:
 
 
 def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelism) -> int:
-    """Of the rank that holds most. A tied output layer is counted: an engine may hold it apart."""
+    """Of the largest rank. A tied output layer is counted, as an engine may store it separately."""
     layers = math.ceil(shape.num_layers / split.pp_size) / shape.num_layers
     linear = precision.linear_bytes(math.ceil(shape.linear_parameters * layers / split.tp_size))
     other = math.ceil(shape.other_parameters * layers)
@@ -121,7 +121,7 @@ def kv_bytes_per_sequence(kv_bytes_of_token: int, length_tokens: int) -> int:
 
 
 def activation_bytes(shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits) -> int:
-    """Of one rank while it computes its largest batch, about."""
+    """Of one rank while it computes its largest batch: an estimate."""
     heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size / split.tp_size
     mlp = _MLP_MATRICES_HELD * shape.intermediate_size / split.tp_size
     of_tokens = limits.max_num_tokens * (3 * shape.hidden_size + heads + mlp) * precision.dtype_bytes
@@ -131,38 +131,38 @@ def activation_bytes(shape: ModelShape, precision: Precision, split: Parallelism
 
 @dataclass(frozen=True)
 class ServingMemory:
-    """What one rank of an engine takes of its GPU."""
+    """GPU memory of one rank of an engine."""
 
     weight_bytes: int
     activation_bytes: int
     kv_token_bytes: int
     kv_sequence_bytes: int
-    """Of the longest sequence."""
+    """Of a sequence of the maximum length."""
 
     def is_possible_on(self, gpu: GpuModel) -> bool:
-        """Whether the weights alone fit; anything less is certain to fail."""
+        """Whether the weights alone fit."""
         return self.weight_bytes < gpu.memory_bytes
 
     def kv_tokens(self, gpu: GpuModel) -> int:
-        """How many tokens of KV cache fit beside everything else."""
+        """Number of tokens for whose KV cache there is memory."""
         free_bytes = gpu.memory_bytes - self.weight_bytes - self.activation_bytes - CUDA_BYTES
         return max(int(free_bytes * KV_FRACTION) // self.kv_token_bytes, 0)
 
     @property
     def least_gpu_bytes(self) -> int:
-        """Of a GPU that serves one longest sequence."""
+        """Memory of a GPU that serves one sequence of the maximum length."""
         beside = self.weight_bytes + self.activation_bytes + CUDA_BYTES
         return beside + int(self.kv_sequence_bytes / KV_FRACTION)
 
     def sequences(self, gpu: GpuModel) -> int:
-        """How many sequences of the longest length fit at once."""
+        """Number of concurrent sequences of the maximum length."""
         return self.kv_tokens(gpu) * self.kv_token_bytes // self.kv_sequence_bytes
 
 
 def serving_memory(
     shape: ModelShape, precision: Precision, split: Parallelism, limits: Limits
 ) -> ServingMemory:
-    """Of the rank that holds most."""
+    """Of the largest rank."""
     of_token = kv_bytes_per_token(shape, precision, split)
     return ServingMemory(
         weight_bytes=rank_weight_bytes(shape, precision, split),

@@ -1,4 +1,4 @@
-"""The sizes of a model that is served as it is: its weights and what a sequence takes beside them."""
+"""Sizes of a model that is not compiled: its weights and the KV cache of a sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.weights.checkpoint import ModelConfig
 
 
 def stored_precision(values: Mapping[str, Any]) -> Precision:
-    """As the model's files store it; quantized ones tell their bits, or their method does."""
+    """The precision of the model's files; of quantized weights by their bits or their method."""
     config = ModelConfig(values)
     dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
     described = values.get("quantization_config")
@@ -34,7 +34,7 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
 
 
 def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None) -> list[str]:
-    """Weights as stored; KV cache in ``dtype`` (None: the model's), of a token and the longest sequence."""
+    """Lines about the stored weights and the KV cache in ``dtype`` (None: the model's)."""
     try:
         shape = shape_of(values)
     except UnknownShape as exc:

@@ -1,4 +1,4 @@
-"""The machine that builds: TensorRT-LLM compiles for the GPU that is here, and for no other."""
+"""The machine that builds: TensorRT-LLM compiles an engine for the GPU of this machine only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BuildHost:
 
 
 def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
-    """This machine, if it can build the config's engine; raises E1222, E1231 and E2309."""
+    """This machine. Raises E1222, E1231 and E2309 if it can't build the config's engine."""
     wanted = config.target.sm if config.target is not None else None
     sm = detected_sm()
     if sm is None:
@@ -52,7 +52,7 @@ def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
     version = installed_version("tensorrt_llm")
     if version != VERSION:
         raise ProgramMissing(
-            what=f"This builder knows TensorRT-LLM {VERSION}",
+            what=f"This builder needs TensorRT-LLM {VERSION}",
             reason=f"{engine_python()} has {version}",
             variable=ENGINE_PYTHON_VARIABLE,
         )
@@ -60,7 +60,7 @@ def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
 
 
 def gpus_for(config: BuildConfig) -> list[GpuModel]:
-    """What the engine is to run on: a GPU that is here if it is of the kind asked for, else those known."""
+    """GPUs for the engine: this machine's smallest if the architecture matches, else all known ones."""
     here = detected_sm()
     wanted = config.target.sm if config.target is not None and config.target.sm is not None else here
     if wanted is None:

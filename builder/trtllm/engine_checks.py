@@ -1,4 +1,4 @@
-"""Whether what the programs wrote is what was asked for: ranks, config, sizes."""
+"""Check what the programs wrote against the config: ranks, config.json, sizes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from builder.trtllm.summary import TrtllmBuild
 from errors.build import EngineUnsound
 
 _LEAST_PART, _GREATEST_PART = 0.4, 4.0
-"""Of the size that a rank's weights should have; beyond them it lacks weights or holds something else."""
+"""Accepted size of a rank's engine, relative to its weights."""
 _ALLOWANCE_BYTES = 64 << 20
-"""What an engine may hold beside weights."""
+"""Of an engine's other content."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """``config.json`` of an engine, as far as it is checked or becomes the manifest's."""
+    """The parts of an engine's ``config.json`` that are checked or go into the manifest."""
 
     version: str
     pretrained: Mapping[str, Any]
@@ -51,14 +51,14 @@ class EngineConfig:
 
 
 def check_checkpoint(step: str, folder: Path, build: TrtllmBuild) -> None:
-    """Raise EngineUnsound unless ``folder`` holds a checkpoint of every rank that ``build`` asks for."""
+    """Raise EngineUnsound unless ``folder`` has a checkpoint for every rank of ``build``."""
     _read_object(step, folder / "config.json")
     ranks = build.tp_size * build.pp_size
     _require(step, folder, [f"rank{rank}.safetensors" for rank in range(ranks)])
 
 
 def read_engine(step: str, folder: Path) -> EngineConfig:
-    """The engine's config; EngineUnsound if it is not there or not one."""
+    """The engine's config. Raises EngineUnsound if it is missing or invalid."""
     config = _read_object(step, folder / "config.json")
     pretrained, build = config.get("pretrained_config"), config.get("build_config")
     if not isinstance(pretrained, dict) or not isinstance(build, dict):
@@ -74,10 +74,9 @@ def read_engine(step: str, folder: Path) -> EngineConfig:
 def check_engine(
     step: str, folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
 ) -> EngineConfig:
-    """The engine's config if everything in ``folder`` is as asked; else EngineUnsound, which tells what
-    differs.
+    """The engine's config. Raises EngineUnsound if something in ``folder`` differs from ``build``.
 
-    ``is_quantized_already``: the model itself is, so that its quantization need not be asked for.
+    ``is_quantized_already``: the model's weights are quantized, so ``build`` need not quantize them.
     """
     engine = read_engine(step, folder)
     _check_values(step, engine, build, is_quantized_already=is_quantized_already)
@@ -91,7 +90,7 @@ def check_engine(
 
 def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
     if build.build.value("build_config") is not None:
-        return  # that file's values win over the flags
+        return  # that file's values override the flags
     asked: dict[str, tuple[object, object]] = {
         "TensorRT-LLM version": (VERSION, engine.version),
         "max_batch_size": (build.max_batch_size, engine.build.get("max_batch_size")),
@@ -106,7 +105,7 @@ def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_qua
         asked["max_seq_len"] = (build.max_seq_len, engine.build.get("max_seq_len"))
     for what, (wanted, found) in asked.items():
         if wanted != found:
-            raise EngineUnsound(step=step, problem=f"its {what} is {found}, asked for was {wanted}")
+            raise EngineUnsound(step=step, problem=f"its {what} is {found}, but the config asks for {wanted}")
 
 
 def _require(step: str, folder: Path, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a model can be built as asked: its heads, layers and positions, known from its config.json."""
+"""Check a build against the model's config.json: its heads, layers and positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from errors.build_config import ConflictingBuildKeys, SequenceTooLong
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """What the rules need of a model's config.json; None where it does not tell."""
+    """Facts of a model's config.json; None for those that it does not have."""
 
     max_position_embeddings: int | None = None
     num_hidden_layers: int | None = None
@@ -19,7 +19,7 @@ class ModelLimits:
 
 
 def fit_model(build: TrtllmBuild, model: ModelLimits) -> tuple[TrtllmBuild, list[str]]:
-    """``build`` for this model, with notes; raises E1204 and E1223 for what the model can't be built as."""
+    """``build`` for this model, with notes. Raises E1204 and E1223."""
     _check_split(build, model)
     limit = model.max_position_embeddings
     if limit is None:
@@ -34,9 +34,9 @@ def fit_model(build: TrtllmBuild, model: ModelLimits) -> tuple[TrtllmBuild, list
                 key=f"build.args.{name}",
                 value=value,
                 limit=limit,
-                remedy=f"give at most {limit}, or set build.fit_lengths to true to have it cut",
+                remedy=f"give at most {limit}, or set build.fit_lengths to true to reduce it",
             )
-        notes.append(f"build.args.{name}: {value} cut to {limit}, the model's max_position_embeddings")
+        notes.append(f"build.args.{name}: {value} reduced to {limit}, the model's max_position_embeddings")
         build = _with_length(build, name, limit)
     return replace(build, max_seq_len=build.max_seq_len or limit), notes
 
@@ -48,7 +48,7 @@ def _with_length(build: TrtllmBuild, name: str, length: int) -> TrtllmBuild:
 
 
 def _check_split(build: TrtllmBuild, model: ModelLimits) -> None:
-    """Heads are divided among tp_size GPUs, layers among pp_size."""
+    """tp_size GPUs share the heads, pp_size GPUs the layers."""
     heads, kv_heads, layers = model.num_attention_heads, model.num_key_value_heads, model.num_hidden_layers
     tp_size, pp_size = build.tp_size, build.pp_size
     problem = None

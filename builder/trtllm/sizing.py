@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM build makes and takes, from the config and the model's config.json."""
+"""Sizes of a TensorRT-LLM build and its engine, from the config and the model's config.json."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from builder.weights.checkpoint import ModelConfig
 from errors.build_config import ModelTooLarge
 
 DEFAULT_MAX_SEQ_LEN = 2048
-"""trtllm-build's, in tokens, where the model does not tell its number of positions."""
+"""trtllm-build's default, in tokens, for a model without a number of positions."""
 _SCALED_IN_CONFIG = ("su", "longrope", "llama3")
-"""Kinds of rotary scaling whose factor max_position_embeddings has in it already."""
+"""Kinds of rotary scaling whose factor is included in max_position_embeddings."""
 _KV_DTYPES = {"INT8": "int8", "FP8": "fp8"}
 
 
@@ -52,7 +52,7 @@ class Sizing:
     limits: Limits
     serving: ServingMemory
     source_bytes: int
-    """Of the weights as they are downloaded."""
+    """Of the downloaded weights."""
     checkpoint_bytes: int
     engine_bytes: int
     needs: Mapping[str, StepNeeds]
@@ -63,7 +63,7 @@ class Sizing:
 
 
 def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, list[str]]:
-    """``build`` as this model makes it, with notes; raises E1204 and E1223 for what the model can't be."""
+    """``build`` for this model, with notes. Raises E1204 and E1223."""
     build = _of_checkpoint(build, values)
     try:
         shape = shape_of(values)
@@ -80,7 +80,7 @@ def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, lis
 
 
 def positions(values: Mapping[str, Any]) -> int | None:
-    """How long a sequence may be, in tokens: the model's positions as trtllm-build scales them."""
+    """Maximum sequence length in tokens: the model's positions as trtllm-build scales them."""
     limit = ModelConfig(values).max_position_embeddings
     scaling = values.get("rope_scaling") or values.get("rotary_scaling")
     if limit is None or not isinstance(scaling, dict):
@@ -93,7 +93,7 @@ def positions(values: Mapping[str, Any]) -> int | None:
 
 
 def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
-    """The sizes of ``build``, which ``fit`` has seen; UnknownShape if the model does not tell its own."""
+    """The sizes of ``build``, a result of ``fit``. Raises UnknownShape."""
     shape = shape_of(values)
     precision = _precision(build, values)
     split = Parallelism(build.tp_size, build.pp_size, build.cp_size)
@@ -120,7 +120,7 @@ def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
 
 
 def check_fits(sizing: Sizing, build: TrtllmBuild, model: str, gpus: list[GpuModel]) -> None:
-    """Raise ModelTooLarge if the weights fit none of ``gpus``; weights that are streamed need not."""
+    """Raise ModelTooLarge if the weights fit none of ``gpus``, unless they are streamed."""
     if not gpus or build.build.value("weight_streaming"):
         return
     largest = max(gpus, key=lambda gpu: gpu.memory_bytes)
@@ -134,7 +134,7 @@ def check_fits(sizing: Sizing, build: TrtllmBuild, model: str, gpus: list[GpuMod
 
 
 def _of_checkpoint(build: TrtllmBuild, values: Mapping[str, Any]) -> TrtllmBuild:
-    """With what the model tells if it is a TensorRT-LLM checkpoint already."""
+    """Completed from the model's config if the model is a TensorRT-LLM checkpoint."""
     mapping, quantization = values.get("mapping"), values.get("quantization")
     if build.checkpoint is not None or not isinstance(mapping, dict):
         return build
@@ -188,7 +188,7 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
 
 
 def sizing_lines(sizing: Sizing, gpus: Sequence[GpuModel]) -> list[str]:
-    """``gpus`` are those that the engine may run on."""
+    """The sizes as lines of text; ``gpus`` are those that the engine may run on."""
     return [*_model(sizing), *_engine(sizing), *_serving(sizing, gpus), *_building(sizing)]
 
 
@@ -225,7 +225,7 @@ def _serving(sizing: Sizing, gpus: Sequence[GpuModel]) -> Iterator[str]:
     serving, limits = sizing.serving, sizing.limits
     if not gpus:
         least = in_words(serving.least_gpu_bytes)
-        yield f"fits          GPUs of about {least} and more; give target.sm to learn how many sequences"
+        yield f"fits          GPUs of about {least} or more; set target.sm to get the number of sequences"
     for gpu in gpus:
         yield f"fits          {gpu.name} ({in_words(gpu.memory_bytes)}): {_fit_words(serving, gpu, limits)}"
 

@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM config asks for, read out of its programs' arguments: one frozen ``TrtllmBuild``."""
+"""What a TensorRT-LLM config describes, from its programs' arguments: a frozen ``TrtllmBuild``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OUTPUT_FLAGS = ("output_dir", "output-model-dir")
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """One program to run: ``args`` as given and completed by the folders that the config leaves out."""
+    """One program to run: ``args`` are the config's, with the folders that it leaves out."""
 
     key: str
     program: str
@@ -53,13 +53,13 @@ class ProgramCall:
 
     @property
     def argv(self) -> list[str]:
-        """The command line after the program's name, folders as the config calls them."""
+        """The command line after the program's name, with the config's folders."""
         return argv(self.args, self.program)
 
     def value(self, name: str) -> Any:
-        """The argument ``name`` as the program reads it; its own default if it is not given.
+        """The argument ``name`` as the program reads it, or the program's default.
 
-        A switch is true or false. Of a program that is not known, the argument as given.
+        A switch is true or false. For an unknown program, the argument as given.
         """
         flag = find_flag(self.program, name)
         if flag is None:
@@ -90,9 +90,9 @@ _SIZES = (
 class TrtllmBuild:
     """What is built. Sizes are in tokens and sequences; quantizations have QuantAlgo's names.
 
-    ``checkpoint`` is the program that makes the checkpoint, None where the model is one already; then nothing
-    is known here of its parallelism, dtype and quantization. ``dtype`` may be ``auto``: the model's own.
-    ``max_seq_len`` counts prompt and output; None: as many as the model has positions.
+    ``checkpoint`` is the program that makes the checkpoint, None if the model is one: its parallelism,
+    dtype and quantization are then unknown. ``dtype`` may be ``auto``: the model's. ``max_seq_len``
+    counts prompt and output; None: the model's positions.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -115,12 +115,12 @@ class TrtllmBuild:
 
     @property
     def world_size(self) -> int:
-        """How many GPUs run the engine."""
+        """Number of GPUs that run the engine."""
         return self.tp_size * self.pp_size * self.cp_size * self.auto_parallel
 
 
 def summarize(config: BuildConfig) -> TrtllmBuild:
-    """Check the programs' arguments and read what they ask for; raises E1203, E1204 and E1220."""
+    """Check the programs' arguments and read them. Raises E1203, E1204 and E1220."""
     if config.build is None:
         raise ConflictingBuildKeys(problem="has no build", remedy="add the step that runs trtllm-build")
     calls = tuple(_call(config, key, step) for key, step in config.program_steps.items())
@@ -161,7 +161,7 @@ def _call(config: BuildConfig, key: str, step: ProgramStep) -> ProgramCall:
 def _with_folders(
     config: BuildConfig, key: str, step: ProgramStep, args: dict[str, Argument]
 ) -> dict[str, Argument]:
-    """``args`` with the folders that the config leaves out; those it gives have to fit its other keys."""
+    """``args`` with the folders that the config leaves out. Raises E1204 if folders contradict each other."""
     if key != "build" and not _first(args, _MODEL_FLAGS):
         args = {"model_dir": model_directory(config), **args}
     given = _first(args, _OUTPUT_FLAGS)
@@ -201,7 +201,7 @@ def _parallelism(checkpoint: ProgramCall | None, *names: str) -> int:
 
 
 def _quantization(call: ProgramCall) -> str | None:
-    """The QuantAlgo of the weights, by the order in which the scripts look at their flags."""
+    """The QuantAlgo of the weights; flags are checked in the scripts' order."""
     if call.program == QUANTIZE:
         return "MIXED_PRECISION" if call.value("auto_quantize_bits") else _QFORMATS.get(call.value("qformat"))
     if call.value("use-weight-only-with-precision"):

@@ -1,4 +1,4 @@
-"""Try a finished engine: a short generation on the GPUs that are here, if they suffice."""
+"""Try a built engine: generate a few tokens, if this machine has enough GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def try_engine(
     needs: Needs,
     report: Callable[[str], None],
 ) -> None:
-    """Generate a few tokens; EngineUnsound if they are not sane. A line says so where it can't be tried."""
+    """Generate a few tokens. Raises EngineUnsound if they are invalid; reports why it can't be tried."""
     if (reason := _why_not(engine, num_gpus)) is not None:
         report(f"not tried: {reason}")
         return
@@ -42,14 +42,14 @@ def try_engine(
     try:
         run_program(program, report)
     except ProgramFailed as exc:
-        raise EngineUnsound(step="build", problem=f"it does not generate: {exc.facts['log_tail']}") from exc
+        raise EngineUnsound(step="build", problem=f"it can't generate: {exc.facts['log_tail']}") from exc
 
 
 def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
     if num_gpus < engine.world_size:
-        return f"the engine runs on {engine.world_size} GPUs, here are {num_gpus}"
+        return f"the engine runs on {engine.world_size} GPUs, this machine has {num_gpus}"
     if str(engine.build.get("kv_cache_type", "PAGED")).upper() != "PAGED":
-        return "only engines with a paged KV cache are"
+        return "its KV cache is not paged"
     if engine.world_size > 1 and find_mpirun(engine_python()) is None:
         return "there is no mpirun"
     return None

@@ -218,7 +218,7 @@ def test_a_broken_model_is_refused_and_leaves_nothing(
         ({"model_path": "m", "revision": "main"}, ConflictingBuildKeys, "revision"),
         ({"engine": "paced", "model_id": "a"}, ConflictingBuildKeys, "lacks paced.tokens_per_second"),
         ({"engine": "paced", "model_id": "a", "dtype": "float16", "paced": {"tokens_per_second": 1}},
-         ConflictingBuildKeys, "gives dtype, which engine paced does not know"),
+         ConflictingBuildKeys, "gives dtype, which engine paced does not use"),
         ({"model_id": "a", "paced": {"tokens_per_second": 1}}, ConflictingBuildKeys, "gives paced"),
         ({"model_id": "a", "engine": "tensorrt_llm"}, ConflictingBuildKeys, "has no build"),
         ({"model_path": "model", "max_seq_len": 65}, InvalidBuildValue, "at most 64"),

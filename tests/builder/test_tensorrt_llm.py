@@ -136,7 +136,7 @@ def test_two_ranks_are_both_there_and_generate_together_where_two_gpus_are(machi
     manifest, _, lines = run(machine, config({"tp_size": 2}))
     assert {"rank0.engine", "rank1.engine"} < set(manifest.files)
     assert manifest.world_size == 2
-    assert "not tried: the engine runs on 2 GPUs, here are 1" in lines
+    assert "not tried: the engine runs on 2 GPUs, this machine has 1" in lines
     make_gpus(machine / "gpu", count=2)
     _, _, lines = run(machine, config({"tp_size": 2, "use_parallel_embedding": None}))
     assert steps_of(lines, "check") == ["generated [1, 2, 3, 4, 1, 2, 3, 4]"]
@@ -257,7 +257,7 @@ def test_a_checkpoint_lacking_a_rank_is_not_compiled(machine: Path) -> None:
     ("changes", "problem"),
     [
         ({"version": "0.15.0"}, "TensorRT-LLM version is 0.15.0"),
-        ({"build_config": {"max_batch_size": 1}}, "max_batch_size is 1, asked for was 4"),
+        ({"build_config": {"max_batch_size": 1}}, "max_batch_size is 1, but the config asks for 4"),
         ({"build_config": None}, "no pretrained_config and build_config"),
     ],
 )

@@ -46,7 +46,7 @@ def test_the_file_written_builds_the_same_and_tells_what_changed(
     assert main(["migrate", str(old), "-o", str(new)]) == 0
     written, told = new.read_text(), capsys.readouterr().err
     assert "gpt_attention_plugin: auto  # was use_gpt_attention_plugin\n" in written
-    assert "    # hidden_act: dropped (the checkpoint's config.json tells)\n" in written
+    assert "    # hidden_act: dropped (read from the checkpoint's config.json)\n" in written
     assert told.splitlines()[-1].split() == ["written", str(new)]
     assert all(note in told for note in read_config(old).notes)
     assert check(read_config(new).config)[0].calls == check(read_config(old).config)[0].calls
@@ -63,14 +63,14 @@ def test_migrating_what_was_migrated_gives_it_back_byte_for_byte(
     assert main(["migrate", str(again)]) == 0
     printed = capsys.readouterr()
     assert printed.out == once + "# a comment of mine\n"
-    assert printed.err == "nothing to change: it is in today's form\n"
+    assert printed.err == "nothing to change: the config is current\n"
 
 
 def test_a_token_is_neither_printed_nor_written(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["migrate", str(old)])
     printed = capsys.readouterr()
     assert "plantedSecret" not in printed.out + printed.err
-    assert printed.out.startswith("# hf_token: left out, set HF_TOKEN or give it with the build\n")
+    assert printed.out.startswith("# hf_token: removed; set HF_TOKEN or pass the token with the build\n")
     assert "hf_token" not in yaml.safe_load(printed.out)
 
 

@@ -249,8 +249,8 @@ def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
     assert (build.max_seq_len, build.max_input_len) == (4096, 4096)
     assert "--max_seq_len 4096" in " ".join(build.calls[-1].argv)
     assert notes == [
-        "build.args.max_seq_len: 8192 cut to 4096, the model's max_position_embeddings",
-        "build.args.max_input_len: 5000 cut to 4096, the model's max_position_embeddings",
+        "build.args.max_seq_len: 8192 reduced to 4096, the model's max_position_embeddings",
+        "build.args.max_input_len: 5000 reduced to 4096, the model's max_position_embeddings",
     ]
 
 

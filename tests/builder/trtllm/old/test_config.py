@@ -256,7 +256,7 @@ def test_lengths_of_old_knew_no_limit_and_are_cut_to_the_models() -> None:
     build, _ = planned(old.LLAMA_INT8_2GPU)
     fitted, (note,) = fit_model(build, ModelLimits(4096, 40, 40, 40))
     assert fitted.max_seq_len == 4096
-    assert "8192 cut to 4096" in note
+    assert "8192 reduced to 4096" in note
 
 
 def test_a_config_with_a_version_or_another_engine_stays_as_it_is() -> None:
