@@ -17,8 +17,11 @@ from perf.__main__ import COMMANDS
 
 WIDTH = 120
 STRUCTURES = SOURCE_ROOT / "docs" / "structures.md"
-DOCUMENTS = [SOURCE_ROOT / "README.md", *sorted((SOURCE_ROOT / "docs").rglob("*.md"))]
-CHECKED_CODE = ("cli", "engine", "errors", "scripts", "tools")
+DOCUMENTS = [
+    *(SOURCE_ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((SOURCE_ROOT / "docs").rglob("*.md")),
+]
+CHECKED_CODE = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "scripts", "tools")
 """Folders of Python whose comments and docstrings are free of private words."""
 
 PRIVATE_WORDS = re.compile(
