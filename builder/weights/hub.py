@@ -80,7 +80,7 @@ class Snapshot(BaseModel):
 
 
 class Hub:
-    """The Hub at HF_ENDPOINT, asked with ``token`` or as nobody; in offline mode the cache alone answers."""
+    """The Hub at HF_ENDPOINT, with ``token`` or anonymous; in offline mode only the cache."""
 
     def __init__(self, *, token: SecretStr | None, cache: Path) -> None:
         self.endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
