@@ -1,8 +1,8 @@
-"""From the messages of a chat to the prompt of the model: the tokenizer's own Jinja template.
+"""From the messages of a chat to the prompt of the model, by the tokenizer's own Jinja template.
 
-Rendered as ``transformers`` does it (``apply_chat_template``), so a template written for it gives the same
-text here: its environment, filters, globals and tags, and the special tokens by name. The template is code
-of the model's author, so it runs in Jinja's sandbox, in a process of its own (``runner.chat.sandbox``).
+The result equals that of ``transformers`` (``apply_chat_template``): same environment, filters, globals and
+tags, and the special tokens by name. The template comes with the model, so it is rendered in a sandbox
+(``runner.chat.sandbox``).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 
 class ChatTemplate:
-    """The chat template of one model; there may be none, which is an error only when it is asked."""
+    """The chat template of one model. A model without one is an error only when it renders (E1700)."""
 
     def __init__(
         self, sources: Mapping[str, str], special_tokens: Mapping[str, str], place: str = "the tokenizer"
     ) -> None:
-        """``sources``: Jinja texts by name: ``default``, and perhaps ``tool_use`` for requests with tools."""
+        """``sources``: Jinja templates by name: ``default``, and optionally ``tool_use`` for tools."""
         self._sources = sources
         self._special_tokens = special_tokens
         self._place = place
@@ -48,28 +48,22 @@ class ChatTemplate:
         adds_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt; it has its special tokens already, so it is tokenized without adding any.
+        """The prompt with its special tokens, so it is tokenized without adding any.
 
         ``continues``: the last message is the beginning of the answer. ``arguments`` are the template's own.
         Raises E1005 for malformed messages, E1700, E1701, or E1702 with the template's own message.
         """
         chat = checked_messages(messages)
         final = _open_final(chat) if continues else ""
-        variables = {**self._special_tokens, **(arguments or {})}
-        text = self._rendered(
-            bool(tools),
-            {
-                **variables,
-                "messages": chat,
-                "tools": tools or None,
-                "documents": documents,
-                "add_generation_prompt": adds_generation_prompt and not continues,
-            },
-        )
+        variables: dict[str, Any] = {**self._special_tokens, **(arguments or {})}
+        variables |= {
+            "messages": chat,
+            "tools": tools or None,
+            "documents": documents,
+            "add_generation_prompt": adds_generation_prompt and not continues,
+        }
+        text = self._renderer.render(self._name(bool(tools)), variables)
         return _cut_at_tag(text, final) if continues else text
-
-    def _rendered(self, has_tools: bool, variables: Mapping[str, Any]) -> str:
-        return self._renderer.render(self._name(has_tools), variables)
 
     def _name(self, has_tools: bool) -> str:
         if not self._sources:
@@ -86,13 +80,13 @@ class ChatTemplate:
         return ChatRenderer(self._sources, self._place)
 
     def check(self) -> None:
-        """Compile now, if there is something. Raises E1701."""
+        """Compile the templates now. Raises E1701."""
         if self._sources:
             self._renderer.check()
 
 
 def load_chat_template(engine_dir: Path, override: Path | None) -> ChatTemplate:
-    """The template of an engine directory; ``override``, a file, wins. Raises E1701 if one can't be read."""
+    """The template of the file ``override``, or else of an engine directory. Raises E1701."""
     config = _read_object(engine_dir / "tokenizer_config.json")
     special_tokens = _special_tokens(config, _read_object(engine_dir / "special_tokens_map.json"))
     if override is not None:
@@ -105,7 +99,7 @@ def load_chat_template(engine_dir: Path, override: Path | None) -> ChatTemplate:
 
 
 def _open_final(chat: list[Message]) -> str:
-    """Mark the end of the last message's content, which the answer continues; the content."""
+    """Mark the end of the last message's content, which the output continues. Returns the content."""
     content = chat[-1].get("content")
     if not isinstance(content, str):
         name = f"messages[{len(chat) - 1}].content"
@@ -115,7 +109,7 @@ def _open_final(chat: list[Message]) -> str:
 
 
 def _cut_at_tag(text: str, final: str) -> str:
-    """The prompt up to the tag; where the template trims, what it left of the content's end goes as well."""
+    """The prompt up to the tag, without trailing space if the template trims the content."""
     at = text.rfind(_CONTINUE_TAG.strip())
     if at < 0 or final.strip() not in text:
         raise ChatTemplateRefused(reason="it changes the last message, so that can't be continued")
@@ -123,7 +117,7 @@ def _cut_at_tag(text: str, final: str) -> str:
 
 
 def _sources(found: object, place: Path) -> dict[str, str]:
-    """One template, or a list of named ones, as tokenizer_config.json has it."""
+    """One template or a list of named templates, as in tokenizer_config.json."""
     if found is None:
         return {}
     if isinstance(found, str):
@@ -137,7 +131,7 @@ def _sources(found: object, place: Path) -> dict[str, str]:
 
 
 def _special_tokens(*documents: Mapping[str, Any]) -> dict[str, str]:
-    """``bos_token`` and the like, of the first document that has each."""
+    """``bos_token`` and the others, each from the first document that has it."""
     tokens: dict[str, str] = {}
     for name in (f"{role}_token" for role in _SPECIAL_TOKENS):
         for document in documents:
@@ -166,9 +160,9 @@ def _read_text(path: Path) -> str:
 
 
 def format_chat(template: ChatTemplate, messages: str, *, system_prompt: str) -> str:
-    """Fill the model's chat template with ``messages``, JSON; ``system_prompt``: if they bring none.
+    """Render ``messages``, which are JSON; ``system_prompt`` is used if they have none.
 
-    Raises E1005 for what is not messages, and what the template raises.
+    Raises E1005 for invalid messages, and the errors of ``render``.
     """
     try:
         document = json.loads(messages)

@@ -1,4 +1,4 @@
-"""What the runner must know of the model in an engine directory: its tokenizer, end and pad ids, lengths."""
+"""Facts of the model in an engine directory: tokenizer, end and pad ids, lengths."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from runner.chat.template import ChatTemplate, load_chat_template
 from runner.settings.settings import Settings
 
 _DEFAULT_ID = 2
-"""The original's END_ID and PAD_ID, where the engine tells nothing better."""
+"""END_ID and PAD_ID of the original cog-triton, for engines without end ids."""
 
-# NOTE: else one text is handed to a pool of threads and waited for: two switches, and nothing in parallel.
+# NOTE: otherwise a single text is passed to a thread pool: two context switches, and nothing in parallel.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _LONG_TEXT_CHARACTERS = 4096
-"""Tokenizing less takes well under a millisecond; more goes to a thread, off the event loop."""
+"""Shorter texts take well under a millisecond; longer ones are tokenized in a thread."""
 _long_texts = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="tokenize")
-"""Not all processors at once: streams go on meanwhile."""
+"""Uses half of the processors, because streams are running."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts of one loaded model. Lengths are in tokens."""
+    """Facts of one model. Lengths are in tokens."""
 
     tokenizer: Tokenizer
     end_ids: tuple[int, ...]
-    """Tokens that end a text; the first is the one the engine stops at by itself."""
+    """Tokens that end a text. The engine itself stops only at the first one."""
     pad_id: int
     max_sequence_length: int
     """Prompt and output together."""
@@ -46,10 +46,10 @@ class ModelFacts:
     chat: ChatTemplate
 
     async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt, special tokens as the tokenizer adds them."""
+        """Token ids of a prompt, with the special tokens that the tokenizer adds."""
         ids: list[int]
         if len(text) < _LONG_TEXT_CHARACTERS:
-            # NOTE: it keeps the GIL, which the other would have to win back from hundreds of threads.
+            # NOTE: this keeps the GIL. ``encode_batch_fast`` would compete for it with hundreds of threads.
             ids = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
             return ids
         loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class ModelFacts:
 
 
 def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
-    """Read them; settings win over what the engine directory says."""
+    """Settings override the facts of the engine directory."""
     tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
     config = read_json(engine.path / "config.json")
     end_ids = _end_ids(engine.path, tokenizer) if settings.end_id is None else (settings.end_id,)
@@ -84,7 +84,7 @@ def _load_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as exc:  # NOTE: tokenizers raises bare Exception.
         raise TritonTokenizerError(reason=f"{path} can't be loaded: {exc}") from exc
-    # A tokenizer file may carry the truncation and padding of its training.
+    # A tokenizer file may contain the truncation and padding of its training.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -100,7 +100,7 @@ def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
 
 
 def _max_input_length(engine: Engine, max_sequence_length: int) -> int:
-    """NOTE: that of most TensorRT engines' builds says nothing: see ``CompiledConfig.prompt_limit``."""
+    """NOTE: most TensorRT engines have no meaningful limit: see ``CompiledConfig.prompt_limit``."""
     if KINDS[engine.manifest.engine_kind].is_compiled:
         compiled = read_compiled_config(engine.path)
         return compiled.prompt_limit(is_chunked=compiled.has_paged_context)
@@ -114,7 +114,7 @@ def _max_sequence_length(engine: Engine, config: dict[str, Any]) -> int:
     if not isinstance(length, int):
         raise InvalidSetting(
             name="MAX_SEQUENCE_LENGTH",
-            expected="set, because the engine's config.json does not tell it",
+            expected="set, because the engine's config.json has no max_position_embeddings",
             value=length,
         )
     return length

@@ -1,8 +1,8 @@
 """The ``tensorrt_llm`` engine: a compiled engine in TensorRT-LLM's executor, through its Python bindings.
 
-Written against the published interface of 0.16 and run against a stand-in of it (tests/standins) alone.
+Written for the published interface of 0.16, and tested only with a stand-in of it (tests/standins).
 
-NOTE: importing ``tensorrt_llm`` initialises MPI, so nothing but a process that serves such an engine does.
+NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runner.engines.tensorrt_llm.statistics import IDLE, gauges
 ENGINE_KIND = "tensorrt_llm"
 
 _AWAIT = timedelta(milliseconds=100)
-"""How long to wait for responses at once: they come as soon as there are any; this bounds our end."""
+"""Longest wait for responses, and so for the end of the thread."""
 _CLOSE_TIMEOUT_S = 3.0
 
 log = logging.getLogger("cog_triton.engine")
@@ -36,7 +36,7 @@ log = logging.getLogger("cog_triton.engine")
 
 @dataclass
 class _Running:
-    """A request that the executor holds."""
+    """A request in the executor."""
 
     request_id: int
     is_beam_search: bool
@@ -44,7 +44,7 @@ class _Running:
 
 
 class TensorrtLlmEngine:
-    """See ``protocol.adapter.Engine``. The executor numbers requests by itself: both numbers are kept."""
+    """See ``protocol.adapter.Engine``. The executor assigns its own request ids: both ids are kept."""
 
     def __init__(self, bindings: Any, executor: Any, sink: Sink, ready: Ready, limits: _Limits) -> None:
         self._bindings = bindings
@@ -55,7 +55,7 @@ class TensorrtLlmEngine:
         self._running: dict[int, _Running] = {}
         self._executor_ids: dict[int, int] = {}
         self._lock = threading.Lock()
-        """Held from enqueueing until the number is noted: a response may be there before."""
+        """Held until the executor's id of a new request is stored: its response may arrive before."""
         self._gauges: dict[str, float] = {}
         self._is_closed = False
         reasons = bindings.FinishReason
@@ -74,19 +74,19 @@ class TensorrtLlmEngine:
     def submit(self, request: Submit) -> None:
         try:
             check(request, self._ready, self._limits.prompt_tokens, self._limits.beam_width)
-            asked = executor_request(self._bindings, request)
+            message = executor_request(self._bindings, request)
             with self._lock:
-                executor_id = self._executor.enqueue_request(asked)
+                executor_id = self._executor.enqueue_request(message)
                 self._running[executor_id] = _Running(request.request_id, request.sampling.beam_width > 1)
                 self._executor_ids[request.request_id] = executor_id
         except CodedError as error:
             self._sink.failed(request.request_id, error)
-        # What the library's own checks throw: a full queue, a value that it does not take.
+        # Errors of the library's own checks: a full queue, an invalid value.
         except (RuntimeError, TypeError, ValueError) as exc:
             self._sink.failed(request.request_id, coded(str(exc)))
 
     def cancel(self, request_id: int) -> None:
-        """The executor answers with a last, empty result once it holds nothing any more."""
+        """The executor sends a last, empty result when the request's resources are free."""
         with self._lock:
             executor_id = self._executor_ids.get(request_id)
             if executor_id is None:
@@ -95,7 +95,7 @@ class TensorrtLlmEngine:
             self._executor.cancel_request(executor_id)
 
     def statistics(self) -> Statistics:
-        """By the last iteration; there are none while the executor has nothing to do."""
+        """Of the last iteration. There are no iterations without requests."""
         latest = [] if self._is_closed else self._executor.get_latest_iteration_stats()
         if latest:
             self._gauges = gauges(latest[-1])
@@ -111,7 +111,7 @@ class TensorrtLlmEngine:
         )
 
     def close(self) -> None:
-        """Cancel what runs, because ``shutdown`` waits for it; on the leader this ends the other ranks."""
+        """Cancel all requests, because ``shutdown`` waits for them. The leader's end ends the other ranks."""
         with self._lock:
             for executor_id in self._running:
                 self._executor.cancel_request(executor_id)
@@ -122,7 +122,7 @@ class TensorrtLlmEngine:
     def _await(self) -> None:
         try:
             while not self._is_closed:
-                # NOTE: never by id: for one whose last response was taken this waits for ever.
+                # NOTE: never by id: after the last response of a request this would wait for ever.
                 if responses := self._executor.await_responses(timeout=_AWAIT):
                     self._report(responses)
         # Any error: without this loop no request gets an answer.
@@ -131,7 +131,7 @@ class TensorrtLlmEngine:
                 self._sink.broken(exc)
 
     def _report(self, responses: list[Any]) -> None:
-        """All that one step made, together; then the ends."""
+        """Report all tokens of a step together, then the ends."""
         tokens: list[tuple[int, list[int]]] = []
         ended: list[tuple[_Running, Any]] = []
         with self._lock:
@@ -144,7 +144,7 @@ class TensorrtLlmEngine:
                     del self._executor_ids[running.request_id]
                     ended.append((running, response))
                 if not (response.has_error() or running.is_beam_search):
-                    # NOTE: a cancelled request's result is empty: no beams, or beams without tokens.
+                    # NOTE: the result of a cancelled request is empty: no beams, or beams without tokens.
                     sequences = response.result.output_token_ids
                     if sequences and sequences[0]:
                         tokens.append((running.request_id, list(sequences[0])))
@@ -168,7 +168,7 @@ class TensorrtLlmEngine:
             self._sink.finished(running.request_id, reason)
 
     def _reason(self, running: _Running, result: Any) -> FinishReason:
-        # NOTE: the reason of a cancelled request has no name in the bindings.
+        # NOTE: the finish reason of a cancelled request has no name in the bindings.
         for reason in result.finish_reasons[:1]:
             if reason in self._reasons:
                 return self._reasons[reason]
@@ -213,7 +213,7 @@ def follow(engine_dir: Path, options: Mapping[str, str]) -> None:
 
 
 def _open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig) -> tuple[Any, Any]:
-    """The bindings, and an executor on the engine: every rank makes one, and each returns when all have."""
+    """The bindings and an executor. Each rank makes one; this returns when all ranks have."""
     try:
         from tensorrt_llm.bindings import executor as bindings
 
@@ -223,7 +223,7 @@ def _open_executor(engine_dir: Path, options: Options, compiled: CompiledConfig)
         model = bindings.Executor(str(engine_dir), bindings.ModelType.DECODER_ONLY, config)
     except CodedError:
         raise
-    # An import that finds no MPI, CUDA or driver, a file that is no engine for this GPU, too little memory.
+    # MPI, CUDA or the driver is missing, the engine does not fit this GPU, or the memory is too small.
     except Exception as exc:
         reason = f"{type(exc).__name__}: {sentence(str(exc))}"
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=reason) from exc
