@@ -1,7 +1,7 @@
-"""Counts requests, records their shapes, refuses them while the server stops, and sends lost ones again.
+"""Counts requests, records their shapes, rejects them during a graceful shutdown, and retries lost ones.
 
-A request that Triton or the engine took down with it before its first token is sent once more, when they are
-back, and nobody notices. One that had tokens ends with the error: a second answer could differ.
+A request without tokens that is lost because Triton or the engine dies is retried once, when they are back.
+A request that had tokens ends with the error: a second answer could differ.
 """
 
 from __future__ import annotations
