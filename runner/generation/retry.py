@@ -77,7 +77,7 @@ class RequestGuard:
                             if shape is not None:
                                 shape.received(sum(len(event.tokens) for event in events))
                             if events[-1].finish_reason is not None:
-                                ended = "done"  # Nobody waits for more.
+                                ended = "done"  # The caller may stop reading here.
                             yield events
                     ended = "done"
                     return

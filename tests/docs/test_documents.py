@@ -21,7 +21,7 @@ DOCUMENTS = [
     *(SOURCE_ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
     *sorted((SOURCE_ROOT / "docs").rglob("*.md")),
 ]
-CHECKED_CODE = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "scripts", "tools")
+CHECKED_CODE = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "scripts", "tools")
 """Folders of Python whose comments and docstrings are free of private words."""
 
 PRIVATE_WORDS = re.compile(
