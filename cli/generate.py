@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import secrets
 import sys
@@ -19,6 +20,14 @@ from runner.settings.ports import free_ports
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
 
+_NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
+    ("max_tokens", int, 128, 1, math.inf, "maximum number of tokens to generate"),
+    ("min_tokens", int, 0, 0, math.inf, "minimum number of tokens to generate"),
+    ("temperature", float, 0.7, 0, 5, "sampling temperature, 0 for greedy"),
+    ("top_p", float, 0.95, 0, 1, "probability mass to sample from"),
+    ("top_k", int, 0, 0, math.inf, "number of most likely tokens to sample from, 0 for no limit"),
+)
+"""Option, type, default, minimum, maximum and meaning. The limits are those of the prediction API."""
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 
 
@@ -32,30 +41,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
     parser.add_argument("--system-prompt", default=None, help="system prompt, for the prompt template")
     parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
-    parser.add_argument(
-        "--max-tokens",
-        type=int,
-        default=128,
-        help="maximum number of tokens to generate (default %(default)s)",
-    )
-    parser.add_argument(
-        "--min-tokens", type=int, default=0, help="minimum number of tokens to generate (default %(default)s)"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.7,
-        help="sampling temperature, 0 for greedy (default %(default)s)",
-    )
-    parser.add_argument(
-        "--top-p", type=float, default=0.95, help="probability mass to sample from (default %(default)s)"
-    )
-    parser.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        help="number of most likely tokens to sample from, 0 for no limit (default %(default)s)",
-    )
+    for name, kind, default, *_, meaning in _NUMBERS:
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=kind, default=default, help=f"{meaning} (default %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="random seed (default: random)")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
@@ -77,17 +65,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """The limits of Cog's schema, which the server's callers have too."""
-    checks = (
-        ("--max-tokens", options.max_tokens, options.max_tokens >= 1, "at least 1"),
-        ("--min-tokens", options.min_tokens, options.min_tokens >= 0, "at least 0"),
-        ("--temperature", options.temperature, 0 <= options.temperature <= 5, "from 0 to 5"),
-        ("--top-p", options.top_p, 0 <= options.top_p <= 1, "from 0 to 1"),
-        ("--top-k", options.top_k, options.top_k >= 0, "at least 0"),
-    )
-    for name, value, is_right, expected in checks:
-        if not is_right:
-            raise InvalidInput(name=name, expected=expected, value=value)
+    for name, _, _, least, most, _ in _NUMBERS:
+        value = getattr(options, name)
+        if not least <= value <= most:
+            expected = f"from {least} to {most}" if math.isfinite(most) else f"at least {least}"
+            raise InvalidInput(name=f"--{name.replace('_', '-')}", expected=expected, value=value)
 
 
 def _request(options: argparse.Namespace, settings: Settings) -> GenerationRequest:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, VERSION, Flag, flags_of
+from tools.generated import write_or_check
 
 PATH = Path(__file__).resolve().parents[1] / "builder" / "build_config.schema.json"
 _PROGRAMS = {"convert_to_ft": CONVERT, "quantize": QUANTIZE, "build": BUILD}
@@ -64,15 +64,9 @@ def schema_text() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.build_config_schema", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is stale")
-    options = parser.parse_args(arguments)
-    if PATH.is_file() and PATH.read_text() == schema_text():
-        return 0
-    if not options.check:
-        PATH.write_text(schema_text())
-    print(f"{'stale' if options.check else 'written'}: {PATH.name}")
-    return int(options.check)
+    return write_or_check(
+        lambda: {PATH.name: schema_text()}, PATH.parent, arguments, description=__doc__ or ""
+    )
 
 
 if __name__ == "__main__":

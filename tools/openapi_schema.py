@@ -6,7 +6,6 @@ With that file Cog validates inputs, serves ``/openapi.json`` and streams server
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -23,6 +22,7 @@ import cog
 from cog.input import FieldInfo
 
 from engine.machine.root import SOURCE_ROOT
+from tools.generated import write_or_check
 
 RUNNERS = {"runner": "runner.run", "builder": "builder.run", "mock_cog_triton": "mock_cog_triton.run"}
 """Folder of ``.cog/openapi_schema.json`` -> module with the class ``Runner``."""
@@ -127,21 +127,10 @@ def schema_text(module: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.openapi_schema", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is stale")
-    options = parser.parse_args(arguments)
-    stale = 0
-    for folder, module in RUNNERS.items():
-        path = SOURCE_ROOT / folder / ".cog" / "openapi_schema.json"
-        text = schema_text(module)
-        if path.is_file() and path.read_text() == text:
-            continue
-        stale += 1
-        if not options.check:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        print(f"{'stale' if options.check else 'written'}: {path.relative_to(SOURCE_ROOT)}")
-    return 1 if options.check and stale else 0
+    def make() -> dict[str, str]:
+        return {f"{folder}/.cog/openapi_schema.json": schema_text(name) for folder, name in RUNNERS.items()}
+
+    return write_or_check(make, SOURCE_ROOT, arguments, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import re
@@ -22,6 +21,7 @@ from runner.run import Runner
 from runner.settings.settings import Settings
 from runner.settings.variables import VARIABLES
 from runner.slot.metrics import FAMILIES
+from tools.generated import write_or_check
 
 README = SOURCE_ROOT / "README.md"
 _HELP_WIDTH = "100"
@@ -100,15 +100,11 @@ def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.readme", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a part is stale")
-    options = parser.parse_args(arguments)
-    stale = [path for path, parts in PARTS.items() if with_parts(text := path.read_text(), parts) != text]
-    for path in stale:
-        print(f"{path.relative_to(SOURCE_ROOT)} {'is stale' if options.check else 'renewed'}")
-        if not options.check:
-            path.write_text(with_parts(path.read_text(), PARTS[path]))
-    return 1 if options.check and stale else 0
+    def make() -> dict[str, str]:
+        texts = {path: with_parts(path.read_text(), parts) for path, parts in PARTS.items()}
+        return {str(path.relative_to(SOURCE_ROOT)): text for path, text in texts.items()}
+
+    return write_or_check(make, SOURCE_ROOT, arguments, description=__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
-    """``token`` without surrounding white space, None if nothing is left; never told in an error."""
+    """``token`` without surrounding white space, None if it is empty. Errors do not contain it."""
     stripped = token.strip()
     if not re.fullmatch(r"[!-~]*", stripped):
         raise InvalidBuildValue(key=key, expected="a Hugging Face token", value="something else (not shown)")

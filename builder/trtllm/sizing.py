@@ -153,8 +153,8 @@ def _of_checkpoint(build: TrtllmBuild, values: Mapping[str, Any]) -> TrtllmBuild
 def _precision(build: TrtllmBuild, values: Mapping[str, Any]) -> Precision:
     dtype = build.dtype
     if dtype not in DTYPE_BYTES:
-        told = ModelConfig(values).dtype
-        dtype = told if told in ("float16", "bfloat16") else "float16"
+        stored = ModelConfig(values).dtype
+        dtype = stored if stored in ("float16", "bfloat16") else "float16"
     algorithm = build.quantization or ""
     bits = 4 if algorithm.startswith("W4") else 8 if algorithm else None
     grouped = any(mark in algorithm for mark in ("AWQ", "GPTQ"))
