@@ -138,12 +138,14 @@ def _run(share: Share) -> list[dict[str, Any]]:
 
     async def together() -> list[tuple[int, float, float, Response | RequestFailed]]:
         await asyncio.sleep(max(0.0, share.start_s - time.time()))
-        return await asyncio.gather(*map(one, share.indices))
+        try:
+            return await asyncio.gather(*map(one, share.indices))
+        finally:
+            http.close()
 
     began_s = max(share.start_s, time.time())
     results = asyncio.run(together())
     ended_s = time.time()
-    http.close()
     return [
         {
             "began_s": began_s,

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from perf import prove_gpu
 from perf.__main__ import main
+from perf.engines import paced_engine
+from perf.prove_gpu.client import Clients
+from perf.prove_gpu.known_load import write_workload
+from perf.prove_gpu.slot_stream import generate
 from perf.prove_gpu.speed import summary, summary_table
+from perf.resources import metrics
+from perf.servers import whole_stack
 
 IN_THE_ENGINES_PYTHON = ("known_model", "reference")
 """They import torch."""
@@ -78,3 +88,31 @@ def test_the_command_lists_its_phases(capsys: pytest.CaptureFixture[str]) -> Non
         main(["prove-gpu", "--help"])
     assert ended.value.code == 0
     assert "preflight" in capsys.readouterr().out
+
+
+def test_every_target_is_loaded_and_read(tmp_path: Path) -> None:
+    """On the paced engine, which repeats the prompt: exact only if each token follows as it does there."""
+    engine = paced_engine(tmp_path, 200)
+    model = tmp_path / "model"
+    model.mkdir()
+    shutil.copy(engine / "tokenizer.json", model)
+    size = Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
+    (model / "following.json").write_text(json.dumps(list(range(size))))
+    workload = tmp_path / "workload.json"
+    write_workload(workload, model, streams=8, lengths=(16,))
+    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}, has_api=True) as stack, Clients() as clients:
+        urls = {"slot": stack.triton_url, "json": stack.cog_url, "sse": stack.cog_url}
+        for target, url in {**urls, "openai": stack.openai_url}.items():
+            row = clients.measure(target, url, workload, 8, 16, gap_s=0.01)
+            assert row["errors"] == []
+            assert row["tokens_per_second"] > 0
+            assert row["exact"] == 0
+            assert (row["first_token_ms"] is None) is (target == "json")
+        following = [0, 0, 0, 0, 0, 6, 7, 5]
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps({"prompts": 8 * [[5, 6, 7]], "following": following}))
+        assert clients.measure("slot", stack.triton_url, other, 8, 16)["exact"] == 8
+        request = {"input_ids": [5, 6, 7], "request_output_len": 5}
+        assert generate(stack.triton_url, request).tokens == [5, 6, 7, 5, 6]
+        assert "E1104" in generate(stack.triton_url, {**request, "lora_name": "unknown"}).error
+        assert metrics(stack.metrics_url)["cog_triton_slot_ended_requests_total reason=length"] >= 33
