@@ -12,7 +12,7 @@ let
     # TensorRT-LLM starts MPI even for one GPU.
     libraries = [ openmpi ];
     programs = [ openmpi ];
-    # Not checked: nobody here could look into NVIDIA's files.
+    # Not checked: NVIDIA's files could not be inspected.
     absent = [ "*" ];
     # The package on PyPI has all of the module but its name.
     aliases.tensorrt = "tensorrt_bindings";

@@ -1,8 +1,8 @@
 """Check that every shared library and program under some folders finds the libraries it names.
 
-A library counts as found if a folder of the search path, its own run path or any of the folders has one of
-that name (packages load each other's libraries before they need them); or if it is ``--absent``: what the
-machine brings, or what only optional parts ask for. Standard library only.
+A library is found if one of the folders has a file of that name: packages load each other's libraries before
+they need them. ``--absent`` names libraries of the host machine and of optional parts, which are not checked.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STRING_TABLE = 5
 
 
 def needed(path: Path) -> list[str]:
-    """The sonames that a 64-bit ELF file needs; none for anything else, and for a damaged one."""
+    """The sonames that a 64-bit ELF file needs; none for any other file."""
     with path.open("rb") as file:
         if file.read(6) != b"\x7fELF\x02\x01":
             return []
@@ -59,7 +59,7 @@ def _file_offset(segments: list[tuple[int, int, int, int]], address: int) -> int
 
 
 def missing(folders: list[Path], absent: list[str]) -> dict[str, list[Path]]:
-    """Name of a library that is nowhere -> the files that need it."""
+    """Name of each library that is not found -> the files that need it."""
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     names = {path.name for path in files}
     result = defaultdict(list)
@@ -74,7 +74,7 @@ def missing(folders: list[Path], absent: list[str]) -> dict[str, list[Path]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--absent", nargs="*", default=[], help="patterns of names that need not be there")
+    parser.add_argument("--absent", nargs="*", default=[], help="patterns of names that are not checked")
     parser.add_argument("folders", type=Path, nargs="+")
     options = parser.parse_args()
     found = missing(options.folders, options.absent)

@@ -1,9 +1,9 @@
-"""Drop what only debuggers read of every shared library and program under a folder.
+"""Remove debug information from every shared library and program under a folder.
 
-Those sections (``.debug_*``, and ``.symtab`` with its names) become zeros, which a compressed layer holds for
-nothing, and are marked as having no content (``SHT_NOBITS``), as in a file whose debug information was moved
-elsewhere. No offset, no length and nothing that is loaded changes. Only 64-bit little-endian programs and
-shared libraries are touched. Standard library only.
+The sections that only debuggers read (``.debug_*``, and ``.symtab`` with its names) become zeros, which
+compress to nothing, and are marked as having no content (``SHT_NOBITS``), as in a file whose debug
+information was moved elsewhere. No offset, no length and nothing that is loaded changes. Only 64-bit
+little-endian programs and shared libraries are touched. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WINDOW = 1 << 20
 
 
 class Section(NamedTuple):
-    """A section that goes: where its header and its content are, bytes both."""
+    """A section to remove: offsets of its header and content, and its size in bytes."""
 
     header: int
     offset: int
@@ -38,7 +38,7 @@ class Section(NamedTuple):
 
 
 def debug_sections(data: bytes | mmap.mmap) -> Iterator[Section]:
-    """Those of a file; none of anything that is no linked ELF file, or a damaged one."""
+    """The debug sections of a linked ELF file; none for any other file."""
     if data[: len(_IDENT)] != _IDENT or len(data) < _HEADER.size:
         return
     _, kind, _, _, _, _, table, _, _, _, _, entry_bytes, count, names_index = _HEADER.unpack_from(data)
@@ -59,7 +59,7 @@ def debug_sections(data: bytes | mmap.mmap) -> Iterator[Section]:
 
 
 def drop_debug(path: Path) -> int:
-    """Drop it from one file, in place; returns how many bytes it was."""
+    """Remove them from one file, in place; returns their size in bytes."""
     if path.stat().st_size < _HEADER.size:
         return 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -82,7 +82,7 @@ def main() -> int:
     folder = parser.parse_args().folder
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     dropped = [size for size in map(drop_debug, files) if size]
-    print(f"{sum(dropped) / 1e6:,.1f} MB that only debuggers read dropped from {len(dropped)} files")
+    print(f"{sum(dropped) / 1e6:,.1f} MB of debug information removed from {len(dropped)} files")
     return 0
 
 

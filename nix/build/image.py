@@ -1,4 +1,4 @@
-"""Put an image together of finished layers: an OCI image layout that is a Docker archive, too.
+"""Assemble an image from finished layers: an OCI image layout that is also a Docker archive.
 
     OUT/oci-layout, OUT/index.json     what skopeo and every OCI tool reads
     OUT/manifest.json                  what `docker load` and `podman load` read of a tar of it
@@ -42,7 +42,7 @@ class Layout:
         return {"mediaType": f"{_MEDIA_TYPE}.{kind}", "digest": facts["digest"], "size": facts["size"]}
 
     def name(self, manifest: dict[str, Any], name: str, tag: str) -> None:
-        """Make the manifest what the layout holds, under this name."""
+        """Name the manifest and make it the content of the layout."""
         annotations = {
             "io.containerd.image.name": f"docker.io/library/{name}:{tag}",
             "org.opencontainers.image.ref.name": tag,
@@ -73,7 +73,7 @@ def _blob_name(descriptor: dict[str, Any]) -> str:
 def assemble(layout: Layout, name: str, created: str, config: dict[str, Any], layers: list[Path]) -> str:
     """Write the image; returns ``name:tag``. The tag is the beginning of the configuration's digest.
 
-    The configuration names every layer by its digest, so that tag stands for all of the content.
+    The configuration names every layer by its digest, so the tag identifies the complete content.
     """
     facts = [json.loads((layer / "layer.json").read_text()) for layer in layers]
     history = [{"created": created, "created_by": f"cog-triton: {each['name']}"} for each in facts]

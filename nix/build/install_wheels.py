@@ -1,7 +1,7 @@
-"""Install wheels, unpatched, into a Python environment of their own: a virtual environment at ``--out``.
+"""Install wheels, unpatched, into a virtual environment at ``--out``.
 
-Every file is checked against its wheel's RECORD. The result is a function of the arguments alone: no times,
-no caches of this machine; byte code is compiled with the sources' hashes in a fixed order. Run with the
+Every file is checked against its wheel's RECORD. The result depends on the arguments only: no times and no
+caches of this machine; byte code is compiled with the sources' hashes in a fixed order. Run with the
 Python that the environment is for; standard library only.
 """
 
@@ -33,11 +33,11 @@ sys.exit({call}())
 
 
 class WheelError(Exception):
-    """A wheel that can't be installed as it is; the text names it and what is wrong."""
+    """A wheel that can't be installed; the text names it and the problem."""
 
 
 class Installer:
-    """Puts wheels into ``out``, one after the other, and never two different files in one place."""
+    """Installs wheels into ``out``; two wheels with different files of one name are an error."""
 
     def __init__(self, out: Path, leave_out: Sequence[str] = ()) -> None:
         self.out = out
@@ -48,7 +48,7 @@ class Installer:
         self._from: dict[Path, str] = {}
 
     def make_environment(self) -> None:
-        """``bin/python`` and what makes it look for packages here."""
+        """Write ``bin/python`` and ``pyvenv.cfg``."""
         self.site_packages.mkdir(parents=True)
         executable = Path(sys.base_prefix) / "bin" / f"python{self.version}"
         binaries = self.out / "bin"
@@ -103,7 +103,7 @@ class Installer:
         return target
 
     def _target(self, name: str, info: str) -> Path:
-        """Where a member goes: packages, or what the wheel's ``.data`` folder says."""
+        """The path of a member: in site-packages, or as the wheel's ``.data`` folder says."""
         parts = PurePosixPath(name).parts
         if ".." in parts or name.startswith("/"):
             raise WheelError(f"{name} is no name for a member of a wheel")
@@ -186,7 +186,7 @@ def _is_right(recorded: dict[str, str], name: str, content: bytes) -> bool:
 
 
 def _is_elf_program(content: bytes) -> bool:
-    """Whether it is a 64-bit ELF file that asks for a loader: some wheels forget their programs' mode."""
+    """Whether it is a 64-bit ELF program: some wheels do not mark theirs as executable."""
     if content[:4] != _ELF or len(content) < 64:
         return False
     start = int.from_bytes(content[_ELF_PROGRAM_HEADERS_AT : _ELF_PROGRAM_HEADERS_AT + 8], "little")

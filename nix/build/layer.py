@@ -1,7 +1,7 @@
-"""Write one image layer: the content of a folder at ``/``, and store paths where they are.
+"""Write one image layer: the content of a folder at ``/``, and store paths at their own places.
 
-Makes ``OUT/layer.tar.gz`` and ``OUT/layer.json`` (name, digest, size, diff_id). The tar is a function of the
-content alone: sorted, owned by root, without times. Standard library, and pigz to compress.
+Makes ``OUT/layer.tar.gz`` and ``OUT/layer.json`` (name, digest, size, diff_id). The tar depends on the
+content only: sorted, owned by root, without times. Standard library, and pigz to compress.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import BinaryIO, cast
 
 _BLOCK_BYTES = 1 << 20
 _MTIME = 1
-"""What Nix gives every file of its store, too."""
+"""As in the Nix store."""
 _WRITABLE_MODE = 0o1777
-"""For folders that any user may write into: who runs the image may choose a user of their own."""
+"""For folders that every user may write into, as an image may run as any user."""
 
 
 class DigestingWriter(io.RawIOBase):
-    """Passes on what is written, and knows its SHA-256 and size."""
+    """Forwards what is written and computes its SHA-256 and size."""
 
     def __init__(self, to: BinaryIO) -> None:
         self._to = to

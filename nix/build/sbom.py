@@ -1,9 +1,9 @@
-"""Write what an image holds as a CycloneDX document (JSON): its locks' files, and its system's packages.
+"""Write the content of an image as a CycloneDX document (JSON): files of its locks, and system packages.
 
     sbom.py --name NAME --created TIME --environment LOCK[=TREE]... [--store-paths FILE...]
 
-With the finished TREE of an environment, what was left out of it is left out here. The document is a function
-of its input alone. Standard library only; without Nix it tells what the locks say.
+With the finished TREE of an environment, files that are not installed there are omitted. The document depends
+on the input only. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Component = dict[str, Any]
 
 _SPEC = "1.6"
 _NAMESPACE = uuid.UUID("5f2b4f0e-6d0c-5b57-9a2c-1c53a2f0a9d1")
-"""Of our documents: the same content has the same serial number."""
+"""Makes equal content have equal serial numbers."""
 _STORE_PATH = re.compile(r"/nix/store/[a-z0-9]{32}-(?P<name>.+?)-(?P<version>\d.*)")
 _OURS = "cog-triton-"
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
@@ -66,7 +66,7 @@ def environment_components(lock: Path, tree: Path | None) -> tuple[list[Componen
 
 
 def system_components(store_paths: Iterator[str]) -> list[Component]:
-    """The packages of nixpkgs among store paths. What has no version in its name is no package."""
+    """The packages of nixpkgs among store paths: those with a version in their name."""
     found = {}
     for path in store_paths:
         match = _STORE_PATH.fullmatch(path)

@@ -13,6 +13,6 @@ leaves zeros behind: nothing in the library moves, and zeros compress to nothing
     report     the table
     cli        the command
 
-FORMAT.md beside this package tells the formats, where that knowledge is from and what was observed.
+FORMAT.md beside this package describes the formats, the sources of that knowledge and what was observed.
 Standard library only: it runs inside a Nix build with nothing but Python.
 """

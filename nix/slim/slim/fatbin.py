@@ -1,6 +1,6 @@
 """Containers of device code (fatbins) and their entries, read without decompressing anything.
 
-Layout, little-endian; FORMAT.md tells where each field is from:
+Layout, little-endian; FORMAT.md has the source for each field:
 
     container  0  u32  magic 0xBA55ED50      entry   0  u16  kind: 1 PTX, 2 ELF, 8 LTO IR
                4  u16  version 1                     2  u16  version 0x0101
