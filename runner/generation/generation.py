@@ -35,11 +35,10 @@ _unused_meter = Meter("none")
 class TokenSource(Protocol):
     """A client of the slot."""
 
-    def generate(self, inputs: Mapping[str, Any], headers: str = "") -> AsyncGenerator[list[Event], None]:
+    def generate(self, inputs: Mapping[str, Any], traceparent: str = "") -> AsyncGenerator[list[Event], None]:
         """Yield the events that have arrived, until the last; ``inputs`` are the slot's tensors by name.
 
-        ``headers`` are lines for Triton's HTTP server. Leaving the iteration cancels the request. Raises a
-        CodedError.
+        ``traceparent`` is for Triton's trace. Leaving the iteration cancels the request. Raises a CodedError.
         """
         ...
 
@@ -108,8 +107,8 @@ class Generation:
             inputs = await self._inputs()
             inputs |= self.budget.sent(asks_slot=self._asks_slot)
             self._meter.sent(self.budget.tokenize_s)
-            headers = self._trace.headers() if self._trace else ""
-            async with aclosing(self._client.generate(inputs, headers)) as batches:
+            traceparent = self._trace.traceparent() if self._trace else ""
+            async with aclosing(self._client.generate(inputs, traceparent)) as batches:
                 async for events in batches:
                     text = self._take(events)
                     if text:

@@ -57,21 +57,21 @@ class RequestGuard:
         self.num_running = 0
 
     async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
+        self, inputs: Mapping[str, Any], traceparent: str = ""
     ) -> AsyncGenerator[list[Event], None]:
         """As the transport's, whose errors it raises, or E2110 while the server stops."""
         if self._stopping is not None:
             raise self._stopping
         shape = self._shapes.begin(inputs) if self._shapes else None
-        # Triton's front end takes headers, the slot's socket has no use for them.
-        transport: TokenSource = self._triton if headers else self._transport
+        # Only Triton's HTTP API has a trace of its own to continue.
+        transport: TokenSource = self._triton if traceparent else self._transport
         has_tokens, may_retry = False, self._triton.is_up
         self.num_running += 1
         ended = "left"
         try:
             while True:
                 try:
-                    async with aclosing(transport.generate(inputs, headers)) as batches:
+                    async with aclosing(transport.generate(inputs, traceparent)) as batches:
                         async for events in batches:
                             has_tokens = True
                             if shape is not None:

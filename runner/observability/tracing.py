@@ -112,12 +112,12 @@ class RequestTrace:
     def trace_id(self) -> str:
         return f"{self._span.get_span_context().trace_id:032x}"
 
-    def headers(self) -> str:
-        """What Triton gets: nothing of a trace that is not kept, for it would keep its part all the same."""
+    def traceparent(self) -> str:
+        """For Triton; empty for a trace that is not kept, as Triton would keep its part of it."""
         context = self._span.get_span_context()
         if not context.trace_flags.sampled:
             return ""
-        return f"traceparent: 00-{context.trace_id:032x}-{context.span_id:016x}-01\r\n"
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
 
     def failed(self, error: Exception) -> None:
         from opentelemetry.trace import Status, StatusCode

@@ -219,7 +219,7 @@ class SlotClient:
             self._connection.close()
 
     async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
+        self, inputs: Mapping[str, Any], traceparent: str = ""
     ) -> AsyncGenerator[list[Event], None]:
         """As ``TritonClient.generate``; ``headers`` are not used."""
         if (reason := self._down_reason()) is not None:

@@ -1,22 +1,24 @@
 """The runner's client of the engine slot: Triton's ``generate_stream`` over HTTP.
 
-Errors of the way become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events),
-E2105 (Triton gone), and whatever coded error the slot put into its answer.
+Errors of the connection become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events), E2105
+(Triton is gone), E1009 (the reader stalled), and the coded error that the slot put into its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
+import aiohttp
 import msgspec
 
 from errors import find_in_text
 from errors.coded_error import CodedError
-from errors.requests import PromptTooLong, UnsupportedArgument
+from errors.requests import ClientStalled, PromptTooLong, UnsupportedArgument
 from errors.triton import (
     TritonMalformedEvent,
     TritonMalformedJSON,
@@ -26,16 +28,20 @@ from errors.triton import (
     TritonUnknownError,
 )
 from runner.engines.protocol.events import Event
-from runner.triton_server.connection import Connection, ConnectionPool
+from runner.triton_server.event_stream import EventParser
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
-_EVENT_PREFIX = b"data:"
-_EVENT_END = b"\n\n"
-_QUOTED_DATA_LENGTH = 200
-_MOST_EVENT_BYTES = 1 << 24
+_QUOTED_CHARACTERS = 200
+_MAX_EVENT_BYTES = 1 << 24
+_MAX_UNREAD_BYTES = 1 << 18
+"""Of an answer. More than a reader that keeps up ever has; beyond it nothing more is taken from Triton."""
+_STALL_TIMEOUT_S = 60.0
+"""How long a reader may take nothing while that much waits for it."""
+_CHECKS_PER_TIMEOUT = 4
+_CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
-"""What NVIDIA's TensorRT-LLM backend says, which has no code of ours."""
+"""An error of NVIDIA's TensorRT-LLM backend, which has no code of ours."""
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
 """Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
@@ -55,7 +61,18 @@ class TritonClient:
         self._timeout_s = timeout_s
         self._down_reason = down_reason
         self._decoder = msgspec.json.Decoder(_Event)
-        self._connections = ConnectionPool(base_url)
+        # NOTE: the timeout is for silence, not for the whole answer.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._readers: set[_Reader] = set()
+        self._closing: asyncio.Task[None]
+        self._session = aiohttp.ClientSession(
+            base_url,
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            read_bufsize=_MAX_UNREAD_BYTES // 2,  # aiohttp pauses at twice this.
+        )
 
     async def __aenter__(self) -> TritonClient:
         return self
@@ -63,7 +80,8 @@ class TritonClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connections.close()
+        self.end_all()
+        await self._closing
 
     @property
     def is_up(self) -> bool:
@@ -71,43 +89,43 @@ class TritonClient:
         return self._down_reason() is None
 
     async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
+        self, inputs: Mapping[str, Any], traceparent: str = ""
     ) -> AsyncGenerator[list[Event], None]:
         """Stream a generation: all events that have arrived, each time, until the last.
 
-        ``inputs`` are the slot's tensors by name; ``headers`` further lines of the request's head. Leaving
-        the iteration closes the connection, by which Triton cancels the request. Raises a CodedError.
+        ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, so that Triton
+        cancels the request. Raises a CodedError.
         """
         if (reason := self._down_reason()) is not None:
             raise TritonUnavailable(reason=reason)
+        headers = {"traceparent": traceparent} if traceparent else {}
         try:
-            connection = await self._connections.take()
-            try:
-                # NOTE: the timeout is for silence, not for the whole answer.
-                status = await connection.post(
-                    f"{_MODEL_PATH}/generate_stream", msgspec.json.encode(inputs), self._timeout_s, headers
-                )
-                if status != 200:
-                    raise failure((await _read_all(connection)).decode(errors="replace"))
-                rest = b""
-                while data := await connection.read():
-                    *whole, rest = (rest + data).split(_EVENT_END)
-                    if whole:
-                        yield [self._event(each) for each in whole]
-                    if len(rest) > _MOST_EVENT_BYTES:
-                        raise TritonMalformedJSON(data=_quote(rest))
-                if rest.strip():
-                    raise TritonMalformedJSON(data=_quote(rest))
-            finally:
-                self._connections.give_back(connection)
+            async with self._post("generate_stream", inputs, headers=headers) as response:
+                if response.status != 200:
+                    raise failure((await response.read()).decode(errors="replace"))
+                if response.content_length is None and "Transfer-Encoding" not in response.headers:
+                    raise aiohttp.ClientPayloadError("its answer has neither a length nor chunks")
+                with self._reading(response) as reader:
+                    parser = EventParser()
+                    while piece := await reader.read():
+                        if events := parser.feed(piece):
+                            yield [self._event(each.data) for each in events]
+                        if len(parser.rest) > _MAX_EVENT_BYTES:
+                            break
+                    if parser.rest.strip():
+                        raise TritonMalformedJSON(data=_quote(parser.rest))
+        except aiohttp.ConnectionTimeoutError as exc:
+            raise TritonUnavailable(reason=f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
         except asyncio.TimeoutError as exc:
             raise TritonTimeout(timeout_s=self._timeout_s) from exc
-        except OSError as exc:
+        except (aiohttp.ClientError, OSError) as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
     def end_all(self) -> None:
-        """Close all connections: waiting requests end with E2105."""
-        self._connections.close()
+        """Close the client at once: every running request ends with E2105."""
+        for reader in self._readers:
+            reader.fail(aiohttp.ClientConnectionError("the connection was closed"))
+        self._closing = asyncio.create_task(self._session.close())
 
     async def is_answering(self) -> bool:
         """True if Triton and the slot answer, even with an error."""
@@ -121,21 +139,33 @@ class TritonClient:
         """The status of a request that the slot answers without the engine; None without an answer."""
         probe = {"id": "health", "stop": True, "request_output_len": 1, "input_ids": [0], "input_lengths": 1}
         try:
-            connection = await self._connections.take()
-            try:
-                status = await connection.post(
-                    f"{_MODEL_PATH}/generate", msgspec.json.encode(probe), _PROBE_TIMEOUT_S
-                )
-                await _read_all(connection)
-            finally:
-                self._connections.give_back(connection)
-        except (OSError, asyncio.TimeoutError):
+            timeout = aiohttp.ClientTimeout(_PROBE_TIMEOUT_S)
+            async with self._post("generate", probe, timeout=timeout) as response:
+                await response.read()
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
             return None
-        return status
+        return response.status
+
+    def _post(
+        self, action: str, inputs: Mapping[str, Any], **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        if self._session.closed:
+            raise aiohttp.ClientConnectionError("the client is closed")
+        return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
+
+    @contextmanager
+    def _reading(self, response: aiohttp.ClientResponse) -> Iterator[_Reader]:
+        reader = _Reader(response)
+        self._readers.add(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.discard(reader)
+            reader.close()
 
     def _event(self, data: bytes) -> Event:
         try:
-            event = self._decoder.decode(data.removeprefix(_EVENT_PREFIX))
+            event = self._decoder.decode(data)
         except msgspec.ValidationError as exc:
             raise TritonMalformedEvent(event=_quote(data)) from exc
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -147,20 +177,53 @@ class TritonClient:
         return event
 
 
-async def _read_all(connection: Connection) -> bytes:
-    parts = []
-    while data := await connection.read():
-        parts.append(data)
-    return b"".join(parts)
+class _Reader:
+    """Reads an answer. A reader that stalls loses the connection, and gets E1009 when it reads again."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._content = response.content
+        self._loop = asyncio.get_running_loop()
+        self._read_bytes = 0
+        self._read_s = self._loop.time()
+        self._stalled_bytes: int | None = None
+        self._check: asyncio.TimerHandle
+        self._check_later()
+
+    async def read(self) -> bytes:
+        """All that has arrived; waits for the first byte. Empty at the end."""
+        if self._stalled_bytes is not None:
+            raise ClientStalled(waiting_bytes=self._stalled_bytes, timeout_s=_STALL_TIMEOUT_S)
+        piece = await self._content.readany()
+        self._read_bytes += len(piece)
+        self._read_s = self._loop.time()
+        return piece
+
+    def fail(self, error: Exception) -> None:
+        self._content.set_exception(error)
+
+    def close(self) -> None:
+        self._check.cancel()
+
+    def _check_later(self) -> None:
+        self._check = self._loop.call_later(_STALL_TIMEOUT_S / _CHECKS_PER_TIMEOUT, self._check_stall)
+
+    def _check_stall(self) -> None:
+        unread_bytes = self._content.total_bytes - self._read_bytes
+        if unread_bytes > _MAX_UNREAD_BYTES and self._loop.time() - self._read_s > _STALL_TIMEOUT_S:
+            self._stalled_bytes = unread_bytes
+            self._response.close()
+        else:
+            self._check_later()
 
 
 def failure(text: str) -> CodedError:
     """The coded error in the slot's answer, else the one for a known text of Triton."""
     try:
-        # An error before a stream's first event is JSON, or that as an event, by where Triton found it.
+        # An error before the first event is JSON, or JSON as an event, depending on where Triton found it.
         text = str(msgspec.json.decode(text.strip().removeprefix("data:"))["error"])
     except (msgspec.DecodeError, UnicodeError, KeyError, TypeError, RecursionError):
-        pass  # Not Triton's JSON: the text itself is all we have.
+        pass  # Not Triton's JSON: the text is all there is.
     if (error := find_in_text(text)) is not None:
         return error
     if (lengths := _PROMPT_TOO_LONG.search(text)) is not None:
@@ -176,4 +239,4 @@ def failure(text: str) -> CodedError:
 
 
 def _quote(data: bytes) -> str:
-    return data[:_QUOTED_DATA_LENGTH].decode(errors="replace")
+    return data[:_QUOTED_CHARACTERS].decode(errors="replace")

@@ -67,7 +67,7 @@ _loop = asyncio.new_event_loop()
 
 class _FixedTokens:
     async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
+        self, inputs: Mapping[str, Any], traceparent: str = ""
     ) -> AsyncGenerator[list[Event], None]:
         count = min(inputs["request_output_len"], 4)
         probs = {"output_log_probs": [-1.0] * count} if "return_log_probs" in inputs else {}

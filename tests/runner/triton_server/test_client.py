@@ -25,7 +25,7 @@ from errors.triton import (
     TritonUnknownError,
 )
 from runner.engines.protocol.events import Event
-from runner.triton_server import connection as triton_connection
+from runner.triton_server import client as triton_client
 from runner.triton_server.client import TritonClient
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,
@@ -326,7 +326,7 @@ async def _read_on(events: AsyncGenerator[list[Event], None]) -> None:
 
 
 def test_what_nobody_reads_is_bounded_and_cut_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_connection, "_STALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(triton_client, "_STALL_TIMEOUT_S", 0.3)
     sent_bytes = 0
     is_cut = asyncio.Event()
 
@@ -369,6 +369,33 @@ def test_a_reader_that_is_slow_but_reads_gets_all() -> None:
         return count
 
     assert asyncio.run(run()) == 15_000
+
+
+@pytest.mark.parametrize("pieces", [(), (GOOD,)], ids=["before the answer", "in a stream"])
+def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
+    pieces: tuple[bytes, ...],
+) -> None:
+    is_asked = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.StreamResponse:
+        is_asked.set()
+        if not pieces:
+            await be_silent(request)
+        return await stream(*pieces, then=be_silent)(request)
+
+    async def run() -> None:
+        async with served(wait) as client:
+            waiting = asyncio.ensure_future(collect(client))
+            await is_asked.wait()
+            await asyncio.sleep(TIMEOUT_S / 5)
+            client.end_all()
+            with pytest.raises(TritonUnavailable):
+                await waiting
+            with pytest.raises(TritonUnavailable):
+                await collect(client)
+            assert not await client.is_answering()
+
+    asyncio.run(run())
 
 
 def test_any_answer_is_a_sign_of_life() -> None:

@@ -1,0 +1,39 @@
+"""Server-sent events out of the bytes of an answer, in whatever pieces they arrive."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ServerEvent(NamedTuple):
+    name: str
+    """Empty if the event has none."""
+    data: bytes
+
+
+class EventParser:
+    def __init__(self) -> None:
+        self.rest = b""
+        """The beginning of an event that has not arrived completely."""
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        """The events that are complete with this piece."""
+        text = self.rest + piece if self.rest else piece
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        *blocks, self.rest = text.split(b"\n\n")
+        return [_event(block) for block in blocks]
+
+
+def _event(block: bytes) -> ServerEvent:
+    if block.startswith(b"data: ") and b"\n" not in block:  # Nearly all of them.
+        return ServerEvent("", block[6:])
+    name, data = "", []
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"event":
+            name = value.decode(errors="replace")
+        elif field == b"data":
+            data.append(value)
+    return ServerEvent(name, b"\n".join(data))
