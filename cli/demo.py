@@ -31,6 +31,7 @@ from errors.coded_error import CodedError
 from errors.triton import TritonUnknownError
 from runner.cog_server.launch import CogServer, followed
 from runner.settings.settings import load_settings
+from runner.triton_server.event_stream import EventParser
 
 _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0
@@ -197,12 +198,11 @@ def _prediction_error(text: str) -> CodedError:
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
     """Server-sent events: name and JSON data."""
-    event = ""
-    for line in (each.decode().rstrip("\r\n") for each in response):
-        if line.startswith("event: "):
-            event = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield event, json.loads(line.removeprefix("data: "))
+    parser = EventParser()
+    for piece in response.stream():
+        for event in parser.feed(piece):
+            if event.data:
+                yield event.name, json.loads(event.data)
 
 
 def _take_output(output: str, tar: Path) -> None:

@@ -1,4 +1,4 @@
-"""The process that serves the OpenAI-compatible API: started by the runner, see ``runner.api.supervisor``."""
+"""The process of the API server. ``runner.api.supervisor`` starts it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.transport import open_transport
 
 _KEEP_ALIVE_S = 75
-"""Longer than clients and proxies keep a connection that is not used: they close it, not we under them."""
+"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
 _FINAL_RESPONSES_S = 3
-"""Beyond the grace period, for what was ended to be told."""
+"""After the grace period, for the errors of requests that it ended."""
 
 _FLUSH_S = 1.0
-"""For the last spans, whatever the collector does."""
+"""For the last spans, even if the collector does not answer."""
 
 
 class Server(uvicorn.Server):
-    """Stops as all of the runner does: what runs may end within the grace period, then it gets E2110."""
+    """Shuts down gracefully: running requests may end within the grace period; then they get E2110."""
 
     def __init__(
         self, config: uvicorn.Config, requests: RequestGuard, grace_s: float, tracing: Tracing | None
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         timer.cancel()
         if self._tracing is not None:
-            # NOTE: here, for uvicorn ends the process by the signal that it got, and no exit handler runs.
+            # NOTE: not in an exit handler: uvicorn ends the process by the signal that it received.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
 
@@ -91,7 +91,7 @@ async def serve(start: Start) -> None:
                 asks_slot=trace is not None and trace.is_recording,
                 trace=trace,
                 log=RequestLog("openai") if is_log_json else None,
-                # As in ``runner.service``: only if logs or traces need it.
+                # As in ``runner.service``: only if logs or traces use it.
                 request_id=call.request_id if is_log_json or trace is not None else "",
                 meter=RequestMeter(meter),
             )

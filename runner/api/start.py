@@ -1,4 +1,4 @@
-"""What the runner tells its OpenAI server at start: one message of JSON on standard input."""
+"""The message from the runner to a new API server: one JSON document on standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.settings.settings import Settings
 
 
 class Start(BaseModel):
-    """``settings`` name the engine's folder as ``engine_dir``; ``socket_fd`` listens already."""
+    """``settings.engine_dir`` is the folder of the engine; ``socket_fd`` is already listening."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -23,7 +23,7 @@ class Start(BaseModel):
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
     slot_socket: Path | None
-    """Where the slot listens for us; None: NVIDIA's C++ backend fills it."""
+    """The slot's Unix socket; None if NVIDIA's C++ backend fills the slot."""
 
     @property
     def is_slot_ours(self) -> bool:

@@ -1,4 +1,4 @@
-"""What an answer must follow, from the fields that clients have for it: OpenAI's, and vLLM's old and new."""
+"""Guides, which constrain an output, from OpenAI's field and vLLM's old and new fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANY_OBJECT = '{"type": "object"}'
 
 
 def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
-    """Raises E1005 where fields contradict each other, and E1602 for an engine that follows none."""
+    """Raises E1005 for more than one guide, and E1602 for an engine that does not support guides."""
     given = dict(_given(body))
     if not given:
         return None
@@ -79,6 +79,6 @@ def _schema(schema: str | dict[str, Any]) -> Guide:
 
 
 def _choice(choices: list[str]) -> Guide:
-    """NOTE: a text of the grammar is written like one of JSON."""
+    """NOTE: a string of the grammar is written like one of JSON."""
     texts = [json.dumps(each, ensure_ascii=False) for each in choices]
     return Guide("ebnf_grammar", f"root ::= {' | '.join(texts)}")
