@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from msgspec import inspect
@@ -31,10 +32,15 @@ _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
 
 def check_document(document: object, kind: type) -> None:
     """Raise E1600, E1601 or E1005 for the first field that does not fit ``kind``."""
-    struct = inspect.type_info(kind)
+    struct = _type_info(kind)
     if not _has_type(document, struct):
         raise InvalidBody(reason=f"it must be {_describe(struct)}")
     _check(document, struct, "")
+
+
+@cache
+def _type_info(kind: type) -> inspect.Type:
+    return inspect.type_info(kind)
 
 
 def _check(value: Any, kind: inspect.Type, name: str) -> None:
