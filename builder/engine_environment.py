@@ -24,6 +24,8 @@ def program_environment(*, offline: bool) -> dict[str, str]:
         name: value for name, value in without_secret_variables(os.environ).items() if name not in _WITHHELD
     }
     environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    # With PYTHONSAFEPATH, which the images set, a converter does not find the modules beside it by itself.
+    environment["PYTHONPATH"] = str(_CONVERTERS)
     # NOTE: TensorRT-LLM reads `.bin` and `.pt` with a plain torch.load, which with its torch (2.5) runs a
     # pickle's code. With this, torch uses its weights-only loader, whatever the caller asks for.
     environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
