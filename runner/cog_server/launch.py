@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +52,18 @@ class CogServer:
     NOTE: Linux sends it SIGTERM when the thread that created it ends, in whatever way: nothing is left of it.
     """
 
-    def __init__(self, kind: str, *, host: str, port: int, log_path: Path, extra: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        host: str,
+        port: int,
+        log_path: Path,
+        extra: Mapping[str, str],
+        folder: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        """``folder``: to run in, with a schema; None: the kind's own. ``options``: of ``cog.server.http``."""
         check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
         self.kind = kind
         self.url = f"http://{host}:{port}"
@@ -62,8 +73,8 @@ class CogServer:
         module = "runner.cog_server" if kind == "runner" else "cog.server.http"
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host],
-                cwd=SOURCE_ROOT / kind,
+                [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host, *options],
+                cwd=folder or SOURCE_ROOT / kind,
                 env=environment(kind, port, extra),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

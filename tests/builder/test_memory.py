@@ -47,7 +47,7 @@ def test_the_peak_of_server_and_worker_does_not_grow_with_the_engine(tmp_path: P
             sparse_safetensors(model / "model.safetensors", size_mib)
             assert server.build(config="config.yaml")["output"] == (tmp_path / "engine.tar").as_uri()
             assert (tmp_path / "engine.tar").stat().st_size > size_mib << 20
-            peaks.append(peak_mib(server.process.pid) + peak_mib(server.worker_pid()))
+            peaks.append(peak_mib(server.pid) + peak_mib(server.worker_pid()))
     finally:
         server.close()
     (tmp_path / "engine.tar").unlink()
