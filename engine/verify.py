@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from engine.progress import Progress
 from engine.tar.compression import plain_tar
 from engine.tar.contents import ContentReader, Found, compare, require_all
 from engine.tar.digest import HashingCopier
-from engine.tar.file_writer import Write
+from engine.tar.file_writer import Digests, Write
 from engine.tar.manifest import MANIFEST_NAME, Manifest
 from errors.engine_tar import EngineNotFound
 
@@ -64,12 +63,14 @@ def _verify_directory(path: Path, progress: Progress | None) -> Manifest:
             progress(done_bytes, manifest.size_bytes, "verifying")
         return count
 
-    digests: dict[str, tuple[int, Future[str]]] = {}
+    digests: dict[str, tuple[int, Digests]] = {}
     with HashingCopier() as copier:
         for name, size_bytes in file_sizes(path):
             with reading(path / name), (path / name).open("rb", buffering=0) as file:
-                digests[name] = size_bytes, copier.copy(read, _ignore, size_bytes)
-        found = {name: Found(size_bytes, digest.result()) for name, (size_bytes, digest) in digests.items()}
+                digests[name] = size_bytes, copier.copy_file(read, _ignore, size_bytes)
+        found = {
+            name: Found(size_bytes, digest.result()[0]) for name, (size_bytes, digest) in digests.items()
+        }
     compare(manifest, found, str(path))
     require_all(manifest, found, str(path))
     return manifest

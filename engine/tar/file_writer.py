@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import TypeVar
 
 from engine.tar.window import Buffer
 
@@ -18,6 +19,9 @@ Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]
 Digests = Future[list[str]]
 """SHA-256 (hex) of some files, in order."""
+
+
+_Self = TypeVar("_Self", bound="FileWriter")
 
 
 class FileWriter:
@@ -36,7 +40,7 @@ class FileWriter:
         self._batch_buffer: Buffer | None = None
         self._submitted = 0
 
-    def __enter__(self) -> FileWriter:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(

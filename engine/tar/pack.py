@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +15,7 @@ from engine.progress import Progress
 from engine.staging import is_staged, staged
 from engine.tar.archive import BLOCK_BYTES, file_header
 from engine.tar.digest import HashingCopier
+from engine.tar.file_writer import Digests
 from engine.tar.manifest import (
     MANIFEST_NAME,
     EngineFacts,
@@ -82,7 +82,7 @@ class _TarWriter:
         with HashingCopier() as copier:
             digests = {name: self._copy(name, sources[name], copier) for name in sorted(sources)}
             entries = {
-                name: FileEntry(size_bytes=sources[name].size_bytes, sha256=digest.result())
+                name: FileEntry(size_bytes=sources[name].size_bytes, sha256=digest.result()[0])
                 for name, digest in digests.items()
             }
         self._put(bytes(2 * BLOCK_BYTES))
@@ -92,7 +92,7 @@ class _TarWriter:
         self._put_file(MANIFEST_NAME, manifest_bytes(manifest))
         return manifest
 
-    def _copy(self, name: str, source: _Source, copier: HashingCopier) -> Future[str]:
+    def _copy(self, name: str, source: _Source, copier: HashingCopier) -> Digests:
         self._put(file_header(name, source.size_bytes))
         with reading(source.path):
             file = source.path.open("rb", buffering=0)
@@ -107,7 +107,7 @@ class _TarWriter:
                 return count
 
             try:
-                digest = copier.copy(read, self._put, source.size_bytes)
+                digest = copier.copy_file(read, self._put, source.size_bytes)
             except EOFError as exc:
                 raise self._changed(name) from exc
             with reading(source.path):
