@@ -22,5 +22,5 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
     """Descriptions as they are written; default values where there are any."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_default = action.default not in (None, False, [], argparse.SUPPRESS)
+        has_default = action.default not in (None, False, "", [], argparse.SUPPRESS)
         return super()._get_help_string(action) if has_default else action.help

@@ -47,7 +47,7 @@ def _calls(device: str) -> Iterator[Check]:
             yield f"cuBLAS {m}x{n}x{k} {dtype}", partial(_product, device, dtype, m, n, k)
     for dtype in HALVES:
         yield f"cuBLASLt bias and activation {dtype}", partial(_fused, device, dtype)
-    for work in (_integers, _four_bits, _scaled, _scaled_rows, _groups):
+    for work in (_integers, _four_bits, _scaled, _scaled_rows, _groups, _scaled_groups):
         yield f"products {work.__name__}", partial(work, device)
     for dtype in (*HALVES, torch.int8):
         yield f"cuSPARSELt {dtype}", partial(_semi_structured, device, dtype)
@@ -120,18 +120,21 @@ def _scaled_rows(device: str) -> object:
     return torch._scaled_mm(a, b.T, *scales, out_dtype=torch.bfloat16)
 
 
+def _group_ends(device: str) -> torch.Tensor:
+    return torch.tensor([112, 256, 304, 512], device=device, dtype=torch.int32)
+
+
 def _groups(device: str) -> object:
     """Kernels for sm_90a."""
     a = torch.randn(512, 256, device=device, dtype=torch.bfloat16)
-    b = torch.randn(4, 256, 128, device=device, dtype=torch.bfloat16)
-    ends = torch.tensor([112, 256, 304, 512], device=device, dtype=torch.int32)
-    columns = b.transpose(-2, -1).contiguous().transpose(-2, -1)
-    eights = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).transpose(-2, -1).contiguous()
+    b = torch.randn(4, 128, 256, device=device, dtype=torch.bfloat16)
+    return torch._grouped_mm(a, b.transpose(-2, -1), _group_ends(device))
+
+
+def _scaled_groups(device: str) -> object:
+    a, b = _eights(device, 512, 256), _eights(device, 4, 128, 256).transpose(-2, -1)
     scales = _scale(device, 512), _scale(device, 4, 128)
-    grouped = torch._grouped_mm(a, columns, ends)
-    return grouped, torch._scaled_grouped_mm(
-        eights[0], eights[1].transpose(-2, -1), *scales, ends, out_dtype=torch.bfloat16
-    )
+    return torch._scaled_grouped_mm(a, b, *scales, _group_ends(device), out_dtype=torch.bfloat16)
 
 
 def _semi_structured(device: str, dtype: torch.dtype) -> object:
