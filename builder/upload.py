@@ -1,4 +1,4 @@
-"""Put a finished engine.tar where the Cog server was told to put outputs, straight from the disk.
+"""Upload a finished engine.tar to the upload URL of the Cog server, straight from the disk.
 
 Cog's own upload reads the whole file into memory (twice) and gives up after 25 seconds, so a large engine
 is sent from here, by the same protocol: PUT to ``<upload URL>/<file name>``; the answer's Location, or else

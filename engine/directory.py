@@ -41,7 +41,7 @@ class Engine:
 def load(path: Path) -> Engine:
     """The engine in the directory ``path``; its files are there in their sizes, their content is not read.
 
-    A directory without a manifest is accepted if its files tell what it is (``engine.tar.manifestless``).
+    A directory without a manifest is accepted if its files show its kind (``engine.tar.manifestless``).
     Raises EngineNotFound, InvalidManifest, NewerManifest, EngineFileMissing, EngineFileDamaged,
     EngineUnreadable.
     """
@@ -65,7 +65,7 @@ def load(path: Path) -> Engine:
 
 
 def read_directory_manifest(path: Path) -> Manifest:
-    """The manifest that lies in the directory ``path``, its files unseen."""
+    """The manifest in the directory ``path``; its files are not checked."""
     manifest_path = path / MANIFEST_NAME
     with reading(manifest_path), manifest_path.open("rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Where an OSError of the disk becomes one of our codes, and room is asked for before it is needed."""
+"""Translate OSErrors of the disk into coded errors, and check for free space beforehand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Anything the disk refuses inside is NoSpaceLeft or EngineNotWritable, and about ``place``."""
+    """An OSError inside becomes NoSpaceLeft or EngineNotWritable, which name ``place``."""
     try:
         yield
     except OSError as exc:
@@ -23,7 +23,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
-    """What ``writing`` raises, for who can't afford it for each of many thousand files."""
+    """What ``writing`` raises; for callers for which a context manager per file is too slow."""
     reason = error.strerror or str(error)
     kind = NoSpaceLeft if error.errno in _NO_SPACE else EngineNotWritable
     return kind(place=place, reason=reason)
@@ -31,7 +31,7 @@ def disk_error(place: Path, error: OSError) -> NoSpaceLeft | EngineNotWritable:
 
 @contextmanager
 def reading(place: Path) -> Iterator[None]:
-    """Anything the disk refuses inside is EngineUnreadable, and about ``place``."""
+    """An OSError inside becomes EngineUnreadable, which names ``place``."""
     try:
         yield
     except OSError as exc:
@@ -39,7 +39,7 @@ def reading(place: Path) -> Iterator[None]:
 
 
 def require_space(folder: Path, needed_bytes: int) -> None:
-    """NoSpaceLeft unless the disk of ``folder`` has ``needed_bytes`` free: better now than in an hour."""
+    """NoSpaceLeft unless the disk of ``folder`` has ``needed_bytes`` free."""
     with writing(folder):
         free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:

@@ -1,4 +1,4 @@
-"""The tokens that end a text, as the files of a model tell them."""
+"""End-of-text token ids, read from the files of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from errors.engine_tar import EngineUnreadable
 
 
 def read_end_ids(engine_dir: Path, token_to_id: Callable[[str], int | None]) -> tuple[int, ...]:
-    """Their ids, the most usual first; empty where no file tells. Raises EngineUnreadable."""
+    """The ids, the most common first; empty if no file has them. Raises EngineUnreadable."""
     for name in ("generation_config.json", "config.json"):
         if ids := as_ids(read_json(engine_dir / name).get("eos_token_id")):
             return ids

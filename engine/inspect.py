@@ -1,4 +1,4 @@
-"""What is this engine? Answered from the first bytes of a tar, or from a directory."""
+"""Read the manifest of an engine from the first bytes of a tar, or from a directory."""
 
 from __future__ import annotations
 

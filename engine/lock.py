@@ -1,4 +1,4 @@
-"""A lock between processes that dies with its holder."""
+"""A lock between processes that is released when its holder ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unlock(path: Path, descriptor: int) -> None:
 
 
 def _open_and_lock(path: Path, operation: int) -> int | None:
-    """None if the holder unlinked the file in the meantime: then a lock on it is worth nothing."""
+    """None if the holder unlinked the file in the meantime: then the lock is on a deleted file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, operation)

@@ -10,7 +10,7 @@ MAX_NAME_BYTES = 1024
 MAX_PART_BYTES = 255
 
 _USUAL_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,5}[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-"""Normal for certain. Of many thousand files, judging their names is a good part of the work."""
+"""Always normal. A fast path: with many thousand files, checking names takes much of the time."""
 
 
 _NONE: set[str] = set()
@@ -44,7 +44,7 @@ def normal_name(raw: str) -> str:
 
 
 class NameSet:
-    """File names that can stand side by side on any file system, whatever it makes of case and accents."""
+    """File names that differ on any file system, also if it ignores case or normalizes accents."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()

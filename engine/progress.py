@@ -1,4 +1,4 @@
-"""How long-running work tells how far it is."""
+"""Progress reports of long-running work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 class Progress(Protocol):
     def __call__(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
-        """Called after every step of about a megabyte, from the thread that asked for the work.
+        """Called after every step of about a megabyte, from the thread that called the function.
 
         ``total_bytes`` is None if it is unknown; ``what`` is a present participle ("packing").
         """

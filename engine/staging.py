@@ -18,7 +18,7 @@ _MARK = ".cog-triton-staged-"
 def staged(target: Path) -> Iterator[Path]:
     """A free path beside ``target``; what the block makes there becomes ``target``, or vanishes if it raises.
 
-    A lock file tells that its maker lives: what a killed process left is removed by the next ``staged``
+    A lock file shows that its process runs: what a killed process left is removed by the next ``staged``
     or ``remove_stale`` in the same folder.
     """
     path = target.with_name(f".{target.name}{_MARK}{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""What the ``config.json`` of a compiled TensorRT-LLM engine tells of it, as far as serving asks.
+"""The values in ``config.json`` of a compiled TensorRT-LLM engine that serving needs.
 
 The layout is that of TensorRT-LLM since 0.8: ``version``, ``pretrained_config``, ``build_config``.
 """
@@ -27,7 +27,7 @@ class CompiledConfig:
     max_beam_width: int
     max_num_tokens: int
     max_input_len: int
-    """As it was asked for; what counts is ``prompt_limit``."""
+    """As requested at build time; the effective limit is ``prompt_limit``."""
     is_packed: bool
     """Input padding is removed and context FMHA is on: prompts may be longer than ``max_input_len``."""
     has_paged_context: bool

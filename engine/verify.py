@@ -1,4 +1,4 @@
-"""Read every byte of an engine and hold it against the manifest."""
+"""Read every byte of an engine and verify it against the manifest."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ModelConfig:
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """In tokens; None where the architecture has no limit or does not tell it."""
+        """In tokens; None where the architecture has no limit or does not state it."""
         found = self._first(LENGTH_KEYS)
         return found if isinstance(found, int) and found > 0 else None
 

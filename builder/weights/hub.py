@@ -57,7 +57,7 @@ _CHECK_NETWORK = "check the network and start the build again: what has arrived 
 
 
 class HubFile(BaseModel):
-    """A file as the Hub announces it; where it tells no hash, only the size can be checked."""
+    """A file as the Hub announces it; without a hash, only the size can be verified."""
 
     model_config = ConfigDict(frozen=True)
     name: str
@@ -88,7 +88,7 @@ class Hub:
         self._folder = cache / "hub"
 
     def snapshot(self, model_id: str, revision: str) -> Snapshot:
-        """The commit and files of ``model_id`` at ``revision``, as the Hub tells them to this caller."""
+        """The commit and files of ``model_id`` at ``revision``, as the Hub lists them for this token."""
         if is_offline_mode() and (known := self._known(model_id, revision)) is not None:
             return known
         try:
@@ -154,7 +154,7 @@ class Hub:
         get_hf_file_metadata(largest.url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
 
     def _asked_about(self, url: str, file: HubFile) -> HubFile:
-        """``file`` with what the headers of its URL tell: mirrors of the Hub may list names alone."""
+        """``file`` completed from the headers of its URL: mirrors of the Hub may list only names."""
         told = get_hf_file_metadata(url, token=self._token, endpoint=self.endpoint, retry_on_errors=True)
         etag = told.etag or ""
         return file.model_copy(

@@ -1,4 +1,4 @@
-"""What tells one model's content from another's."""
+"""Identify the content of a model."""
 
 from __future__ import annotations
 

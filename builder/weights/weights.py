@@ -30,7 +30,7 @@ def obtain_model(
 
     ``folders`` are what ``model_path`` may be relative to, the first that has it counts. model_path wins
     over model_tar_url, and that over model_id, which is then just the model's name. ``only_public``: the
-    config is a stranger's, and its URLs must not lead to private addresses.
+    config comes from a caller, and its URLs must not lead to private addresses.
     """
     if config.model_path is not None:
         folder = _find(config.model_path, folders)

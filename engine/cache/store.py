@@ -121,7 +121,7 @@ class _Cache:
         try:
             return _leased(load(self._engines / key))
         except CodedError:
-            return None  # never there, or damaged since: both are cured by fetching it
+            return None  # Missing or damaged: it is fetched again.
 
     def _unpack(self, key: str, tar: PlainTar, stream: Source, manifest: Manifest | None) -> Engine:
         target = self._engines / key
@@ -144,7 +144,7 @@ class _Cache:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """One process unpacks an engine; who wants the same one meanwhile waits, and finds it."""
+        """One process unpacks an engine; others that need the same engine wait, then find it."""
         path = lock_path_of(self._engines / key)
 
         def tell() -> None:

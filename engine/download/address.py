@@ -1,7 +1,7 @@
 """Where the URL of an untrusted caller may lead: to the internet, not into this machine's network.
 
-Names are resolved here, and what is connected to is one of the addresses that were judged: a name that
-resolves to something else a moment later (DNS rebinding) gains nothing. Each redirect is judged anew.
+Host names are resolved here, and the connection goes to one of the addresses that were checked, so DNS
+rebinding has no effect. Each redirect is checked again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALLOW_VARIABLE = "COG_TRITON_ALLOW_PRIVATE_URLS"
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24")))
-"""What clouds tell their machines secrets from (Azure; Oracle), yet ``is_global`` here or in some Python."""
+"""Metadata services of clouds (Azure; Oracle) that ``is_global`` accepts in some Python version."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

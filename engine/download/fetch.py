@@ -1,4 +1,4 @@
-"""Get an engine.tar from where it is (a path, a file URL, an HTTP(S) server) as a stream."""
+"""Open an engine.tar (a path, a file URL, an HTTP(S) URL) as a stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Readable(Protocol):
 
 
 class Source:
-    """An engine.tar on its way here: ``readinto`` until it gives 0, then ``close``."""
+    """An engine.tar as a stream: call ``readinto`` until it returns 0, then ``close``."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ def fetch(
     progress: Progress | None = None,
     transfer: Transfer = DEFAULT_TRANSFER,
 ) -> Source:
-    """Open ``source``; of a URL, no more than ``transfer.head_bytes`` are asked for before they are read.
+    """Open ``source``; of a URL, no more than ``transfer.head_bytes`` are requested before they are read.
 
-    Where the server has ranges, the rest comes over several connections and a broken one goes on where
-    it broke; else in one piece (see PlainDownload). ``only_public``: the URL is a stranger's, and neither it
+    If the server supports ranges, the rest comes over several connections and a broken one is resumed where
+    it broke; else in one piece (see PlainDownload). ``only_public``: the URL is a caller's, and neither it
     nor its redirects may lead to a private address (see ``engine.download.address``).
     Raises, here or while reading:
     EngineNotFound, EngineUnreadable, SourceUnsupported, SourceUnreachable, SourceNotFound, SourceForbidden,

@@ -113,7 +113,7 @@ class Client:
             raise Temporary(self._unreachable(exc)) from exc
 
     def _authorization(self, url: Url) -> dict[str, str]:
-        """The URL's own goes to its own origin alone, whatever it redirects to."""
+        """The URL's own credentials are sent to its own origin only, not to redirect targets."""
         is_own = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
         return self._own_authorization if is_own and url.auth is None else credentials("Authorization", url)
 

@@ -31,7 +31,7 @@ class RangedDownload:
     """What follows the first ``position`` bytes of a URL's content, as a stream.
 
     Threads start with the first read. Each takes the next range and the memory for it in one step, so
-    the range that is read next always has its memory. A range that breaks off goes on where it broke.
+    the range that is read next always has its memory. An interrupted range is resumed where it broke.
     """
 
     def __init__(self, client: Client, version: Version, position: int, transfer: Transfer) -> None:

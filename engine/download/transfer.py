@@ -1,4 +1,4 @@
-"""How a download is spread over connections, and how much failure it puts up with."""
+"""How a download is split over connections, and how often it is retried."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Transfer:
     """The defaults hold 100 MiB."""
 
     connections: int = 8
-    """A server often gives each no more than a share of the network."""
+    """Servers often limit the bandwidth of each connection."""
     head_bytes: int = 256 << 10
-    """Of the first request: enough for the manifest, so that nothing more is asked of a known engine."""
+    """Of the first request: enough for the manifest, so that a cached engine needs no second request."""
     part_bytes: int = 10 << 20
     """Of every later request."""
     parts_in_memory: int = 10

@@ -1,4 +1,4 @@
-"""Is what a server sends still the same content? Told by ETag, Last-Modified and size."""
+"""Detect that the content of a URL changed: by ETag, Last-Modified and size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})$")
 
 @dataclass(frozen=True)
 class Version:
-    """What a server tells about the content behind a URL, to tell it from other content."""
+    """What identifies the content of a URL in the headers of a response."""
 
     etag: str | None
     last_modified: str | None
@@ -20,7 +20,7 @@ class Version:
 
     @property
     def is_told(self) -> bool:
-        """Whether the server gives anything, beside the size, that changes with the content."""
+        """Whether the server sends anything besides the size that changes with the content."""
         return bool(self.etag or self.last_modified)
 
     @property
@@ -47,7 +47,7 @@ def version_of(response: BaseHTTPResponse) -> Version:
 
 
 def range_of(response: BaseHTTPResponse) -> tuple[int, int] | None:
-    """Where a 206's body begins in the whole content, and the size of that; None if it does not tell."""
+    """First byte and total size that a 206 states; None without a valid Content-Range."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if response.status != 206 or match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
         return None

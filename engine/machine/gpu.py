@@ -1,4 +1,4 @@
-"""Which GPUs are here. SM 86 is compute capability 8.6."""
+"""The GPUs of this machine. SM 86 is compute capability 8.6."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Gpu:
 def visible_gpus() -> tuple[Gpu, ...]:
     """The GPUs that a process started here sees, in CUDA's order.
 
-    The driver library is asked which they are: it heeds CUDA_VISIBLE_DEVICES, which nvidia-smi does not.
-    It would tell the free memory only to who takes some for a context, so nvidia-smi is asked for that.
+    The driver library lists them: it respects CUDA_VISIBLE_DEVICES, which nvidia-smi does not. Free memory
+    comes from nvidia-smi, because the driver needs a CUDA context, which takes memory, to report it.
     """
     told = _told_by_nvidia_smi()
     try:

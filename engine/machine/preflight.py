@@ -1,4 +1,4 @@
-"""Can this machine run that engine? Said in one sentence before anything is loaded.
+"""Check that this machine can run an engine, before anything is loaded.
 
 TensorRT itself refuses a foreign engine only after minutes of loading, and cryptically.
 """
@@ -31,7 +31,7 @@ _ASK_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Machine:
-    """What an engine meets. ``library_version(name)`` is asked for engines that depend on it, unless None."""
+    """What an engine runs on. ``library_version(name)`` is called for engines that depend on it."""
 
     gpus: tuple[Gpu, ...]
     library_version: Callable[[str], str | None] | None

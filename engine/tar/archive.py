@@ -83,7 +83,7 @@ class TarReader:
 
     @property
     def buffer(self) -> Buffer:
-        """Where what ``chunk`` and ``content`` returned last lies: hold it to keep that."""
+        """The buffer of what ``chunk`` or ``content`` returned last; hold it to keep the content."""
         return self._window.buffer
 
     def chunk(self) -> memoryview:
@@ -240,7 +240,7 @@ def _usual_header(block: bytes) -> _Header | None:
 
 
 def file_header(name: str, size_bytes: int) -> bytes:
-    """The header block(s) of a plain file, the same for everybody: no owner, no time, mode 0644.
+    """The header block(s) of a plain file, reproducible: no owner, no time, mode 0644.
 
     GNU format: unlike pax, busybox, too, reads its long names and sizes past 8 GiB.
     """

@@ -42,7 +42,7 @@ class Files(Protocol):
 
 
 class ContentReader:
-    """Passes every file of a tar to ``files``, and knows what it passed.
+    """Passes every file of a tar to ``files`` and verifies it.
 
     ``tar`` and ``place`` as for TarReader; ``what`` names the work to ``progress``; ``manifest`` is the
     tar's own, if it has been parsed already.
@@ -75,7 +75,7 @@ class ContentReader:
         self._documents: dict[str, bytes] = {}
 
     def read_all(self) -> Manifest:
-        """The manifest, with which every file agrees; for a tar without one, what its files tell.
+        """The manifest, against which every file is verified; for a tar without one, a derived one.
 
         Raises the errors of TarReader and ``parse_manifest``; EngineFileMissing, EngineFileDamaged or
         UnexpectedEngineFile where tar and manifest differ; EngineNotFound for a tar of something else.

@@ -1,4 +1,4 @@
-"""Hash and write what lies in a window's buffers: large files piece by piece, small ones many at once."""
+"""Hash and write the contents of a window's buffers: large files in pieces, small ones in batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FileWriter:
         self._hasher.shutdown(cancel_futures=True)
 
     def add(self, name: str, content: memoryview, buffer: Buffer | None) -> Digests | None:
-        """Take a small file, whose ``content`` lies in ``buffer`` (None: in memory of its own).
+        """Add a small file, whose ``content`` is in ``buffer`` (None: in memory of its own).
 
         Returns digests of files added before, of which there are enough now to be worth a task.
         """
@@ -73,7 +73,7 @@ class FileWriter:
         return thread.submit(self._make, batch, buffer)
 
     def copy(self, chunks: Callable[[], tuple[memoryview, Buffer]], write: Write) -> Digests:
-        """Hash and ``write`` what ``chunks`` gives until it gives nothing; all is written on return."""
+        """Hash and ``write`` what ``chunks`` returns until it is empty; all is written on return."""
         sha256 = hashlib.sha256()
         writes: deque[Future[None]] = deque()
         try:

@@ -1,4 +1,4 @@
-"""What an engine without a manifest tells: one of the original cog-trt-llm, or a Hugging Face folder."""
+"""Describe an engine without a manifest: one of the original cog-trt-llm, or a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _yaml_object(content: bytes | None) -> dict[str, Any]:
     try:
         value = yaml.load(content or b"{}", _WithoutAliases)  # noqa: S506 (a SafeLoader)
     # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
-    except Exception:  # noqa: BLE001 - what can't be read tells nothing
+    except Exception:  # noqa: BLE001 (an unreadable document is ignored)
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -156,7 +156,7 @@ def _collect(directory: Path, destination: Path) -> dict[str, _Source]:
 
 
 def _files(folder: Path, root: Path, ancestors: tuple[Path, ...]) -> Iterator[Path]:
-    """The files below ``folder``; ``ancestors`` are the real folders it lies in."""
+    """The files below ``folder``; ``ancestors`` are the real folders that contain it."""
     with reading(folder):
         entries = sorted(folder.iterdir())
     for path in entries:

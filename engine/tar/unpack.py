@@ -111,7 +111,7 @@ def _write_all(descriptor: int, content: memoryview) -> None:
 
 
 def _flush_to_disk(paths: Iterable[Path]) -> None:
-    """Without a manifest nothing tells later that a power loss shortened a file."""
+    """Without a manifest, a file that a power loss shortened would not be detected later."""
     for path in paths:
         with writing(path), path.open("rb+") as file:
             os.fsync(file.fileno())

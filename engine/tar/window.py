@@ -1,4 +1,4 @@
-"""A stream in a few large buffers that go round: what it brings is looked at where it lies, not copied."""
+"""Read a stream into a few large buffers that are reused; content is used in place, not copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ByteStream(Protocol):
 
 
 class Buffer:
-    """Memory that is filled anew only when all who hold it have released it."""
+    """Memory that is reused once all its holders have released it."""
 
     def __init__(self, free: queue.SimpleQueue[Buffer]) -> None:
         self.memory = memoryview(bytearray(BUFFER_BYTES))
