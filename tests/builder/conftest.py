@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from builder.weights import downloads
 from tests.builder import tiny_model
 from tests.builder.hub_server import HubServer, Repository
 
@@ -20,7 +20,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "COG_UPLOAD_URL", "ENGINE_TAR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.setattr(downloads, "RETRY_DELAY_S", 0.01)
+    if find_spec("urllib3"):  # the engine environment has none, and its tests download nothing
+        monkeypatch.setattr("builder.weights.downloads.RETRY_DELAY_S", 0.01)
     return tmp_path / "cache"
 
 
