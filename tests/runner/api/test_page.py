@@ -113,7 +113,7 @@ def test_an_error_of_the_server_is_shown_with_its_code_and_its_field(page: Page)
     assert page.text("#error").startswith("E1005: temperature must be")
     assert page.run("$('field-temperature').getAttribute('aria-invalid')") == "true"
     assert page.run("$('prompt').value") == "Earth", "what was written is not lost"
-    assert page.run("said.length") == 0
+    assert page.run("messages.length") == 0
 
 
 @needs_chromium
@@ -122,7 +122,7 @@ def test_an_error_in_a_stream_ends_it_as_one(page: Page, api: API) -> None:
     event = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
     for last, shown in (
         ('{"error": {"code": "E2107", "message": "It died."}}', "E2107: It died."),
-        ("", "ended"),
+        ("", "closed before the text was complete"),
     ):
         text = f"data: {json.dumps(event)}\n\n" + (f"data: {last}\n\n" if last else "")
         page.run(f"window.fetch = async () => new Response({json.dumps(text)}), 0")
