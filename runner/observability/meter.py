@@ -1,9 +1,8 @@
 """Counts the metrics in memory that is a file, so that any process can answer ``/metrics``.
 
 Each process that generates has its own file ``<api>-<pid>`` in the metrics folder, and holds a lock on it as
-long as it lives. Counting adds to a number in memory; ``python -m perf meter`` measures its cost. The files
-of prometheus_client cost 4 to 6 times as much, and a vLLM below us would join them by the environment
-variable.
+long as it lives. Counting adds to a number in memory. The files of prometheus_client cost 4 to 6 times as
+much, and a vLLM below us would join them by the environment variable.
 NOTE: one thread of a process counts: that of its event loop.
 """
 

@@ -11,11 +11,9 @@ import pytest
 from perf.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = ("guides", "prove-slimming")
-"""They may import what is in another environment only."""
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ELSEWHERE])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_shows_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
