@@ -10,8 +10,8 @@ leaves zeros behind: nothing in the library moves, and zeros compress to nothing
     elf        sections and relocations of a shared library
     library    what a library holds and what of it goes
     rewrite    the smaller library in place of the old one
-    report     the table
-    cli        the command
+    debug      what only debuggers read
+    cli        the command and its table
 
 FORMAT.md beside this package describes the formats, the sources of that knowledge and what was observed.
 Standard library only: it runs inside a Nix build with nothing but Python.

@@ -16,13 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from .errors import SlimError
+from .debug import drop_debug
+from .elf import SlimError
 from .library import Survey, survey
-from .report import table
 from .rewrite import UNFINISHED_SUFFIX, rewrite
 from .rule import KNOWN_SMS
 
 DONE, NOT_SLIM, REFUSED = 0, 1, 3
+
+_COLUMNS = ("containers", "empty", "compiled", "kept", "dropped", "elsewhere")
+_LEGEND = (
+    "in bytes of device code; empty: with nothing for this GPU; compiled: containers of PTX alone,\n"
+    "compiled when loaded; dropped: zeros now; elsewhere: not in the known sections, left alone"
+)
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -34,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.check is not None:
             return _check(options.paths, options.check, options.jobs)
+        if options.drop_debug:
+            dropped = [size for size in _each(drop_debug, _files(options.paths), options.jobs) if size]
+            print(f"{sum(dropped):,} bytes of debug information removed from {len(dropped)} files")
         return _slim(options.paths, options.sm, options.jobs)
     except (SlimError, OSError) as error:
         print(f"slim: {error}", file=sys.stderr)
@@ -45,13 +54,13 @@ def _slim(paths: Sequence[Path], sm: int, jobs: int) -> int:
     if any(one.dropped for one in surveys) and not any(one.kept for one in surveys):
         raise SlimError(f"no library here has device code for SM {sm}; is it the right architecture?")
     _each(partial(rewrite, sm=sm), [one for one in surveys if one.cuts], jobs)
-    print(table(surveys, _base(paths)))
+    _print_table(surveys, paths)
     return DONE
 
 
 def _check(paths: Sequence[Path], sm: int, jobs: int) -> int:
     surveys = _surveys(paths, sm, jobs)
-    print(table(surveys, _base(paths)))
+    _print_table(surveys, paths)
     findings = [
         f"{one.path} has {one.dropped:,} bytes that SM {sm} does not need" for one in surveys if one.cuts
     ]
@@ -92,9 +101,23 @@ def _is_unfinished(file: Path) -> bool:
     return file.name.endswith(UNFINISHED_SUFFIX)
 
 
-def _base(paths: Sequence[Path]) -> Path:
+def _print_table(surveys: Sequence[Survey], paths: Sequence[Path]) -> None:
+    """A line per library with device code, in the order given, then the sums and what the columns mean."""
     base = Path(os.path.commonpath([path.resolve() for path in paths]))
-    return base.parent if base.is_file() else base
+    base = base.parent if base.is_file() else base
+    shown = [one for one in surveys if one.has_device_code]
+    rows = [[getattr(one, column) for column in _COLUMNS] for one in shown]
+    sums = [sum(column) for column in zip(*rows, strict=True)] or [0] * len(_COLUMNS)
+    lines = [["library", *_COLUMNS]]
+    for name, numbers in zip(
+        [*(one.path.relative_to(base) for one in shown), "total"], [*rows, sums], strict=True
+    ):
+        lines.append([str(name), *(f"{number:,}" for number in numbers)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for name, *cells in lines:
+        numbers = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        print("  ".join([name.ljust(widths[0]), *numbers]))
+    print(_LEGEND)
 
 
 def _sm(text: str) -> int:
@@ -121,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--sm", type=_sm, help="slim to this architecture, such as 86")
     what.add_argument("--check", type=_sm, metavar="SM", help="only say whether everything is slim for it")
+    parser.add_argument("--drop-debug", action="store_true", help="with --sm: remove debug information first")
     parser.add_argument("-j", "--jobs", type=_jobs, default=1, help="libraries at a time (default: 1)")
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a library, or a folder of them")
     return parser

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-
-from .errors import NotUnderstood
+from pathlib import Path
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -24,13 +24,21 @@ _RELATIVE = {62: 8, 183: 1027}  # machine -> type of "address of the image plus 
 _CUDA_MACHINE = 190
 
 _NO_INDEX_FITS = 0xFFFF
-_PROGBITS, _RELA, _NOBITS = 1, 4, 8
-_ALLOCATED = 2
+_PROGBITS, _RELA, NOBITS = 1, 4, 8
+ALLOCATED = 2
+
+
+class SlimError(Exception):
+    """A sentence for the person who ran the command."""
+
+
+class NotUnderstood(SlimError):
+    """A library holds something this program does not know; it refuses rather than guess."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section: `offset` and `size` in the file, `address` in memory, bytes all."""
+    """A section: `header`, `offset` and `size` in the file, `address` in memory, bytes all."""
 
     name: str
     type: int
@@ -38,6 +46,8 @@ class Section:
     address: int
     offset: int
     size: int
+    header: int
+    has_section_names: bool
 
     @property
     def end(self) -> int:
@@ -46,7 +56,7 @@ class Section:
     @property
     def is_loaded(self) -> bool:
         """Whether its bytes in the file become memory; in a file of debug information alone they don't."""
-        return self.type == _PROGBITS and bool(self.flags & _ALLOCATED)
+        return self.type == _PROGBITS and bool(self.flags & ALLOCATED)
 
     def address_of(self, offset: int) -> int:
         return offset - self.offset + self.address
@@ -67,9 +77,26 @@ class Library:
         return [section for section in self.sections if section.name in names and section.is_loaded]
 
 
-def read_library(data: mmap.mmap) -> Library | None:
-    """The library in `data`, None if it is something else; NotUnderstood where its tables point out of it."""
-    if data[: len(_IDENT)] != _IDENT or len(data) < _HEADER.size:
+@contextmanager
+def open_library(path: Path) -> Iterator[tuple[mmap.mmap, Library] | None]:
+    """A file's bytes and what they are as a library; None if it is something else.
+
+    Raises NotUnderstood, naming the file, also for what the body does not understand.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_IDENT)) != _IDENT:
+            yield None
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                library = _read_library(data)
+                yield None if library is None else (data, library)
+            except NotUnderstood as error:
+                raise NotUnderstood(f"{path}: {error}") from error
+
+
+def _read_library(data: mmap.mmap) -> Library | None:
+    if len(data) < _HEADER.size:
         return None
     header = _HEADER.unpack_from(data)
     _, kind, machine, _, _, _, table_at, _, _, _, _, entry_size, count, names_index = header
@@ -84,7 +111,11 @@ def read_library(data: mmap.mmap) -> Library | None:
     if names_index >= len(raw):
         raise NotUnderstood(f"names of sections in section {names_index} of {len(raw)}")
     names = data[raw[names_index][4] : raw[names_index][4] + raw[names_index][5]]
-    return Library(machine, tuple(_section(header, names, len(data)) for header in raw))
+    sections = (
+        _section(header, names, len(data), table_at + index * entry_size, index == names_index)
+        for index, header in enumerate(raw)
+    )
+    return Library(machine, tuple(sections))
 
 
 def pointers(data: mmap.mmap, library: Library, sections: Iterable[Section]) -> dict[int, int]:
@@ -114,9 +145,11 @@ def _headers(data: mmap.mmap, offset: int, count: int) -> list[tuple[int, ...]]:
     return list(_SECTION.iter_unpack(data[offset:end]))
 
 
-def _section(header: tuple[int, ...], names: bytes, file_size: int) -> Section:
+def _section(
+    header: tuple[int, ...], names: bytes, file_size: int, header_at: int, has_section_names: bool
+) -> Section:
     name_at, kind, flags, address, offset, size = header[:6]
     name = names[name_at : names.find(b"\0", name_at)].decode("ascii", "replace")
-    if kind not in (0, _NOBITS) and offset + size > file_size:
+    if kind not in (0, NOBITS) and offset + size > file_size:
         raise NotUnderstood(f"section {name} up to {offset + size:#x} in a file of {file_size:#x} bytes")
-    return Section(name, kind, flags, address, offset, size)
+    return Section(name, kind, flags, address, offset, size, header_at, has_section_names)

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .errors import NotUnderstood
+from .elf import NotUnderstood
 from .rule import KNOWN_SMS, Entry, Kind, Variant
 
 MAGIC = struct.pack("<I", 0xBA55ED50)

@@ -13,14 +13,12 @@ Where it is looked for:
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .elf import Library, Section, pointers, read_library
-from .errors import NotUnderstood
+from .elf import Library, NotUnderstood, Section, open_library, pointers
 from .fatbin import HEADER_SIZE, MAGIC, Container, container_at, containers_in
 from .rule import Entry, Kind, needed
 
@@ -31,7 +29,6 @@ RESOURCE_SECTION = ".cask_resource"
 _WRAPPER = struct.Struct("<IIQQ")
 _WRAPPER_MAGIC = 0x466243B1
 _POINTER_IN_WRAPPER = 8
-_SMALLEST_ELF = 64
 
 
 @dataclass(frozen=True)
@@ -71,18 +68,9 @@ def survey(path: Path, sm: int) -> Survey | None:
 
     Raises NotUnderstood, naming the file.
     """
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_size < _SMALLEST_ELF:
-            return None
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                library = read_library(data)
-                if library is None:
-                    return None
-                return _survey(data, library, path, status.st_mtime_ns, sm)
-            except NotUnderstood as error:
-                raise NotUnderstood(f"{path}: {error}") from error
+    mtime_ns = path.stat().st_mtime_ns
+    with open_library(path) as opened:
+        return None if opened is None else _survey(*opened, path, mtime_ns, sm)
 
 
 def _survey(data: mmap.mmap, library: Library, path: Path, mtime_ns: int, sm: int) -> Survey:

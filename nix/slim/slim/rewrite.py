@@ -15,8 +15,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
-from .errors import SlimError
+from .elf import SlimError
 from .fatbin import HEADER_SIZE
 from .library import Cut, Survey, survey
 
@@ -41,24 +42,28 @@ def _replace(plan: Survey, sm: int, unfinished: Path) -> None:
             status = os.fstat(old.fileno())
             if (status.st_size, status.st_mtime_ns) != (plan.file_size, plan.mtime_ns):
                 raise SlimError(f"{plan.path} was changed by someone else meanwhile; start again")
-            _write(plan, old.fileno(), new.fileno())
-        _check(survey(unfinished, sm), plan)
-        _copy_owner(status, unfinished)
+            _write(plan, old, new)
+        made = survey(unfinished, sm)
+        if made is None or _outcome(made) != replace(_outcome(plan), dropped=0):
+            raise SlimError(f"{plan.path} would not become what was planned; it is left as it was")
+        if (unfinished.stat().st_uid, unfinished.stat().st_gid) != (status.st_uid, status.st_gid):
+            os.chown(unfinished, status.st_uid, status.st_gid)
         shutil.copystat(plan.path, unfinished)
         unfinished.replace(plan.path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _write(plan: Survey, old: int, new: int) -> None:
-    os.ftruncate(new, plan.file_size)
+def _write(plan: Survey, old: BinaryIO, new: BinaryIO) -> None:
+    new.truncate(plan.file_size)
     position = 0
     for cut in plan.cuts:
         _copy(old, new, position, position, cut.container.offset + HEADER_SIZE - position)
         for place, entry_offset, size in _moves(cut):
             _copy(old, new, entry_offset, place, size)
         entries_size = sum(entry.size for entry in cut.keep)
-        os.pwrite(new, struct.pack("<Q", entries_size), cut.container.offset + _SIZE_AT)
+        new.seek(cut.container.offset + _SIZE_AT)
+        new.write(struct.pack("<Q", entries_size))
         position = cut.container.end
     _copy(old, new, position, position, plan.file_size - position)
 
@@ -71,34 +76,16 @@ def _moves(cut: Cut) -> Iterator[tuple[int, int, int]]:
         place += entry.size
 
 
-def _copy(source: int, target: int, source_offset: int, target_offset: int, size: int) -> None:
-    done = 0
-    while done < size:
-        window = os.pread(source, min(size - done, _WINDOW), source_offset + done)
-        if not window:
+def _copy(source: BinaryIO, target: BinaryIO, source_offset: int, target_offset: int, size: int) -> None:
+    source.seek(source_offset)
+    for done in range(0, size, _WINDOW):
+        window = source.read(min(size - done, _WINDOW))
+        if len(window) < min(size - done, _WINDOW):
             raise SlimError("a library ended while it was being copied; start again")
         if window.strip(b"\0"):  # else the zeros are there already: the file was made at its full length
-            _write_all(target, window, target_offset + done)
-        done += len(window)
-
-
-def _write_all(target: int, window: bytes, offset: int) -> None:
-    rest = memoryview(window)
-    while rest:
-        written = os.pwrite(target, rest, offset)
-        rest, offset = rest[written:], offset + written
-
-
-def _check(made: Survey | None, plan: Survey) -> None:
-    if made is None or _outcome(made) != replace(_outcome(plan), dropped=0):
-        raise SlimError(f"{plan.path} would not become what was planned; it is left as it was")
+            target.seek(target_offset + done)
+            target.write(window)
 
 
 def _outcome(one: Survey) -> Survey:
     return replace(one, path=Path(), mtime_ns=0, cuts=())
-
-
-def _copy_owner(status: os.stat_result, path: Path) -> None:
-    made = path.stat()
-    if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
-        os.chown(path, status.st_uid, status.st_gid)

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from slim.errors import NotUnderstood
+from slim.elf import NotUnderstood
 from slim.library import survey
 
 from tests.nix.slim.elf_maker import (

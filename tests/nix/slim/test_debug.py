@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-
-from nix.build.drop_debug import drop_debug
+from slim.cli import main
+from slim.debug import drop_debug
 
 _needs_cc = pytest.mark.skipif(
     shutil.which("gcc") is None or shutil.which("readelf") is None, reason="makes libraries with gcc"
@@ -74,6 +74,14 @@ def test_doing_it_again_changes_nothing(tmp_path: Path) -> None:
     once = path.read_bytes()
     assert drop_debug(path) == 0
     assert path.read_bytes() == once
+
+
+@_needs_cc
+def test_the_command_drops_it_from_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _library(tmp_path, "-g")
+    assert main(["--sm", "86", "--drop-debug", str(tmp_path)]) == 0
+    assert "removed from 1 files" in capsys.readouterr().out
+    assert drop_debug(path) == 0
 
 
 @_needs_cc
