@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -75,22 +74,15 @@ class Lock:
             "left_out": self.left_out,
         }
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-        files = ",\n".join(f"    {json.dumps(_without_nothing(each))}" for each in self.files)
+        given = ({key: value for key, value in asdict(each).items() if value} for each in self.files)
+        files = ",\n".join(f"    {json.dumps(each)}" for each in given)
         return "{\n" + ",\n".join([*lines, f'  "files": [\n{files}\n  ]']) + "\n}\n"
 
 
 def read_lock(path: Path) -> Lock:
     document = json.loads(path.read_text())
-    files = tuple(
-        Locked(**{**each, "requires": tuple(each.get("requires", ()))}) for each in document["files"]
-    )
-    return Lock(
-        document["stack"],
-        document["python"],
-        tuple(document["requirements"]),
-        files,
-        document["left_out"],
-    )
+    files = (Locked(**{**each, "requires": tuple(each.get("requires", ()))}) for each in document["files"])
+    return Lock(**{**document, "requirements": tuple(document["requirements"]), "files": tuple(files)})
 
 
 def check(lock: Lock) -> None:
@@ -116,16 +108,12 @@ def _check_file(lock: Lock, each: Locked) -> None:
     name, version, _, tags = parse_wheel_filename(each.file)
     if (name, version) != (each.name, Version(each.version)):
         raise LockError(f"{lock.stack}: {each.file} is not a wheel of {each.name} {each.version}")
-    if not any(tag.platform in (*PLATFORMS, "any") for tag in tags):
-        raise LockError(f"{lock.stack}: {each.file} is for none of the platforms that the images can run")
-    pythons = {"py3", "py2.py3", *(f"cp3{minor}" for minor in range(2, _minor(lock.python) + 1))}
-    pythons |= {f"py3{minor}" for minor in range(_minor(lock.python) + 1)}
-    if not any(tag.interpreter in pythons for tag in tags):
-        raise LockError(f"{lock.stack}: {each.file} is not for Python {lock.python}")
-
-
-def _minor(python: str) -> int:
-    return int(python.split(".")[1])
+    version = tuple(map(int, lock.python.split(".")))
+    supported = {*cpython_tags(version, platforms=PLATFORMS), *compatible_tags(version, platforms=PLATFORMS)}
+    if tags.isdisjoint(supported):
+        raise LockError(
+            f"{lock.stack}: {each.file} is not for Python {lock.python} on a platform that the images can run"
+        )
 
 
 def _check_requirement(
@@ -146,13 +134,7 @@ def applicable(requires: Sequence[str], extras: frozenset[str]) -> Iterator[Requ
     """Those requirements of a wheel that hold on the Python that runs this, with these extras of it."""
     for text in requires:
         requirement = Requirement(text)
-        environment: dict[str, Any] = {**default_environment()}
-        if requirement.marker is None or any(
-            requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
-        ):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
             requirement.marker = None
             yield requirement
-
-
-def _without_nothing(each: Locked) -> dict[str, Any]:
-    return {key: value for key, value in asdict(each).items() if value}

@@ -66,7 +66,7 @@ def _requirements(path: Path) -> list[Requirement]:
         ),
         (
             replace(_LOCK, files=(replace(_WHEEL, file="thing-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"),)),
-            "none of the platforms",
+            "a platform that the images can run",
         ),
         (replace(_LOCK, files=(_WHEEL, _WHEEL)), "not unique"),
     ],
