@@ -40,8 +40,7 @@ runCommand "cog-triton-${stack}${suffix}"
     aliases = map (name: "${name}=${aliases.${name}}") (builtins.attrNames aliases);
     python = "${python}/bin/python${lock.python}";
     installWheels = ./build/install_wheels.py;
-    dropDebug = if sm == null then "" else "${anyPython} ${./build/drop_debug.py}";
-    slim = if sm == null then "" else "${anyPython} ${slimming} --sm ${sm}";
+    slim = if sm == null then "" else "${anyPython} ${slimming} --sm ${sm} --drop-debug";
     passthru = {
       inherit lock;
     };

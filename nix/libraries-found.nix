@@ -1,5 +1,9 @@
 # A check that an image's libraries will be found, from what the files themselves say they need.
-{ runCommand, python311 }:
+{
+  runCommand,
+  binutils,
+  python311,
+}:
 
 {
   name,
@@ -12,7 +16,10 @@
 runCommand "${name}-libraries-found"
   {
     inherit folders;
-    nativeBuildInputs = [ python311 ];
+    nativeBuildInputs = [
+      binutils
+      python311
+    ];
   }
   ''
     python3 ${./build/check_libraries.py} $folders --absent ${

@@ -1,5 +1,5 @@
 # Builds a Python environment in $out: $wheels and the libraries of $archives, less $leaveOut, with $aliases,
-# without debug information by $dropDebug, slimmed by $slim.
+# without debug information and slimmed by $slim.
 
 # Patterns are for those who are given them, not for the shell.
 set -f
@@ -26,9 +26,6 @@ for alias in $aliases; do
     ln -s "${alias#*=}" "$out/$site_packages/${alias%%=*}"
 done
 
-if [ -n "$dropDebug" ]; then
-    $dropDebug "$out"
-fi
 if [ -n "$slim" ]; then
     $slim --jobs "${NIX_BUILD_CORES:-1}" "$out"
 fi

@@ -33,6 +33,7 @@ declare -A package=(
     [patchelf]=patchelf
     [pigz]=pigz
     [podman]=podman
+    [readelf]=binutils
     [shellcheck]=shellcheck
     [skopeo]=skopeo
 )

@@ -159,6 +159,7 @@ in
   python311 = python "3.11";
   openmpi = absent "openmpi";
 
+  binutils = host "readelf";
   gnumake = host "make";
   gnutar = host "tar";
   jq = host "jq";
