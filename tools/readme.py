@@ -18,8 +18,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors import markdown_table
 from runner.observability.metrics import METRICS
 from runner.run import Runner
-from runner.settings.settings import Settings
-from runner.settings.variables import VARIABLES
+from runner.settings.settings import VARIABLES, Settings
 from runner.slot.metrics import FAMILIES
 from tools.generated import write_or_check
 
@@ -60,10 +59,10 @@ def _type_name(hint: object) -> str:
 def settings_table() -> str:
     """The runner's environment variables."""
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
-    for variable in VARIABLES:
-        default = Settings.model_fields[variable.field].default
-        shown = "" if default in (None, "", ()) or "Undefined" in repr(default) else f"`{default}`"
-        rows.append(f"| `{variable.name}` | {shown} | {variable.meaning} |")
+    for variable, name in VARIABLES.items():
+        field = Settings.model_fields[name]
+        shown = "" if field.is_required() or field.default in (None, "", ()) else f"`{field.default}`"
+        rows.append(f"| `{variable}` | {shown} | {field.description} |")
     return "\n".join(rows)
 
 

@@ -9,8 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.settings.settings import load_settings
-from runner.settings.variables import VARIABLES
+from runner.settings.settings import VARIABLES, load_settings
 from runner.slot.metrics import FAMILIES
 from tests.deploy.conftest import (
     COMPONENTS,
@@ -122,7 +121,7 @@ def test_services_budgets_and_scrapers_find_the_pods(overlay: str) -> None:
 
 
 def test_settings_are_the_runners() -> None:
-    known = {variable.name for variable in VARIABLES} | {"COG_MAX_CONCURRENCY"}
+    known = set(VARIABLES) | {"COG_MAX_CONCURRENCY"}
     settings = of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]
     runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")
     (container,) = runtime["spec"]["containers"]
