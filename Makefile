@@ -66,8 +66,7 @@ test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.v
 	@.venv/bin/python scripts/setup_environment.py vllm
 	@$(VLLM_PYTHON) -m pytest tests/runner/engines/vllm/test_interface.py
 	@$(RUN) perf prove-gpu --engine-python $(abspath $(VLLM_PYTHON)) \
-		--transformers-python $(abspath .venv-engine/bin/python) --streams 1 32 64 --tokens 128 \
-		--work .cache/prove-gpu --result .cache/prove-gpu/result.json
+		--streams 1 32 64 --tokens 128 --work .cache/prove-gpu --result .cache/prove-gpu/result.json
 
 bench: setup ## measure the budget table; BENCH=--short for a minute's look
 	@$(RUN) perf bench $(BENCH)

@@ -6,29 +6,29 @@ import ast
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
-PROMPT_TOKENS = 128
+_PROMPT_TOKENS = 128
 
 
 def write_workload(path: Path, model: Path, *, streams: int, lengths: Sequence[int]) -> None:
     """``streams`` prompts of about 128 tokens, with the answers of each of ``lengths`` tokens as text."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     following = json.loads((model / "following.json").read_text())
-    texts = _texts(tokenizer, streams)
+    ids = tokenizer.encode(Path(ast.__file__).read_text() * 8).ids
+    step = max(1, (len(ids) - _PROMPT_TOKENS) // streams)
+    texts = [
+        tokenizer.decode(ids[start : start + _PROMPT_TOKENS]) for start in range(0, streams * step, step)
+    ]
     prompts = [tokenizer.encode(text).ids for text in texts]
-    work: dict[str, Any] = {
-        "texts": texts,
-        "prompts": prompts,
-        "following": following,
-        "answers": {
-            str(length): tokenizer.decode_batch([answer(ids, following, length) for ids in prompts])
-            for length in lengths
-        },
+    answers = {
+        length: tokenizer.decode_batch([answer(prompt, following, length) for prompt in prompts])
+        for length in lengths
     }
-    path.write_text(json.dumps(work))
+    path.write_text(
+        json.dumps({"texts": texts, "prompts": prompts, "following": following, "answers": answers})
+    )
 
 
 def answer(ids: Sequence[int], following: Sequence[int], length: int) -> list[int]:
@@ -38,11 +38,3 @@ def answer(ids: Sequence[int], following: Sequence[int], length: int) -> list[in
         token = following[token]
         tokens.append(token)
     return tokens
-
-
-def _texts(tokenizer: Tokenizer, count: int) -> list[str]:
-    """Different pieces of one long text, each of about PROMPT_TOKENS tokens."""
-    source = Path(ast.__file__).read_text() * 8
-    ids = tokenizer.encode(source).ids
-    step = max(1, (len(ids) - PROMPT_TOKENS) // count)
-    return [tokenizer.decode(ids[index * step : index * step + PROMPT_TOKENS]) for index in range(count)]

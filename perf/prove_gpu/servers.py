@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -17,20 +17,24 @@ from perf.prove_gpu.proof import Proof
 from perf.servers import HOST, MODEL, Stack, whole_stack
 from runner.settings.ports import free_ports
 
+Measure = Callable[[int, int, float], dict[str, Any]]
+"""(streams, tokens, seconds between their beginnings) -> a row."""
 _START_TIMEOUT_S = 400.0
+_STOP_TIMEOUT_S = 30.0
 
 
-def stack(proof: Proof, name: str, settings: Mapping[str, str]) -> AbstractContextManager[Stack]:
-    """Our runner, ready. ``settings`` name the engine, and what is to differ."""
-    common = {
+def stack(proof: Proof, name: str) -> AbstractContextManager[Stack]:
+    """Our runner on the engine.tar; ``name`` is its log's."""
+    settings = {
         "COG_LOG_LEVEL": "warning",
         "COG_MAX_CONCURRENCY": "1024",
         "OPENAI_MAX_REQUESTS": "1024",
         "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
+        "COG_WEIGHTS": str(proof.tar),
     }
     return whole_stack(
         proof.work,
-        {**common, **settings},
+        settings,
         engine_python=proof.options.engine_python,
         has_api=True,
         log_name=name,
@@ -47,6 +51,7 @@ def openai(proof: Proof) -> Iterator[str]:
     command += ["--model", str(proof.engine_dir()), "--served-model-name", MODEL, *flags]
     command += ["--host", HOST, "--port", str(port), "--disable-log-stats", "--disable-uvicorn-access-log"]
     environment = {
+        **os.environ,
         "VLLM_CACHE_ROOT": str(proof.engine_cache / "vllm"),
         "TRITON_CACHE_DIR": str(proof.engine_cache / "triton"),
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
@@ -55,81 +60,69 @@ def openai(proof: Proof) -> Iterator[str]:
         "HF_HUB_OFFLINE": "1",
     }
     log = proof.work / "openai.log"
-    started_s = time.monotonic()
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=file, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
     url = f"http://{HOST}:{port}"
     try:
-        while not _answers(f"{url}/health"):
-            if process.poll() is not None or time.monotonic() - started_s > _START_TIMEOUT_S:
+        while not _is_healthy(url):
+            if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"vLLM's server did not start: {log.read_text()[-3000:]}")
             time.sleep(0.2)
-        proof.facts["openai_start_s"] = time.monotonic() - started_s
         yield url
     finally:
+        process.terminate()
         _end(process)
 
 
-class Resident:
-    """The engine in a process of its own (resident.py), between its loads."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def measure(self, streams: int, tokens: int, gap_s: float = 0.0) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"streams": streams, "tokens": tokens, "gap_s": gap_s}) + "\n")
-        self._process.stdin.flush()
-        return self.read()
-
-    def read(self) -> dict[str, Any]:
-        """Its next line that is a result: libraries print, too."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                result: dict[str, Any] = json.loads(line)
-                return result
-        raise RuntimeError("the engine's own process ended; its log is in the work folder")
-
-
 @contextmanager
-def resident(proof: Proof) -> Iterator[Resident]:
+def resident(proof: Proof) -> Iterator[Measure]:
+    """The engine in a process of its own (resident.py), which stays between its loads."""
     command = proof.program("resident", proof.engine_dir(), proof.workload, "--cache", proof.engine_cache)
     with (proof.work / "in-process.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=SOURCE_ROOT
         )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    requests, results = process.stdin, process.stdout
+
+    def read() -> dict[str, Any]:
+        """Its next line that is a result: libraries print, too."""
+        for line in results:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise RuntimeError("the engine's own process ended; its log is in the work folder")
+
+    def measure(streams: int, tokens: int, gap_s: float) -> dict[str, Any]:
+        print(json.dumps({"streams": streams, "tokens": tokens, "gap_s": gap_s}), file=requests, flush=True)
+        return read()
+
     try:
-        engine = Resident(process)
-        engine.read()
-        yield engine
+        read()
+        yield measure
     finally:
+        requests.close()
         _end(process)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    else:
-        process.terminate()
     try:
-        process.wait(30)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
 def _flag(name: str, value: object) -> list[str]:
-    flag = "--" + name.replace("_", "-")
+    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return [flag if value else flag.replace("--", "--no-", 1)]
-    return [flag, json.dumps(value) if isinstance(value, (dict, list)) else str(value)]
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
 
 
-def _answers(url: str) -> bool:
+def _is_healthy(url: str) -> bool:
     try:
-        return urllib3.request("GET", url, timeout=2, retries=False).status == 200
+        return urllib3.request("GET", f"{url}/health", timeout=2, retries=False).status == 200
     except urllib3.exceptions.HTTPError:
         return False

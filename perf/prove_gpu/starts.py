@@ -12,7 +12,7 @@ def run_starts(proof: Proof) -> None:
     shutil.rmtree(proof.engine_cache, ignore_errors=True)
     proof.engine_dir()  # Unpacked before: that time is not the engine's.
     for name in ("first", "second", "third"):
-        with stack(proof, f"start-{name}", {"COG_WEIGHTS": str(proof.tar)}) as started:
+        with stack(proof, f"start-{name}") as started:
             proof.facts[f"{name}_start_s"] = started.start_s
             proof.say(f"{name} start: READY after {started.start_s:.1f} s")
     size_bytes = sum(path.stat().st_size for path in proof.engine_cache.rglob("*") if path.is_file())
