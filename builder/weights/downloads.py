@@ -11,21 +11,18 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-from urllib3 import BaseHTTPResponse
-
-from engine.download.http import Client, Temporary
-from engine.download.transfer import Patience, Transfer
-from engine.download.version import range_of, version_of
+from engine.download.body import Body
+from engine.download.http import Client
+from engine.download.transfer import Transfer
+from engine.download.version import Version
 from engine.lock import lock, unlock
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
-from errors.download import SourceFailed, SourceInterrupted
+from errors.download import SourceChanged
 
 NUM_PARALLEL = 8
 NUM_TRIES = 5
@@ -128,7 +125,13 @@ def _fetch(download: Download, shared: _Shared) -> None:
     try:
         if not download.destination.exists():
             with download.incomplete.open("ab") as file:
-                _receive(download, file, shared)
+                try:
+                    _receive(download, file, shared)
+                except SourceChanged:
+                    if not file.tell():
+                        raise
+                    _start_over(file, shared)
+                    _receive(download, file, shared)
                 file.flush()
                 os.fsync(file.fileno())
             _check(download)
@@ -138,76 +141,29 @@ def _fetch(download: Download, shared: _Shared) -> None:
 
 
 def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:
-    """Append to ``file`` until it has its size, giving up after NUM_TRIES tries that brought nothing."""
-    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S, timeout_s=READ_TIMEOUT_S)
+    """Append to ``file`` what it lacks, giving up after NUM_TRIES tries that brought nothing."""
+    if download.size_bytes is not None and file.tell() > download.size_bytes:
+        _start_over(file, shared)
     client = Client(
         download.url,
         only_public=False,
-        timeout_s=transfer.timeout_s,
+        timeout_s=READ_TIMEOUT_S,
         connections=1,
         authorization=download.authorization,
     )
-    patience = Patience(transfer, shared.stop)
-    try:
-        while file.tell() != download.size_bytes:
-            before = file.tell()
-            try:
-                is_whole = _receive_rest(download, client, file, shared)
-                failure = Temporary(_interrupted(download, file))
-            except Temporary as exc:
-                is_whole, failure = False, exc
-            if is_whole and download.size_bytes in (None, file.tell()):
-                return
-            if file.tell() > before:
-                patience.reset()
-            else:
-                patience.wait(failure)
-    finally:
-        client.close_idle()
-
-
-def _receive_rest(download: Download, client: Client, file: BinaryIO, shared: _Shared) -> bool:
-    """One request for what ``file`` lacks; whether its response was received to the end."""
-    if download.size_bytes is not None and file.tell() > download.size_bytes:
-        _start_over(file, shared)
-    try:
-        response = client.get({"Range": f"bytes={file.tell()}-"} if file.tell() else {})
-    except SourceFailed as exc:
-        if exc.facts.get("status") != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        _start_over(file, shared)
-        return False
+    announced = Version(None, None, download.size_bytes)
+    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S)
+    body = Body(client, transfer, shared.stop, first=file.tell(), version=announced, is_verified=True)
     buffer = memoryview(bytearray(CHUNK_BYTES))
-    with closing(response):
-        if not _continues_at(response, file.tell()):
-            _start_over(file, shared)
-            if response.status != HTTPStatus.OK:
-                return False
-        while count := client.read(response, buffer):
+    try:
+        while count := body.readinto(buffer):
             if shared.stop.is_set():
                 raise _Stopped
             file.write(buffer[:count])
             shared.add(count)
-            if download.size_bytes is not None and file.tell() > download.size_bytes:
-                return False  # It is another file, or has no end.
-        return version_of(response).size_bytes in (None, file.tell())
-
-
-def _continues_at(response: BaseHTTPResponse, offset: int) -> bool:
-    """Whether the body begins at ``offset``: servers may ignore a range."""
-    if response.status == HTTPStatus.PARTIAL_CONTENT:
-        content_range = range_of(response)
-        return content_range is not None and content_range[0] == offset
-    return offset == 0
-
-
-def _interrupted(download: Download, file: BinaryIO) -> SourceInterrupted:
-    return SourceInterrupted(
-        source=download.name,
-        received_bytes=file.tell(),
-        size_bytes=download.size_bytes or "an unknown number of",
-        reason="the connection was closed",
-    )
+    finally:
+        body.close()
+        client.close_idle()
 
 
 def _start_over(file: BinaryIO, shared: _Shared) -> None:

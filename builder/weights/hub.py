@@ -32,6 +32,7 @@ from errors.build_config import ModelAccessDenied, ModelNotFound
 from errors.coded_error import CodedError
 from errors.download import (
     RedirectRefused,
+    SourceChanged,
     SourceFailed,
     SourceForbidden,
     SourceInterrupted,
@@ -46,6 +47,7 @@ _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError,
 """What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
 _FAILED_DOWNLOAD = (
     RedirectRefused,
+    SourceChanged,
     SourceFailed,
     SourceForbidden,
     SourceInterrupted,

@@ -6,23 +6,19 @@ import os
 import re
 import stat
 import threading
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from urllib3 import BaseHTTPResponse
-
 from engine.disk import reading
-from engine.download.http import Client, Temporary
-from engine.download.plain import PlainDownload
+from engine.download.body import Body
+from engine.download.http import Client
 from engine.download.ranges import RangedDownload
-from engine.download.transfer import DEFAULT_TRANSFER, Patience, Transfer
-from engine.download.version import range_of, version_of
+from engine.download.transfer import DEFAULT_TRANSFER, Transfer
 from engine.progress import Progress
 from engine.redact import redact_url
-from errors.download import SourceFailed, SourceInterrupted, SourceUnsupported
+from errors.download import SourceUnsupported
 from errors.engine_tar import EngineNotFound
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
@@ -45,6 +41,7 @@ class Source:
         identity: str | None,
         head: bytes = b"",
         progress: Progress | None = None,
+        client: Client | None = None,
     ) -> None:
         self.place = place
         """The source as it may be shown: without credentials."""
@@ -55,6 +52,7 @@ class Source:
         self._rest = rest
         self._done_bytes = 0
         self._progress = progress
+        self._client = client
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Raises the coded errors 13xx of ``fetch``."""
@@ -71,6 +69,8 @@ class Source:
 
     def close(self) -> None:
         self._rest.close()
+        if self._client is not None:
+            self._client.close_idle()
 
     def __enter__(self) -> Source:
         return self
@@ -91,7 +91,7 @@ def fetch(
     """Open ``source``; of a URL, no more than ``transfer.head_bytes`` are requested before they are read.
 
     If the server supports ranges, the rest comes over several connections and a broken one is resumed where
-    it broke; else in one piece (see PlainDownload). ``only_public``: the URL is a caller's, and neither it
+    it broke; else in one piece (see Body). ``only_public``: the URL is a caller's, and neither it
     nor its redirects may lead to a private address (see ``engine.download.address``).
     Raises, here or while reading:
     EngineNotFound, EngineUnreadable, SourceUnsupported, SourceUnreachable, SourceNotFound, SourceForbidden,
@@ -166,67 +166,28 @@ def _open_file(path: Path, progress: Progress | None) -> Source:
 
 
 def _open_url(client: Client, progress: Progress | None, transfer: Transfer) -> Source:
-    patience = Patience(transfer, threading.Event())
-    while True:
-        try:
-            return _first_response(client, progress, transfer)
-        except Temporary as failure:
-            patience.wait(failure)
-        except BaseException:
-            client.abort()
-            raise
-
-
-def _first_response(client: Client, progress: Progress | None, transfer: Transfer) -> Source:
     """Request the head; the response shows whether the server has ranges."""
-    response = _get_head_or_all(client, transfer)
-    version = version_of(response)
-    identity = f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_told else None
-    head = b""
-    rest: _Readable
-    if response.status == 200:
-        rest = PlainDownload(client, response, transfer)
-    else:
-        with closing(response):
-            head = _read_head(client, response, transfer)
+    body = Body(client, transfer, threading.Event(), end=transfer.head_bytes)
+    buffer, head_bytes = memoryview(bytearray(transfer.head_bytes)), 0
+    try:
+        while head_bytes < len(buffer) and (count := body.readinto(buffer[head_bytes:])):
+            head_bytes += count
+    except BaseException:
+        body.close()
+        client.abort()
+        raise
+    version = body.version
+    assert version is not None, "there was a response"
+    rest: _Readable = body
+    if body.has_ranges:
         client.close_idle()  # It may take minutes until the rest is read.
-        rest = RangedDownload(client, version, len(head), transfer)
+        rest = RangedDownload(client, version, head_bytes, transfer)
     return Source(
         rest,
         place=client.shown,
         size_bytes=version.size_bytes,
-        identity=identity,
-        head=head,
+        identity=f"{version.etag} {version.last_modified} {version.size_bytes}" if version.is_known else None,
+        head=bytes(buffer[:head_bytes]),
         progress=progress,
+        client=client,
     )
-
-
-def _get_head_or_all(client: Client, transfer: Transfer) -> BaseHTTPResponse:
-    try:
-        response = client.get({"Range": f"bytes=0-{transfer.head_bytes - 1}"})
-        content_range = range_of(response)
-        if response.status == 200 or (content_range is not None and content_range[0] == 0):
-            return response
-        response.close()
-    except SourceFailed as error:
-        if error.facts.get("status") != 416:  # Some servers respond so if the content is empty.
-            raise
-    response = client.get({})
-    if response.status != 200:
-        response.close()
-        raise SourceFailed(source=client.shown, reason=f"unexpected HTTP {response.status}")
-    return response
-
-
-def _read_head(client: Client, response: BaseHTTPResponse, transfer: Transfer) -> bytes:
-    """As much of it as this response brings; the rest is read from wherever it ends."""
-    head = memoryview(bytearray(transfer.head_bytes))
-    filled_bytes = 0
-    while filled_bytes < len(head) and (count := client.read(response, head[filled_bytes:])):
-        filled_bytes += count
-    if filled_bytes == 0:
-        reason = "the connection was closed"
-        raise Temporary(
-            SourceInterrupted(source=client.shown, received_bytes=0, size_bytes="some", reason=reason)
-        )
-    return bytes(head[:filled_bytes])

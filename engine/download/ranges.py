@@ -6,16 +6,10 @@ import threading
 from collections import deque
 from contextlib import closing
 
-from urllib3 import BaseHTTPResponse
-
-from engine.download.http import Client, Temporary
-from engine.download.transfer import Patience, Transfer
-from engine.download.version import Version, range_of, version_of
-from errors.download import SourceChanged, SourceFailed, SourceInterrupted
-
-_READ_BYTES = 1 << 20
-_CAREFUL_READ_BYTES = 64 << 10
-"""After a failure: what arrives within one read is lost if the connection is reset during it."""
+from engine.download.body import Body
+from engine.download.http import Client
+from engine.download.transfer import Transfer
+from engine.download.version import Version
 
 
 class _Part:
@@ -130,57 +124,19 @@ class RangedDownload:
             self._freed.notify()
 
     def _fill(self, part: _Part) -> None:
-        patience = Patience(self._transfer, self._stop)
-        read_bytes = _READ_BYTES
-        while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
-            before = part.filled_bytes
-            try:
-                self._fill_from_one_response(part, read_bytes)
-                failure = Temporary(self._interrupted(part))
-            except Temporary as exc:
-                failure = exc
-            if part.filled_bytes > before:
-                patience.reset()
-            elif not self._stop.is_set():
-                read_bytes = _CAREFUL_READ_BYTES
-                patience.wait(failure)
-
-    def _fill_from_one_response(self, part: _Part, read_bytes: int) -> None:
-        first = part.first + part.filled_bytes
-        headers = {"Range": f"bytes={first}-{part.first + len(part.buffer) - 1}"}
-        if self._version.if_range is not None:
-            headers["If-Range"] = self._version.if_range
-        try:
-            response = self._client.get(headers)
-        except SourceFailed as error:
-            if error.facts.get("status") in (412, 416):
-                raise SourceChanged(source=self._client.shown, reason="it has become shorter") from error
-            raise
-        with closing(response):
-            difference = self._version.difference(version_of(response))
-            if difference is not None:
-                raise SourceChanged(source=self._client.shown, reason=difference)
-            content_range = range_of(response)
-            if content_range is None or content_range[0] != first:
-                reason = "a request for a range with something else"
-                raise Temporary(SourceFailed(source=self._client.shown, reason=reason))
-            self._receive(part, response, read_bytes)
-
-    def _receive(self, part: _Part, response: BaseHTTPResponse, read_bytes: int) -> None:
-        while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
-            wanted = part.buffer[part.filled_bytes : part.filled_bytes + read_bytes]
-            count = self._client.read(response, wanted)
-            if count == 0:
-                return
-            with self._guard:
-                part.filled_bytes += count
-                if part is self._parts[0]:
-                    self._arrived.notify()
-
-    def _interrupted(self, part: _Part) -> SourceInterrupted:
-        return SourceInterrupted(
-            source=self._client.shown,
-            received_bytes=part.first + part.filled_bytes,
-            size_bytes=self._size_bytes,
-            reason="the connection was closed",
+        body = Body(
+            self._client,
+            self._transfer,
+            self._stop,
+            first=part.first,
+            end=part.first + len(part.buffer),
+            version=self._version,
+            has_ranges=True,
         )
+        with closing(body):
+            while part.filled_bytes < len(part.buffer) and not self._stop.is_set():
+                count = body.readinto(part.buffer[part.filled_bytes :])
+                with self._guard:
+                    part.filled_bytes += count
+                    if part is self._parts[0]:
+                        self._arrived.notify()

@@ -19,7 +19,7 @@ class Version:
     size_bytes: int | None
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the server sends anything besides the size that changes with the content."""
         return bool(self.etag or self.last_modified)
 

@@ -1,0 +1,178 @@
+"""The content of a URL as a stream that continues where a connection broke."""
+
+from __future__ import annotations
+
+import threading
+
+from urllib3 import BaseHTTPResponse
+
+from engine.download.http import Client, Temporary
+from engine.download.transfer import Patience, Transfer
+from engine.download.version import Version, range_of, version_of
+from errors.download import SourceChanged, SourceFailed, SourceInterrupted
+
+MAX_RESTARTS = 3
+"""Without ranges. Each fetches again what has been read already."""
+
+_READ_BYTES = 1 << 20
+"""At once: a read waits until all of it has come."""
+_CAREFUL_READ_BYTES = 64 << 10
+"""After a failure: what arrives within one read is lost if the connection is reset during it."""
+
+
+class Body:
+    """Bytes ``first`` to ``end`` (None: the last) of the content, for one thread.
+
+    A server without ranges sends all: after a failure the content is fetched again and what has been read is
+    skipped. That takes a known version (ETag, Last-Modified), because other content could follow, or a caller
+    by whom the content ``is_verified``.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        transfer: Transfer,
+        stop: threading.Event,
+        *,
+        first: int = 0,
+        end: int | None = None,
+        version: Version | None = None,
+        has_ranges: bool | None = None,
+        is_verified: bool = False,
+    ) -> None:
+        self.version = version
+        """None before the first response."""
+        self.has_ranges = has_ranges
+        """None as long as it is not known."""
+        self.position = first
+        self._client = client
+        self._end = end
+        self._is_verified = is_verified
+        self._patience = Patience(transfer, stop)
+        self._response: BaseHTTPResponse | None = None
+        self._has_progressed = False
+        self._whole_responses = 0
+        self._read_bytes = _READ_BYTES
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Raises the coded errors 13xx of ``engine.download.fetch``."""
+        while self.position != self._limit:
+            try:
+                if self._response is None:
+                    self._response = self._request()
+                count = self._read(self._response, buffer)
+                if count or self._limit in (None, self.position):
+                    return count
+                failure = Temporary(self._interrupted("the connection was closed"))
+            except Temporary as exc:
+                failure = exc
+            self._retry(failure)
+        return 0
+
+    def close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+    @property
+    def _limit(self) -> int | None:
+        """Where it ends; None if that is unknown."""
+        size_bytes = self.version.size_bytes if self.version is not None else None
+        if self._end is None or self.has_ranges is False:
+            return size_bytes
+        return self._end if size_bytes is None else min(self._end, size_bytes)
+
+    def _read(self, response: BaseHTTPResponse, buffer: memoryview) -> int:
+        most_bytes = self._read_bytes if self._limit is None else self._limit - self.position
+        count = self._client.read(response, buffer[: min(most_bytes, self._read_bytes)])
+        self.position += count
+        self._has_progressed = self._has_progressed or count > 0
+        return count
+
+    def _retry(self, failure: Temporary) -> None:
+        """Prepare another request; raise the failure's error if there have been too many."""
+        self.close()
+        if self.has_ranges is False and self._whole_responses > (MAX_RESTARTS if self._can_restart else 0):
+            reason = f"{failure.error.facts['reason']}, and the server has no ranges to resume by"
+            raise self._interrupted(reason) from failure
+        if self._has_progressed:
+            self._has_progressed = False
+            self._patience.reset()
+        else:
+            self._read_bytes = _CAREFUL_READ_BYTES
+            self._patience.wait(failure)
+
+    @property
+    def _can_restart(self) -> bool:
+        return self._is_verified or (self.version is not None and self.version.is_known)
+
+    def _request(self) -> BaseHTTPResponse:
+        """A response whose body begins at ``position``."""
+        headers = self._range_headers()
+        try:
+            response = self._client.get(headers)
+        except SourceFailed as error:
+            if error.facts.get("status") not in (412, 416) or not headers:
+                raise
+            if self.version is None:  # Some servers respond so if the content is empty.
+                return self._request_all()
+            raise SourceChanged(source=self._client.shown, reason="it has become shorter") from error
+        try:
+            return self._checked(response, headers) or self._request_all()
+        except BaseException:
+            response.close()
+            raise
+
+    def _range_headers(self) -> dict[str, str]:
+        if self.has_ranges is False or (self.position == 0 and self._end is None):
+            return {}
+        headers = {"Range": f"bytes={self.position}-{'' if self._end is None else self._end - 1}"}
+        if self.version is not None and self.version.if_range is not None:
+            headers["If-Range"] = self.version.if_range
+        return headers
+
+    def _request_all(self) -> BaseHTTPResponse:
+        self.has_ranges = False
+        return self._request()
+
+    def _checked(self, response: BaseHTTPResponse, headers: dict[str, str]) -> BaseHTTPResponse | None:
+        """``response``; None if it shows that the server must not be asked for ranges."""
+        version = version_of(response)
+        difference = self.version.difference(version) if self.version is not None else None
+        if difference is not None:
+            raise SourceChanged(source=self._client.shown, reason=difference)
+        content_range = range_of(response)
+        if response.status == 200 and not self.has_ranges:
+            self.has_ranges = False if headers else self.has_ranges
+            self._whole_responses += 1
+            self._skip(response)
+        elif self.has_ranges is False:
+            raise SourceFailed(source=self._client.shown, reason=f"unexpected HTTP {response.status}")
+        elif content_range is None or content_range[0] != self.position:
+            if self.version is None:
+                response.close()
+                return None
+            reason = "a request for a range with something else"
+            raise Temporary(SourceFailed(source=self._client.shown, reason=reason))
+        else:
+            self.has_ranges = True
+        self.version = self.version or version
+        return response
+
+    def _skip(self, response: BaseHTTPResponse) -> None:
+        left_bytes = self.position
+        scratch = memoryview(bytearray(min(left_bytes, _READ_BYTES)))
+        while left_bytes:
+            count = self._client.read(response, scratch[:left_bytes])
+            if count == 0:
+                raise Temporary(self._interrupted("the connection was closed"))
+            left_bytes -= count
+
+    def _interrupted(self, reason: str) -> SourceInterrupted:
+        size_bytes = self.version.size_bytes if self.version is not None else None
+        return SourceInterrupted(
+            source=self._client.shown,
+            received_bytes=self.position,
+            size_bytes=size_bytes or "an unknown number of",
+            reason=reason,
+        )
