@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,7 +40,14 @@ NOT_IN_THE_TREE = {
 }
 """Paths that documents name and that a checkout does not have."""
 
-_TOP = {entry.name for entry in SOURCE_ROOT.iterdir()}
+_TOP = {
+    path.split("/")[0]
+    for path in subprocess.run(
+        ["git", "ls-files"], cwd=SOURCE_ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+}
+"""Top-level entries of the repository, without folders that a run makes."""
+
 _CODE = re.compile(r"^```.*?^```$|(?:^ {4}.*\n)+", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
