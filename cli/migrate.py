@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.config.file import ConfigFile, parse_config, read_text
-from builder.config.text import config_text
+import yaml
+
+from builder.config.config import BuildConfig
+from builder.config.file import parse_config, read_text
 from builder.trtllm.rules import check, is_unversioned
 from engine.redact import redact_url
 from errors.build import BuildFailed
@@ -32,30 +36,26 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     text = read_text(options.config)
     file = parse_config(text, shown=redact_url(options.config), folder=None)
-    migrated, notes = _migrated(text, file)
-    for note in notes:
-        print(note, file=sys.stderr)
+    if is_unversioned(file.config):
+        check(file.config)
+        notes = [*([_TOKEN_LEFT_OUT] if file.hf_token is not None else []), *file.notes]
+        migrated = config_text(file.config, notes)
+    else:
+        notes, migrated = ["nothing to change: the config is current"], text.decode()
+    print(*notes, sep="\n", file=sys.stderr)
     if options.output is None:
         print(migrated, end="")
-    else:
-        _write(options.output, migrated)
-        print(f"{'written':<12}{options.output}", file=sys.stderr)
+        return 0
+    try:
+        options.output.write_text(migrated)
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=options.output) from exc
+    print(f"{'written':<12}{options.output}", file=sys.stderr)
     return 0
 
 
-def _migrated(text: bytes, file: ConfigFile) -> tuple[str, list[str]]:
-    """The migrated config and notes about the changes; a current config is not changed."""
-    if not is_unversioned(file.config):
-        return text.decode(), ["nothing to change: the config is current"]
-    check(file.config)
-    head = f"# {_TOKEN_LEFT_OUT}\n" if file.hf_token is not None else ""
-    return head + config_text(file.config, file.changes), list(file.notes) + (
-        [_TOKEN_LEFT_OUT] if head else []
-    )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=path) from exc
+def config_text(config: BuildConfig, notes: Sequence[str] = ()) -> str:
+    """The YAML of ``config``, below a comment for each note."""
+    comments = [f"# {note if note.isprintable() else repr(note)}\n" for note in notes]
+    keys = {"version": 1, **config.model_dump(exclude_unset=True, exclude_none=True)}
+    return "".join(comments) + yaml.safe_dump(keys, sort_keys=False, width=math.inf)

@@ -25,7 +25,6 @@ from builder.config.config import (
     shown,
 )
 from builder.trtllm.old.config import migrate
-from builder.trtllm.old.migration import Change
 from engine.download.fetch import fetch
 from engine.download.transfer import Transfer
 from engine.redact import redact_url
@@ -70,7 +69,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A build config that was read, migrated and checked, and the changes made to it.
+    """A build config that was read, migrated and checked, and a note for each change made to it.
 
     ``folder`` is the file's folder, None for a URL.
     """
@@ -78,11 +77,7 @@ class ConfigFile:
     config: BuildConfig
     hf_token: SecretStr | None
     folder: Path | None
-    changes: tuple[Change, ...]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return tuple(map(str, self.changes))
+    notes: tuple[str, ...]
 
 
 def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
@@ -111,9 +106,7 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
     placeholder = _drop_placeholder(keys)
     token = _take_token(keys)
     ignored = tuple(
-        Change(key, f"ignored ({why})")
-        for key, why in _IGNORED_KEYS.items()
-        if keys.pop(key, None) is not None
+        f"{key}: ignored ({why})" for key, why in _IGNORED_KEYS.items() if keys.pop(key, None) is not None
     )
     keys, changes = migrate(keys)
     try:
@@ -213,12 +206,12 @@ def _is_small(value: object) -> bool:
     return not pending
 
 
-def _drop_placeholder(keys: dict[Any, Any]) -> tuple[Change, ...]:
+def _drop_placeholder(keys: dict[Any, Any]) -> tuple[str, ...]:
     """Remove ``hf_token: your_token_here`` of examples: the Hub rejects a request with it."""
     if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
         return ()
     del keys[TOKEN_KEY]
-    return (Change(TOKEN_KEY, "ignored, it is a placeholder"),)
+    return (f"{TOKEN_KEY}: ignored, it is a placeholder",)
 
 
 def _take_token(keys: dict[Any, Any]) -> SecretStr | None:

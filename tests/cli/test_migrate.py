@@ -45,8 +45,8 @@ def test_the_file_written_builds_the_same_and_tells_what_changed(
     new = old.with_name("new.yaml")
     assert main(["migrate", str(old), "-o", str(new)]) == 0
     written, told = new.read_text(), capsys.readouterr().err
-    assert "gpt_attention_plugin: auto  # was use_gpt_attention_plugin\n" in written
-    assert "    # hidden_act: dropped (read from the checkpoint's config.json)\n" in written
+    assert "# build.args.use_gpt_attention_plugin: now gpt_attention_plugin auto\n" in written
+    assert "# build.args.hidden_act: dropped (read from the checkpoint's config.json)\n" in written
     assert told.splitlines()[-1].split() == ["written", str(new)]
     assert all(note in told for note in read_config(old).notes)
     assert check(read_config(new).config)[0].calls == check(read_config(old).config)[0].calls

@@ -6,8 +6,8 @@ import json
 
 from builder.config.config import BuildConfig
 from builder.config.file import parse_config
-from builder.config.text import config_text
 from builder.kinds import all_steps, engine_plan, step_lines
+from cli.migrate import config_text
 from errors.coded_error import CodedError
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
@@ -53,7 +53,7 @@ def build_config(data: bytes) -> None:
     text = choices.damaged((_document, _lines, lambda _: choices.rest())[choices.below(3)](choices))
     try:
         file = parse_config(text, shown="config.yaml", folder=None)
-        printed = config_text(file.config, file.changes)
+        printed = config_text(file.config, file.notes)
         steps = step_lines(all_steps(engine_plan(file.config)))
     except CodedError as exc:
         check_refusal(exc, "E12")

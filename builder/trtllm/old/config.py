@@ -7,31 +7,37 @@ report. A config with a ``version`` is current and is not changed.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from builder.trtllm.flags import CONVERT, QUANTIZE
 from builder.trtllm.old.build import migrate_build
-from builder.trtllm.old.migration import Change, Migration
-from builder.trtllm.old.scripts import migrate_script
+from builder.trtllm.old.flags import drop_output_dir, migrate_flags
+from builder.trtllm.old.migration import Migration
 
 STEPS = ("convert_to_ft", "quantize", "build")
 
+_OLD_CONVERTER = re.compile(r"hf_\w+_convert\.py|hf_convert\.py")
+"""The scripts that convert_checkpoint.py replaced."""
+_OTHER_FOLDER = re.compile(r"(?:\.\./|(?:.*/)?examples/)(?P<example>[\w-]+)/(?P<script>[\w-]+\.py)")
 
-def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[Change, ...]]:
-    """The current form of ``keys``, and what changed."""
+
+def migrate(keys: Mapping[Any, Any]) -> tuple[dict[Any, Any], tuple[str, ...]]:
+    """The current form of ``keys``, and a note for each change."""
     if not _is_old(keys):
         return dict(keys), ()
     migration = Migration(copy.deepcopy(dict(keys)))
     if "model_name" in migration.keys and "model_id" not in migration.keys:
         migration.keys = {"model_id": migration.keys.pop("model_name"), **migration.keys}
-        migration.note("model_name", "now model_id", "model_id")
+        migration.note("model_name", "now model_id")
     steps = [key for key in STEPS if migration.keys.get(key) is not None]
     for key in steps:
         migration.keys[key]["args"] = migration.keys[key].get("args") or {}
     for key in steps:
-        migrate_build(migration) if key == "build" else migrate_script(migration, key)
-    return migration.keys, tuple(migration.changes)
+        migrate_build(migration) if key == "build" else _migrate_script(migration, key)
+    return migration.keys, tuple(migration.notes)
 
 
 def _is_old(keys: Mapping[Any, Any]) -> bool:
@@ -49,3 +55,32 @@ def _is_step(step: object) -> bool:
         return False
     args = step.get("args")
     return args is None or (isinstance(args, dict) and all(isinstance(name, str) for name in args))
+
+
+def _migrate_script(migration: Migration, key: str) -> None:
+    """Migrate step ``key``, which makes a checkpoint."""
+    step = migration.keys[key]
+    _name_example(migration, key)
+    script = step.get("script") or ""
+    if _OLD_CONVERTER.fullmatch(script):
+        step["script"] = CONVERT
+        migration.note(f"{key}.script", f"{script} is now {CONVERT}")
+    if "export_path" in step["args"] and "qformat" not in step["args"]:
+        step["args"]["qformat"] = "fp8"
+        migration.note(f"{key}.args.qformat", "now fp8, the old default")
+    if step.get("script") in (CONVERT, QUANTIZE):
+        migrate_flags(migration, key, step["script"])
+        drop_output_dir(migration, key)
+
+
+def _name_example(migration: Migration, key: str) -> None:
+    """``../llama/convert_checkpoint.py`` is the script of example llama."""
+    match = _OTHER_FOLDER.fullmatch(migration.keys[key].get("script") or "")
+    if match is None:
+        return
+    migration.keys[key]["script"] = match["script"]
+    text = f"now {match['script']}"
+    if match["script"] != QUANTIZE and match["example"] != migration.keys.get("example_name"):
+        migration.keys["example_name"] = match["example"]
+        text += f" of example_name {match['example']}"
+    migration.note(f"{key}.script", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ import yaml
 
 from builder.trtllm.flags import BUILD, QUANTIZE, TOGGLE, Flag, find_flag
 from builder.trtllm.old.migration import Migration
+from builder.trtllm.paths import is_same
 
 _QUANTIZE_FORMS = {"int8_kv_cache": ("kv_cache_dtype", "int8"), "fp8_kv_cache": ("kv_cache_dtype", "fp8")}
 _DEFAULT_SMOOTHQUANT = 0.5
@@ -25,7 +25,7 @@ class FlagChange:
 
     to: str | None = None
     why: str = ""
-    kind: Literal["value", "switch", "kv_cache_type", "path_stem"] = "value"
+    kind: Literal["value", "switch", "kv_cache_type"] = "value"
     step: Literal["checkpoint", "build"] | None = None
 
 
@@ -40,11 +40,9 @@ def flag_changes(program: str) -> Mapping[str, FlagChange]:
     return changes
 
 
-def migrate_flags(
-    migration: Migration, key: str, program: str, more: Mapping[str, FlagChange] | None = None
-) -> None:
-    """Replace the arguments of step ``key`` by those of today's ``program``; ``more`` changes win."""
-    changes = {**flag_changes(program), **(more or {})}
+def migrate_flags(migration: Migration, key: str, program: str) -> None:
+    """Replace the arguments of step ``key`` by those of today's ``program``."""
+    changes = flag_changes(program)
     old = migration.args(key)
     migration.keys[key]["args"] = {}
     for name, value in old.items():
@@ -60,6 +58,15 @@ def migrate_flags(
             _move_to_checkpoint(migration, key, name, value, change)
         elif "build" in migration.keys:
             _put(migration, "build", BUILD, f"{key}.args.{name}", change.to, value, change.why)
+
+
+def drop_output_dir(migration: Migration, key: str) -> None:
+    """Drop the step's argument ``output_dir`` if its key ``output_dir`` names another folder."""
+    step = migration.keys[key]
+    given = step["args"].get("output_dir")
+    if isinstance(given, str) and not is_same(given, step["output_dir"]):
+        del step["args"]["output_dir"]
+        migration.drop(f"{key}.args.output_dir", f"given by {key}.output_dir")
 
 
 def _find(changes: Mapping[str, FlagChange], name: str) -> FlagChange | None:
@@ -81,10 +88,10 @@ def _keep(migration: Migration, key: str, program: str, name: str, value: object
     fitting = fit_value(flag, value)
     args[today] = fitting
     if today != name:
-        migration.note(old, f"now {today}", f"{key}.args.{today}")
+        migration.note(old, f"now {today}")
     elif fitting is not value:
         was = "without a value" if value is None else f"{value}"
-        migration.note(old, f"was {was}, now {fitting}", f"{key}.args.{today}")
+        migration.note(old, f"was {was}, now {fitting}")
 
 
 def _move_to_checkpoint(migration: Migration, key: str, name: str, value: object, change: FlagChange) -> None:
@@ -114,7 +121,7 @@ def _put(migration: Migration, key: str, program: str, old: str, to: str, value:
     args[to] = fit_value(flag, value) if flag is not None else value
     is_elsewhere = not old.startswith(f"{key}.")
     shown = "" if args[to] is None else f" {args[to]}"
-    migration.note(old, f"now {new if is_elsewhere else to}{shown}", new, why)
+    migration.note(old, f"now {new if is_elsewhere else to}{shown}", why)
 
 
 def _convert(change: FlagChange, value: object) -> object:
@@ -122,8 +129,6 @@ def _convert(change: FlagChange, value: object) -> object:
         return "continuous" if value in (False, "disable") else "paged"
     if change.kind == "switch":
         return None if value is True else value
-    if change.kind == "path_stem" and isinstance(value, str):
-        return re.sub(r"\.(pt|pth|npz|safetensors)$", "", value)
     return value
 
 

@@ -1,4 +1,4 @@
-"""A config that is being migrated, and the changes made to it."""
+"""A config that is being migrated, and a note for each change."""
 
 from __future__ import annotations
 
@@ -6,35 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True)
-class Change:
-    """What changed at ``old``, a key path; ``new`` replaces it, None if it was dropped."""
-
-    old: str
-    text: str
-    new: str | None = None
-    why: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.old}: {self.text}{self.why and f' ({self.why})'}"
-
-
 @dataclass
 class Migration:
-    """``folders``: the resolved folders that steps wrote into, and the step of each."""
-
     keys: dict[str, Any]
-    changes: list[Change] = field(default_factory=list)
-    folders: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def note(self, old: str, text: str, new: str | None = None, why: str = "") -> None:
-        self.changes.append(Change(old, text, new, why))
+    def note(self, key: str, text: str, why: str = "") -> None:
+        """``key`` is the path of the old key."""
+        self.notes.append(f"{key}: {text}{why and f' ({why})'}")
 
-    def drop(self, old: str, why: str) -> None:
-        self.note(old, "dropped", why=why)
+    def drop(self, key: str, why: str) -> None:
+        self.note(key, "dropped", why)
 
-    def args(self, key: str) -> dict[str, Any]:
-        args: dict[str, Any] = self.keys[key]["args"]
+    def args(self, step: str) -> dict[str, Any]:
+        args: dict[str, Any] = self.keys[step]["args"]
         return args
 
     @property

@@ -56,7 +56,6 @@ def test_a_config_of_cog_trt_llm_is_read_in_todays_form() -> None:
     assert list(file.config.program_steps) == ["convert_to_ft", "build"]
     assert file.config.build is not None
     assert file.config.build.args == {
-        "checkpoint_dir": "./c-model/gpt2/1-gpu",
         "gpt_attention_plugin": "auto",
         "remove_input_padding": "enable",
     }

@@ -1,4 +1,4 @@
-"""A config written as text is read as the same config again, with its old words as comments."""
+"""A config written as text is read as the same config again, below comments on what changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from builder.config.config import BuildConfig
 from builder.config.file import parse_config
-from builder.config.text import config_text
-from builder.trtllm.old.migration import Change
+from cli.migrate import config_text
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
@@ -34,25 +33,19 @@ def test_any_config_survives_being_written(args: dict[str, Any], name: str) -> N
     assert parse_config(text.encode(), shown="x", folder=None).config == config
 
 
-def test_what_changed_and_what_was_dropped_stands_beside_the_keys() -> None:
-    build = {"output_dir": "o", "args": {"gemm_plugin": "auto", "tp_size": 2, "context_fmha": "enable"}}
+def test_notes_are_comments_on_one_line_each() -> None:
+    build = {"output_dir": "o", "args": {"gemm_plugin": "auto", "tp_size": 2}}
     config = BuildConfig.model_validate({"model_id": "a/b", "build": build})
-    changes = (
-        Change("build.args.use_gemm_plugin", "now gemm_plugin auto", "build.args.gemm_plugin"),
-        Change("build.args.context_fmha", "was without a value, now enable", "build.args.context_fmha"),
-        Change("quantize.args.tp", "now build.args.tp_size 2", "build.args.tp_size", "it is there now"),
-        Change("build.args.n_head", "dropped", None, "the checkpoint tells"),
-    )
-    assert config_text(config, changes) == (
+    assert config_text(config, ["build.args.n_head: dropped (the checkpoint has it)", "a\nb: 1"]) == (
+        "# build.args.n_head: dropped (the checkpoint has it)\n"
+        "# 'a\\nb: 1'\n"
         "version: 1\n"
         "model_id: a/b\n"
         "build:\n"
         "  output_dir: o\n"
         "  args:\n"
-        "    gemm_plugin: auto  # was use_gemm_plugin\n"
-        "    tp_size: 2  # was quantize.args.tp (it is there now)\n"
-        "    context_fmha: enable  # was without a value, now enable\n"
-        "    # n_head: dropped (the checkpoint tells)\n"
+        "    gemm_plugin: auto\n"
+        "    tp_size: 2\n"
     )
 
 
