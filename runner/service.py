@@ -11,10 +11,10 @@ from engine.progress import Progress
 from runner.api.supervisor import OpenAIServer, check_openai_port_free
 from runner.engines.protocol.checks import check_adapter_name
 from runner.engines.protocol.engine_ready import Arrived
+from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.generation.request import GenerationRequest, SamplingInputs
-from runner.generation.retry import RequestGuard
 from runner.observability.logs import JSON, RequestLog, log_in
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS

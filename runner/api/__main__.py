@@ -19,10 +19,10 @@ from runner.api.call_observer import CallObserver
 from runner.api.headers import GENERATION_PATHS
 from runner.api.served import Served
 from runner.api.start import Start
+from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
-from runner.generation.retry import RequestGuard
 from runner.observability.logs import JSON, RequestLog, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import RequestTrace, Tracing, open_tracing

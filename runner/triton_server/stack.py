@@ -12,7 +12,7 @@ from typing import Any
 from engine.directory import Engine
 from engine.kinds import KINDS
 from runner.engines.protocol.engine_ready import Arrived, announce
-from runner.generation.retry import RequestGuard
+from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
 from runner.observability.tracing import triton_arguments
 from runner.settings.paths import (

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from runner.generation.retry import RequestGuard, Transport
+from runner.generation.admission import RequestGuard, Transport
 from runner.slot.client import SlotClient
 from runner.supervision.flight_recorder import RequestShapes
 from runner.triton_server.client import TritonClient

@@ -14,7 +14,7 @@ from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from errors.triton import TritonUnavailable
 from runner.engines.protocol.events import Event
-from runner.generation.retry import RequestGuard
+from runner.generation.admission import RequestGuard
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)
 NOT_READY = EngineCrashed(engine_kind="paced", reason="it is not ready yet", was_ready=False)
