@@ -14,9 +14,8 @@ from engine.directory import load
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
 from runner.api.application import API, make_application
-from runner.api.call import Call
+from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
-from runner.api.headers import GENERATION_PATHS
 from runner.api.served import Served
 from runner.api.start import Start
 from runner.generation.admission import RequestGuard

@@ -27,9 +27,9 @@ from runner.api.limits import Admission
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
-from runner.api.openai.generation_response import Generate, GenerationService
+from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
 from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
-from runner.api.page import load_page
+from runner.api.page import page_response
 from runner.api.request_body import read_body
 from runner.api.served import Served
 from runner.observability.exposition import CONTENT_TYPE, exposition
@@ -49,8 +49,8 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
-        self._document = msgspec.json.encode(make_document(served))
-        self._page = load_page()
+        self._document = Response(msgspec.json.encode(make_document(served)), media_type="application/json")
+        self._page = page_response()
         self._tokens = TokenTexts(served.model.tokenizer)
         self._service = GenerationService(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
@@ -76,13 +76,13 @@ class API:
         model = self._served.find(body.model)
         # In a thread, as rendering waits for another process.
         prompt_request = await asyncio.to_thread(chat_request, body, self._served)
-        return self._service.answer(body, [prompt_request], ChatFormat(self._tokens), model)
+        return GenerationResponse(self._service, body, [prompt_request], ChatFormat(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
         body = await read_body(request, CompletionBody, self._max_body_bytes)
         model = self._served.find(body.model)
         requests = completion_requests(body, self._served)
-        return self._service.answer(body, requests, CompletionFormat(self._tokens), model)
+        return GenerationResponse(self._service, body, requests, CompletionFormat(self._tokens), model)
 
     async def models(self, request: Request) -> Response:
         return _json(Models([self._model(name) for name in self._served.names]))
@@ -124,11 +124,11 @@ class API:
         return Response(text, media_type=CONTENT_TYPE)
 
     async def document(self, request: Request) -> Response:
-        return Response(self._document, media_type="application/json")
+        return self._document
 
     async def page(self, request: Request) -> Response:
         """The page to try the API in a browser."""
-        return self._page.response()
+        return self._page
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import dataclass, field
 from typing import cast
 
 from starlette.types import Scope
 
 from errors.coded_error import CodedError
 
+GENERATION_PATHS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+"""With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
+_REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 
 
+@dataclass(slots=True)
 class Call:
-    __slots__ = (
-        "arrived_s",
-        "error",
-        "is_generating",
-        "model",
-        "path",
-        "request_id",
-        "response_id",
-        "status",
-    )
-
-    def __init__(self, request_id: str, path: str) -> None:
-        self.request_id = request_id
-        self.path = path
-        self.arrived_s = time.perf_counter()
-        self.status: int | None = None
-        self.error: CodedError | None = None
-        """The error of the answer, or of the end of its stream."""
-        self.is_generating = False
-        """It was admitted: from now on its generations report how they end."""
-        self.model = ""
-        self.response_id = ""
+    request_id: str
+    path: str
+    arrived_s: float = field(default_factory=time.perf_counter)
+    status: int | None = None
+    error: CodedError | None = None
+    """The error of the answer, or of the end of its stream."""
+    is_generating: bool = False
+    """It was admitted: from now on its generations report how they end."""
+    model: str = ""
+    response_id: str = ""
 
 
 def begin_call(scope: Scope, request_id: str) -> Call:
@@ -44,3 +38,9 @@ def begin_call(scope: Scope, request_id: str) -> Call:
 
 def call_of(scope: Scope) -> Call:
     return cast(Call, scope[_KEY])
+
+
+def is_generation(head: bytes) -> bool:
+    """Whether a request with this HTTP/1 head asks to generate text."""
+    match = _REQUEST_LINE.match(head)
+    return match is not None and match[1].decode(errors="replace") in GENERATION_PATHS

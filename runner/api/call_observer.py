@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.api.call import Call, begin_call
-from runner.api.headers import GENERATION_PATHS
+from runner.api.call import GENERATION_PATHS, Call, begin_call
 from runner.observability.logs import log_refusal
 from runner.observability.meter import Meter
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.responses import Response
@@ -14,26 +13,11 @@ _PAGE = Path(__file__).with_name("page.html")
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Page:
-    content: bytes
-    policy: str
-    """Its Content-Security-Policy."""
-
-    def response(self) -> Response:
-        headers = {
-            "Content-Security-Policy": self.policy,
-            "Cache-Control": "no-cache",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-        }
-        return Response(self.content, headers=headers, media_type="text/html")
-
-
-def load_page() -> Page:
+def page_response() -> Response:
+    """The answer, which can be sent any number of times."""
     text = _PAGE.read_text(encoding="utf-8")
     inline = {tag: _digest(content) for tag, content in _INLINE.findall(text)}
-    rules = (
+    policy = (
         "default-src 'none'",
         f"script-src {inline['script']}",
         f"style-src {inline['style']}",
@@ -46,7 +30,13 @@ def load_page() -> Page:
         # No policy may be created, so that text never becomes HTML or code.
         "trusted-types 'none'",
     )
-    return Page(text.encode(), "; ".join(rules))
+    headers = {
+        "Content-Security-Policy": "; ".join(policy),
+        "Cache-Control": "no-cache",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(text, headers=headers, media_type="text/html")
 
 
 def _digest(content: str) -> str:

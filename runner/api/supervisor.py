@@ -24,7 +24,7 @@ from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from errors.wire import ExitReason
-from runner.api.headers import is_generation
+from runner.api.call import is_generation
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter

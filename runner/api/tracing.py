@@ -14,8 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import Scope
 
-from runner.api.call import Call
-from runner.api.headers import GENERATION_PATHS
+from runner.api.call import GENERATION_PATHS, Call
 from runner.observability.tracing import PROVIDER, Tracing
 
 _HEADERS = (b"traceparent", b"tracestate")

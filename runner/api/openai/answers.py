@@ -19,10 +19,7 @@ class TopLogProb(msgspec.Struct):
     bytes: list[int] | None
 
 
-class ChatLogProb(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | None
+class ChatLogProb(TopLogProb):
     top_logprobs: list[TopLogProb]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
 
 from tokenizers import Tokenizer
 
@@ -57,24 +56,9 @@ class TokenTexts:
         return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
 
 
-class Format(Protocol):
-    """One object per request, as it may count what it has written."""
-
-    id_prefix: str
-    whole_object: str
-    event_object: str
-
-    def opening(self, index: int) -> Choice | None:
-        """The first event of a text, before any piece."""
-
-    def event(self, piece: Piece) -> Choice:
-        """A piece as an event of a stream."""
-
-    def whole(self, pieces: Sequence[Piece]) -> Choice:
-        """All pieces of one text as a choice of a whole answer."""
-
-
 class ChatFormat:
+    """One object per request, like ``CompletionFormat``."""
+
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     event_object = "chat.completion.chunk"
@@ -83,13 +67,16 @@ class ChatFormat:
         self._tokens = tokens
 
     def opening(self, index: int) -> Choice | None:
+        """The first event of a text, before any piece."""
         return ChatChunkChoice(index, Delta(role="assistant", content=""), None, None)
 
     def event(self, piece: Piece) -> Choice:
+        """A piece as an event of a stream."""
         delta = Delta(content=piece.text) if piece.text else Delta()
         return ChatChunkChoice(piece.index, delta, self._log_probs([piece]), _finish_reason(piece))
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
+        """All pieces of one text as a choice of a whole answer."""
         message = Message("".join(piece.text for piece in pieces))
         return ChatChoice(pieces[0].index, message, self._log_probs(pieces), _finish_reason(pieces[-1]))
 
@@ -148,6 +135,9 @@ class CompletionFormat:
         values = {self._tokens.find(each)[0]: value for each, value in reversed(log_prob.top)}
         values.setdefault(self._tokens.find(token_id)[0], log_prob.value)
         return values
+
+
+Format = ChatFormat | CompletionFormat
 
 
 def _finish_reason(piece: Piece) -> str | None:

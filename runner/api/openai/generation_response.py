@@ -40,30 +40,14 @@ _EVENT_HEADERS = [
 
 @dataclass(frozen=True)
 class GenerationService:
-    """Answers generation requests within the limits of this server."""
+    """What generates, within the limits of this server."""
 
     generate: Generate
     admission: Admission
     timeout_s: float
 
-    def answer(
-        self, body: GenerationBody, requests: Sequence[PromptRequest], formatter: Format, model: str
-    ) -> Response:
-        """Raises E1005 for more texts than this server ever generates at once."""
-        self._check_count(body.n or 1, len(requests))
-        return _GenerationResponse(self, body, requests, formatter, model)
 
-    def _check_count(self, n: int, num_prompts: int) -> None:
-        limit = self.admission.limit
-        if num_prompts > limit:
-            expected = f"at most {limit} prompts (OPENAI_MAX_REQUESTS)"
-            raise InvalidInput(name="prompt", expected=expected, value=num_prompts)
-        if n * num_prompts > limit:
-            expected = f"so small that there are at most {limit} texts in all (OPENAI_MAX_REQUESTS)"
-            raise InvalidInput(name="n", expected=expected, value=n)
-
-
-class _GenerationResponse(Response):
+class GenerationResponse(Response):
     """Generates while it is sent. Of Starlette's class it uses the interface only: Starlette calls it."""
 
     def __init__(
@@ -74,6 +58,8 @@ class _GenerationResponse(Response):
         formatter: Format,
         model: str,
     ) -> None:
+        """Raises E1005 for more texts than this server ever generates at once."""
+        _check_count(body.n or 1, len(requests), service.admission.limit)
         self._service = service
         self._is_stream = bool(body.stream)
         options = body.stream_options or StreamOptions()
@@ -148,6 +134,15 @@ class _GenerationResponse(Response):
         self, kind: str, choices: Sequence[Choice], usage: Usage | msgspec.UnsetType | None
     ) -> Answer[Choice]:
         return Answer(self._id, kind, self._created, self._model, list(choices), usage)
+
+
+def _check_count(n: int, num_prompts: int, limit: int) -> None:
+    if num_prompts > limit:
+        expected = f"at most {limit} prompts (OPENAI_MAX_REQUESTS)"
+        raise InvalidInput(name="prompt", expected=expected, value=num_prompts)
+    if n * num_prompts > limit:
+        expected = f"so small that there are at most {limit} texts in all (OPENAI_MAX_REQUESTS)"
+        raise InvalidInput(name="n", expected=expected, value=n)
 
 
 def _usage(generations: Generations) -> Usage:
