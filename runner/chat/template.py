@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,14 @@ _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
 
+@dataclass(eq=False)
 class ChatTemplate:
     """The chat template of one model. A model without one is an error only when it renders (E1700)."""
 
-    def __init__(
-        self, sources: Mapping[str, str], special_tokens: Mapping[str, str], place: str = "the tokenizer"
-    ) -> None:
-        """``sources``: Jinja templates by name: ``default``, and optionally ``tool_use`` for tools."""
-        self._sources = sources
-        self._special_tokens = special_tokens
-        self._place = place
+    _sources: Mapping[str, str]
+    """Jinja templates by name: ``default``, and optionally ``tool_use`` for tools."""
+    _special_tokens: Mapping[str, str]
+    _place: str = "the tokenizer"
 
     @property
     def exists(self) -> bool:

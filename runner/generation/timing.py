@@ -10,35 +10,26 @@ sequences, runs in parallel.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 
+@dataclass(slots=True)
 class TimeBudget:
     """The times of one request. Unknown phases are left out (the last ones after our own stop sequence)."""
 
-    __slots__ = (
-        "_arrival_s",
-        "_ended_s",
-        "_is_slot_ours",
-        "_last_token_s",
-        "_sent_s",
-        "detokenize_s",
-        "tokenize_s",
-    )
-
-    def __init__(self, *, is_slot_ours: bool = True) -> None:
-        """``is_slot_ours`` False: NVIDIA's backend in the slot, which has no inputs or outputs for times."""
-        self._is_slot_ours = is_slot_ours
-        self.tokenize_s = 0.0
-        self.detokenize_s = 0.0
-        self._sent_s: float | None = None
-        self._arrival_s: float | None = None
-        self._last_token_s: float | None = None
-        self._ended_s: float | None = None
+    is_slot_ours: bool = True
+    """False: NVIDIA's backend is in the slot, which has no inputs or outputs for times."""
+    tokenize_s: float = 0.0
+    detokenize_s: float = 0.0
+    _sent_s: float | None = None
+    _arrival_s: float | None = None
+    _last_token_s: float | None = None
+    _ended_s: float | None = None
 
     def sent(self, *, asks_slot: bool) -> dict[str, object]:
         """Called when the request is sent. Returns tensors for the slot; ``asks_slot``: request its times."""
         self._sent_s = time.perf_counter()
-        if not self._is_slot_ours:
+        if not self.is_slot_ours:
             return {}
         tensors: dict[str, object] = {"runner_seconds": [self._sent_s]}
         return tensors | {"return_perf_metrics": True} if asks_slot else tensors

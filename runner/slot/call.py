@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from errors.coded_error import CodedError
@@ -130,44 +130,30 @@ class LogProbs:
         return {"top_log_prob_ids": [ids], "top_log_probs": [values]}
 
 
+@dataclass(slots=True, eq=False)
 class OutputSequence:
     """One output of a request, from its submission to the engine to its last response."""
 
-    __slots__ = (
-        "_phases",
-        "arrival_s",
-        "beams",
-        "call",
-        "collected",
-        "ended_s",
-        "is_cancelled",
-        "log_probs",
-        "place",
-        "request",
-        "request_id",
-        "stream",
-        "total_log_prob",
-    )
+    request_id: int
+    request: SlotRequest
+    call: Call
+    place: Place
+    phases: PhaseTimes
+    arrival_s: float = field(default_factory=time.perf_counter)
+    ended_s: float = 0.0
+    """When the engine reported the end."""
+    is_cancelled: bool = False
+    beams: list[list[int]] = field(default_factory=list)
+    """The outputs of a beam search, set before the end is fed to the relay."""
+    log_probs: list[TokenLogProb] = field(default_factory=list)
+    """Of tokens that were not sent yet, if the request asks for log probabilities."""
+    total_log_prob: float = 0.0
+    stream: Stream = field(init=False)
+    collected: list[int] = field(init=False)
 
-    def __init__(
-        self, request_id: int, request: SlotRequest, call: Call, place: Place, phases: PhaseTimes
-    ) -> None:
-        self.arrival_s = time.perf_counter()
-        self.ended_s = 0.0
-        """When the engine reported the end."""
-        self._phases = phases
-        self.request_id = request_id
-        self.request = request
-        self.call = call
-        self.place = place
+    def __post_init__(self) -> None:
         self.stream = Stream(self._respond)
-        self.collected = list(request.submit.input_ids) if request.includes_input else []
-        self.is_cancelled = False
-        self.beams: list[list[int]] = []
-        """The outputs of a beam search, set before the end is fed to the relay."""
-        self.log_probs: list[TokenLogProb] = []
-        """Of tokens that were not sent yet, if the request asks for log probabilities."""
-        self.total_log_prob = 0.0
+        self.collected = list(self.request.submit.input_ids) if self.request.includes_input else []
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if not self.request.is_streaming:
@@ -182,8 +168,8 @@ class OutputSequence:
         log_probs = self._take_log_probs(len(self.log_probs))
         self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
         if end in _COMPLETED:
-            self._phases.observe("engine", self.ended_s - self.arrival_s)
-            self._phases.observe("relay", time.perf_counter() - self.ended_s)
+            self.phases.observe("engine", self.ended_s - self.arrival_s)
+            self.phases.observe("relay", time.perf_counter() - self.ended_s)
 
     def _take_log_probs(self, count: int) -> LogProbs | None:
         if not self.request.submit.wants_log_probs:

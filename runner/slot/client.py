@@ -14,6 +14,7 @@ import asyncio
 import itertools
 from array import array
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,17 @@ _MAX_FRAME_BYTES = 1 << 28
 _QUOTED_BYTES = 100
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """The events of one request that its reader has not taken yet."""
 
-    __slots__ = ("error", "events", "is_ended", "received_s", "unread_s", "waiter")
-
-    def __init__(self, now_s: float) -> None:
-        self.events: list[Event] = []
-        self.error: CodedError | None = None
-        self.is_ended = False
-        self.received_s = now_s
-        self.unread_s = now_s
-        """When the first of ``events`` arrived, if there are any."""
-        self.waiter: asyncio.Future[None] | None = None
+    received_s: float
+    unread_s: float = 0.0
+    """When the first of ``events`` arrived, if there are any."""
+    events: list[Event] = field(default_factory=list)
+    error: CodedError | None = None
+    is_ended: bool = False
+    waiter: asyncio.Future[None] | None = None
 
     def receive(self, event: Answer, now_s: float) -> None:
         self.received_s = now_s

@@ -10,26 +10,19 @@ import bisect
 import time
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from runner.engines.protocol.messages import Statistics
-from runner.observability.metrics import PHASE_BOUNDS_S, PHASE_SECONDS, SLOT_PHASES
+from runner.observability.metrics import PHASE_BOUNDS_S, PHASE_SECONDS, SLOT_PHASES, Metric
 from runner.slot.relay import End
 
 
-class Family(NamedTuple):
-    name: str
-    kind: Literal["counter", "gauge"]
-    meaning: str
-    labels: tuple[str, ...] = ()
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name, "counter", meaning, labels)
 
 
-def _counter(name: str, meaning: str, *labels: str) -> Family:
-    return Family(name, "counter", meaning, labels)
-
-
-def _gauge(name: str, meaning: str, *labels: str) -> Family:
-    return Family(name, "gauge", meaning, labels)
+def _gauge(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", meaning, labels)
 
 
 _SUBMITTED = _counter("cog_triton_slot_requests_total", "Requests submitted to the engine")
@@ -97,7 +90,7 @@ _BOUNDS = (*map(str, PHASE_BOUNDS_S), "+Inf")
 class _Series:
     """Triton's metrics of one family, by any key."""
 
-    def __init__(self, pb_utils: Any, family: Family, labels: Mapping[Any, Mapping[str, str]]) -> None:
+    def __init__(self, pb_utils: Any, family: Metric, labels: Mapping[Any, Mapping[str, str]]) -> None:
         kinds = pb_utils.MetricFamily
         self._is_counter = family.kind == "counter"
         kind = kinds.COUNTER if self._is_counter else kinds.GAUGE

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import FinishReason
@@ -28,6 +29,7 @@ End = FinishReason | CodedError
 """How a stream ended: a finish reason, or the error that ended it."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One output sequence of one caller.
 
@@ -35,15 +37,12 @@ class Stream:
     relay's thread, in order, and never after an end.
     """
 
-    __slots__ = ("end", "is_new", "is_queued", "pending", "respond")
-
-    def __init__(self, respond: Callable[[list[int], End | None], None]) -> None:
-        self.respond = respond
-        self.pending: list[int] = []
-        self.end: End | None = None
-        self.is_queued = False
-        self.is_new = True
-        """Until its first turn."""
+    respond: Callable[[list[int], End | None], None]
+    pending: list[int] = field(default_factory=list)
+    end: End | None = None
+    is_queued: bool = False
+    is_new: bool = True
+    """Until its first turn."""
 
 
 class Relay:

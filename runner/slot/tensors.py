@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 """Input tensors by name, batch dimension first."""
 
 
+@dataclass(frozen=True)
 class Row:
     """One row of a batch."""
 
-    def __init__(self, tensors: Tensors, index: int) -> None:
-        self._tensors = tensors
-        self._index = index
+    _tensors: Tensors
+    _index: int
 
     def scalar(self, *names: str, default: Any = None) -> Any:
         """The value of the first tensor present among ``names`` (aliases), as a Python scalar."""
