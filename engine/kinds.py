@@ -33,6 +33,17 @@ Capability = Literal[
 end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
 ``iteration_metrics``: reports NVIDIA's metrics of the engine's iterations."""
+ENGINE_TENSORS = (
+    "draft_input_ids",
+    "draft_logits",
+    "draft_acceptance_threshold",
+    "embedding_bias",
+    "prompt_embedding_table",
+    "prompt_table_extra_ids",
+    "lora_weights",
+    "lora_config",
+)
+"""Inputs of the slot that are passed to the engine unchanged."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +95,7 @@ _ROWS = (
         capabilities=frozenset({"guides", "max_queue_size", "iteration_metrics"}),
         tensors=frozenset(
             {
-                "draft_input_ids",
-                "draft_logits",
-                "draft_acceptance_threshold",
-                "embedding_bias",
-                "prompt_embedding_table",
-                "prompt_table_extra_ids",
-                "lora_weights",
-                "lora_config",
+                *ENGINE_TENSORS,
                 "lora_task_id",
                 "early_stopping",
                 "runtime_top_p_min",

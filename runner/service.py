@@ -110,7 +110,7 @@ class Service:
         Raises E1104 for an adapter's name if the engine kind has none: Triton drops unknown tensors.
         """
         check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
-        trace = self._tracing.begin(request.summary(), response_id=request_id) if self._tracing else None
+        trace = self._tracing.begin(request.traced(), response_id=request_id) if self._tracing else None
         return Generation(
             request,
             self.model,

@@ -69,7 +69,9 @@ def settings_table() -> str:
 def metrics_table() -> str:
     """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    families = [(each, ("api", *each.labels)) for each in METRICS] + [(each, each.labels) for each in FAMILIES]
+    families = [(each, ("api", *each.labels)) for each in METRICS] + [
+        (each, each.labels) for each in FAMILIES
+    ]
     for family, labels in families:
         shown = ", ".join(f"`{label}`" for label in labels)
         rows.append(f"| `{family.name}` | {family.kind} | {shown} | {family.meaning} |")

@@ -117,7 +117,7 @@ def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call
         return None
     operation = GENERATION_PATHS[call.path]
     return tracing.begin(
-        request.summary(), operation=operation, response_id=call.response_id, model=call.model
+        request.traced(), operation=operation, response_id=call.response_id, model=call.model
     )
 
 

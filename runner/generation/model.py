@@ -66,13 +66,17 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     """Settings override the facts of the engine directory."""
     tokenizer = _load_tokenizer(engine.path / "tokenizer.json")
     config = read_json(engine.path / "config.json")
-    end_ids = _end_ids(engine.path, tokenizer) if settings.end_id is None else (settings.end_id,)
+    if settings.end_id is None:
+        end_ids = read_end_ids(engine.path, tokenizer.token_to_id) or (_DEFAULT_ID,)
+    else:
+        end_ids = (settings.end_id,)
+    pad_id = next(iter(as_ids(config.get("pad_token_id"))), end_ids[0])
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
     max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
     return ModelFacts(
         tokenizer=tokenizer,
         end_ids=end_ids,
-        pad_id=settings.pad_id if settings.pad_id is not None else _pad_id(config, end_ids),
+        pad_id=pad_id if settings.pad_id is None else settings.pad_id,
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
         chat=load_chat_template(engine.path, settings.chat_template),
@@ -88,15 +92,6 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _end_ids(engine_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    return read_end_ids(engine_dir, tokenizer.token_to_id) or (_DEFAULT_ID,)
-
-
-def _pad_id(config: dict[str, Any], end_ids: tuple[int, ...]) -> int:
-    ids = as_ids(config.get("pad_token_id"))
-    return ids[0] if ids else end_ids[0]
 
 
 def _max_input_length(engine: Engine, max_sequence_length: int) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engines.protocol.messages import SEEDS, Guide
-from runner.observability.summary import RequestSummary
 
 _GREEDY = 1
+_TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
 def random_seed() -> int:
@@ -58,15 +58,8 @@ class GenerationRequest:
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
 
-    def summary(self) -> RequestSummary:
-        """The fields that may be traced."""
-        sampling = self.sampling
-        return RequestSummary(
-            max_tokens=self.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            seed=sampling.seed,
-        )
+    def traced(self) -> dict[str, str | float]:
+        """The fields that may be traced, by OpenTelemetry's names: no text."""
+        fields = {name: getattr(self.sampling, name) for name in _TRACED}
+        # As text: OpenTelemetry's integers have a sign.
+        return {"max_tokens": self.max_tokens, **fields, "seed": str(self.sampling.seed)}

@@ -7,19 +7,6 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class RequestSummary:
-    """What a request asks for, as far as it may be traced: no text."""
-
-    max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int
-
-
-@dataclass(frozen=True)
 class GenerationSummary:
     """How one generation ended. Times are in seconds."""
 

@@ -8,13 +8,14 @@ Attributes are those of OpenTelemetry's conventions for generative AI; texts are
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
-from runner.observability.summary import GenerationSummary, RequestSummary
+from runner.observability.summary import GenerationSummary
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, Tracer
 
 SERVICE_NAME = "cog-triton"
 PROVIDER = "cog_triton"
@@ -64,10 +65,25 @@ class Tracing:
         self._model = model
 
     def begin(
-        self, request: RequestSummary, *, response_id: str, operation: str = _OPERATION, model: str = ""
+        self,
+        request: Mapping[str, str | float],
+        *,
+        response_id: str,
+        operation: str = _OPERATION,
+        model: str = "",
     ) -> RequestTrace:
         """A generation begins, in the current context. ``model``: as the client was told, if it was."""
-        return RequestTrace(self.tracer, operation, model or self._model, request, response_id)
+        model = model or self._model
+        attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": PROVIDER,
+            "gen_ai.request.model": model,
+            "gen_ai.response.id": response_id,
+            **{f"gen_ai.request.{name}": value for name, value in request.items()},
+        }
+        return RequestTrace(
+            self.tracer, self.tracer.start_span(f"{operation} {model}", attributes=attributes)
+        )
 
     def flush(self) -> None:
         """Send what is not sent yet; takes as long as the collector does."""
@@ -82,27 +98,9 @@ class Tracing:
 class RequestTrace:
     """The span of one generation, and those of its phases."""
 
-    def __init__(
-        self, tracer: Tracer, operation: str, model: str, request: RequestSummary, response_id: str
-    ) -> None:
+    def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer = tracer
-        self._span = tracer.start_span(
-            f"{operation} {model}",
-            attributes={
-                "gen_ai.operation.name": operation,
-                "gen_ai.provider.name": PROVIDER,
-                "gen_ai.request.model": model,
-                "gen_ai.request.max_tokens": request.max_tokens,
-                "gen_ai.request.temperature": request.temperature,
-                "gen_ai.request.top_p": request.top_p,
-                "gen_ai.request.top_k": request.top_k,
-                "gen_ai.request.presence_penalty": request.presence_penalty,
-                "gen_ai.request.frequency_penalty": request.frequency_penalty,
-                # As text: OpenTelemetry's integers have a sign.
-                "gen_ai.request.seed": str(request.seed),
-                "gen_ai.response.id": response_id,
-            },
-        )
+        self._span = span
 
     @property
     def is_recording(self) -> bool:

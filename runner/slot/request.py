@@ -12,16 +12,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from engine.kinds import ENGINE_TENSORS
 from errors.requests import InvalidTensor, PromptTooLong
 from runner.engines.protocol.checks import check_adapter_name, check_sampling
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.tensors import Row, Tensors, check_ids
-from runner.slot.unsupported import (
-    ENGINE_TENSORS,
-    refuse_guide_type,
-    refuse_unsupported,
-    refuse_unsupported_tensors,
-)
+from runner.slot.unsupported import refuse_guide_type, refuse_unsupported, refuse_unsupported_tensors
 
 _MAX_SEQUENCES = 256
 _MAX_TOP_LOG_PROBS = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.kinds import Capability, argument_remedy, find_kind, supports
+from engine.kinds import ENGINE_TENSORS, Capability, argument_remedy, find_kind, supports
 from errors.requests import UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Submit
 from runner.slot.tensors import Row, Tensors
@@ -21,17 +21,6 @@ _FLAGS = (
 """Refused if not 0 or false."""
 _COUNTS = ("beam_width", "num_return_sequences")
 """Refused if above 1."""
-ENGINE_TENSORS = (
-    "draft_input_ids",
-    "draft_logits",
-    "draft_acceptance_threshold",
-    "embedding_bias",
-    "prompt_embedding_table",
-    "prompt_table_extra_ids",
-    "lora_weights",
-    "lora_config",
-)
-"""Passed to the engine unchanged."""
 _TENSORS = (
     *ENGINE_TENSORS,
     "lora_task_id",

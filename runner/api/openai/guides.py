@@ -9,7 +9,7 @@ from typing import Any
 from engine.kinds import supports
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
-from runner.api.openai.bodies import AnyObject, GenerationBody, SchemaFormat, StructuredOutputs
+from runner.api.openai.bodies import AnyObject, GenerationBody, SchemaFormat
 from runner.engines.protocol.messages import Guide
 
 GUIDE_FIELDS = (
@@ -49,36 +49,34 @@ def _given(body: GenerationBody) -> Iterator[tuple[str, Guide]]:
             yield "response_format", Guide("json_schema", _ANY_OBJECT)
         case SchemaFormat(json_schema=described):
             yield "response_format", _schema(described.schema)
-    if body.guided_json is not None:
-        yield "guided_json", _schema(body.guided_json)
-    if body.guided_regex is not None:
-        yield "guided_regex", Guide("regex", body.guided_regex)
-    if body.guided_choice is not None:
-        yield "guided_choice", _choice(body.guided_choice)
-    if body.guided_grammar is not None:
-        yield "guided_grammar", Guide("ebnf_grammar", body.guided_grammar)
-    if body.structured_outputs is not None:
-        yield from _structured(body.structured_outputs)
+    regex, grammar = body.guided_regex, body.guided_grammar
+    yield from _fields("guided_", body.guided_json, regex, body.guided_choice, grammar)
+    if (outputs := body.structured_outputs) is not None:
+        prefix = "structured_outputs."
+        yield from _fields(prefix, outputs.json, outputs.regex, outputs.choice, outputs.grammar)
+        if outputs.json_object:
+            yield f"{prefix}json_object", Guide("json_schema", _ANY_OBJECT)
 
 
-def _structured(outputs: StructuredOutputs) -> Iterator[tuple[str, Guide]]:
-    if outputs.json is not None:
-        yield "structured_outputs.json", _schema(outputs.json)
-    if outputs.json_object:
-        yield "structured_outputs.json_object", Guide("json_schema", _ANY_OBJECT)
-    if outputs.regex is not None:
-        yield "structured_outputs.regex", Guide("regex", outputs.regex)
-    if outputs.choice is not None:
-        yield "structured_outputs.choice", _choice(outputs.choice)
-    if outputs.grammar is not None:
-        yield "structured_outputs.grammar", Guide("ebnf_grammar", outputs.grammar)
+def _fields(
+    prefix: str,
+    schema: str | dict[str, Any] | None,
+    regex: str | None,
+    choice: list[str] | None,
+    grammar: str | None,
+) -> Iterator[tuple[str, Guide]]:
+    """The fields that vLLM's two forms share."""
+    if schema is not None:
+        yield f"{prefix}json", _schema(schema)
+    if regex is not None:
+        yield f"{prefix}regex", Guide("regex", regex)
+    if choice is not None:
+        # NOTE: a string of the grammar is written like one of JSON.
+        texts = [json.dumps(each, ensure_ascii=False) for each in choice]
+        yield f"{prefix}choice", Guide("ebnf_grammar", f"root ::= {' | '.join(texts)}")
+    if grammar is not None:
+        yield f"{prefix}grammar", Guide("ebnf_grammar", grammar)
 
 
 def _schema(schema: str | dict[str, Any]) -> Guide:
     return Guide("json_schema", schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False))
-
-
-def _choice(choices: list[str]) -> Guide:
-    """NOTE: a string of the grammar is written like one of JSON."""
-    texts = [json.dumps(each, ensure_ascii=False) for each in choices]
-    return Guide("ebnf_grammar", f"root ::= {' | '.join(texts)}")
