@@ -24,7 +24,7 @@ from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, RequestLog, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
-from runner.observability.tracing import RequestTrace, Tracing, open_tracing
+from runner.observability.tracing import Tracing, open_tracing
 from runner.settings.ports import local_url
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
@@ -81,7 +81,12 @@ async def serve(start: Start) -> None:
     async with transport as (requests, client):
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
-            trace = _begin_trace(tracing, request, call)
+            trace = None
+            if tracing is not None:
+                operation = GENERATION_PATHS[call.path]
+                trace = tracing.begin(
+                    request.traced(), operation=operation, response_id=call.response_id, model=call.model
+                )
             return Generation(
                 request,
                 model,
@@ -110,15 +115,6 @@ async def serve(start: Start) -> None:
         freeze_loaded_objects()
         server = Server(config, requests, settings.stop_grace_s, tracing)
         await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
-
-
-def _begin_trace(tracing: Tracing | None, request: GenerationRequest, call: Call) -> RequestTrace | None:
-    if tracing is None:
-        return None
-    operation = GENERATION_PATHS[call.path]
-    return tracing.begin(
-        request.traced(), operation=operation, response_id=call.response_id, model=call.model
-    )
 
 
 def main() -> int:

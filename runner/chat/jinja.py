@@ -30,7 +30,12 @@ class _Generation(Extension):
 
 def compile_template(source: str) -> jinja2.Template:
     """Raises what Jinja and Python raise for an invalid template: see ``reason_of``."""
-    return _environment().from_string(source)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    return environment.from_string(source)
 
 
 def reason_of(error: Exception) -> str:
@@ -38,15 +43,6 @@ def reason_of(error: Exception) -> str:
     place = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
     said = error.message if isinstance(error, jinja2.TemplateSyntaxError) else str(error)
     return place + (" ".join(str(said).split()).rstrip(".") or type(error).__name__)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-    return environment
 
 
 def _to_json(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -38,21 +38,28 @@ class Transport(TokenSource, Protocol):
 
 
 class Triton(Transport, Protocol):
-    """Triton's HTTP API, which also tells whether Triton and the engine answer."""
-
-    @property
-    def is_up(self) -> bool: ...
+    """Triton's HTTP API, which also reports whether Triton and the engine answer."""
 
     async def is_slot_answering(self) -> bool: ...
 
 
 class RequestGuard:
-    """A source of tokens in front of ``transport``. ``shapes`` records the requests' shapes."""
+    """A source of tokens in front of ``transport``.
 
-    def __init__(self, transport: Transport, triton: Triton, shapes: RequestShapes | None = None) -> None:
+    ``shapes`` records the requests' shapes. ``down_reason`` returns why Triton is known to be down, or None.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        triton: Triton,
+        shapes: RequestShapes | None = None,
+        down_reason: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._transport = transport
         self._triton = triton
         self._shapes = shapes
+        self._down_reason = down_reason
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
@@ -65,12 +72,15 @@ class RequestGuard:
         shape = self._shapes.begin(inputs) if self._shapes else None
         # Only Triton's HTTP API has a trace of its own to continue.
         transport: TokenSource = self._triton if traceparent else self._transport
-        has_tokens, may_retry = False, self._triton.is_up
+        has_tokens, may_retry = False, True
         self.num_running += 1
         ended = "left"
         try:
             while True:
                 try:
+                    if (reason := self._down_reason()) is not None:
+                        may_retry = False
+                        raise TritonUnavailable(reason=reason)
                     async with aclosing(transport.generate(inputs, traceparent)) as batches:
                         async for events in batches:
                             has_tokens = True
@@ -87,7 +97,7 @@ class RequestGuard:
                         raise
                     may_retry = False
         except CodedError as exc:
-            error = self._told(exc)
+            error = self._reported(exc)
             ended = error.code
             raise error from exc
         finally:
@@ -95,8 +105,8 @@ class RequestGuard:
             if shape is not None:
                 shape.ended(ended)
 
-    def _told(self, error: CodedError) -> CodedError:
-        """What a request ended with: that we stop, if that is why its connection went."""
+    def _reported(self, error: CodedError) -> CodedError:
+        """E2110 in place of a lost connection during a graceful shutdown, which closes the connections."""
         return self._stopping if self._stopping is not None and isinstance(error, _GONE) else error
 
     def refuse(self, reason: str) -> None:
@@ -130,7 +140,7 @@ class RequestGuard:
         """Wait until Triton and the engine answer again; False if they don't soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
-            if self._triton.is_up and await self._triton.is_slot_answering():
+            if self._down_reason() is None and await self._triton.is_slot_answering():
                 return True
             await asyncio.sleep(_RETRY_POLL_S)
         return False

@@ -24,7 +24,7 @@ from runner.generation.timing import TimeBudget
 from runner.observability.logs import RequestLog
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import UNEXPECTED
-from runner.observability.summary import GenerationSummary, Observer
+from runner.observability.summary import GenerationSummary
 from runner.observability.tracing import RequestTrace
 
 FinishReason = Literal["stop", "length", "end"]
@@ -67,7 +67,7 @@ class Generation:
         self.budget = TimeBudget(is_slot_ours=is_slot_ours)
         self.request_id = request_id
         self._trace = trace
-        self._observers: list[Observer] = [each for each in (trace, log) if each is not None]
+        self._observers = [each for each in (trace, log) if each is not None]
         self._meter = meter or RequestMeter(_unused_meter)
         self._asks_slot = asks_slot
         self._model = model

@@ -8,16 +8,6 @@ from errors.requests import PromptTooLong
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, SamplingInputs
 
-_DEFAULTS = {
-    "min_length": 0,
-    "temperature": 1.0,
-    "len_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_p": 0.0,
-}
-"""The slot's own defaults."""
 _GREEDY_TOP_K = 1
 _MAX_INT32 = (1 << 31) - 1
 """NOTE: Triton drops the upper bits of larger numbers."""
@@ -40,16 +30,16 @@ def slot_inputs(request: GenerationRequest, model: ModelFacts, input_ids: list[i
         "streaming": True,
         "exclude_input_in_output": True,
     }
-    chosen = {
-        "min_length": min(request.min_tokens, room),
-        "temperature": sampling.temperature or 1.0,
-        "len_penalty": sampling.length_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
-        "min_p": sampling.min_p,
-    }
-    inputs |= {name: value for name, value in chosen.items() if value != _DEFAULTS[name]}
+    with_defaults = (
+        ("min_length", min(request.min_tokens, room), 0),
+        ("temperature", sampling.temperature or 1.0, 1.0),
+        ("len_penalty", sampling.length_penalty, 1.0),
+        ("presence_penalty", sampling.presence_penalty, 0.0),
+        ("frequency_penalty", sampling.frequency_penalty, 0.0),
+        ("repetition_penalty", sampling.repetition_penalty, 1.0),
+        ("min_p", sampling.min_p, 0.0),
+    )
+    inputs |= {name: value for name, value, default in with_defaults if value != default}
     if not request.ignores_end:
         inputs["end_id"] = model.end_ids[0]
     if request.guide is not None:

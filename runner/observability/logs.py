@@ -61,13 +61,9 @@ def log_text(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def log_json(line: str) -> None:
-    log_text(as_json(line))
-
-
 def log_in(log_format: str | None) -> Callable[[str], None]:
     """What logs a line for the operator in this LOG_FORMAT."""
-    return log_json if log_format == JSON else log_text
+    return (lambda line: log_text(as_json(line))) if log_format == JSON else log_text
 
 
 def as_json(line: str) -> str:
@@ -85,7 +81,7 @@ def as_json(line: str) -> str:
 
 
 class RequestLog:
-    """Logs one line at the end of a request. An ``Observer``."""
+    """Logs one line at the end of a request."""
 
     def __init__(self, api: str) -> None:
         self._api = api
@@ -113,20 +109,19 @@ class RequestLog:
         if self._error is not None:
             # NOTE: not its sentence, which may quote what the client sent.
             fields["code"] = getattr(self._error, "code", type(self._error).__name__)
-        _log_end(outcome, fields)
+        _log_end(fields)
 
 
 def log_refusal(
     api: str, outcome: str, request_id: str, code: str, duration_s: float, trace_id: str = ""
 ) -> None:
     """The line of a request that had no generation: it was refused, or its client left too early."""
-    fields: dict[str, object] = {"request_id": request_id, "api": api, "outcome": outcome}
-    fields |= {"duration_s": round(duration_s, 6)}
-    fields |= {name: value for name, value in (("code", code), ("trace_id", trace_id)) if value}
-    _log_end(outcome, fields)
+    fields = {"request_id": request_id, "api": api, "outcome": outcome, "duration_s": round(duration_s, 6)}
+    _log_end(fields | {name: value for name, value in (("code", code), ("trace_id", trace_id)) if value})
 
 
-def _log_end(outcome: str, fields: Mapping[str, object]) -> None:
+def _log_end(fields: Mapping[str, object]) -> None:
+    outcome = fields["outcome"]
     level = "error" if outcome == "failed" else "info"
     # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
     Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -21,11 +20,3 @@ class GenerationSummary:
     detokenize_s: float
     phases: tuple[tuple[str, float, float], ...]
     """Name, start and end by ``time.perf_counter`` of the phases that are known."""
-
-
-class Observer(Protocol):
-    """Receives a generation's error, if it has one, and then its end."""
-
-    def failed(self, error: Exception) -> None: ...
-
-    def ended(self, generation: GenerationSummary) -> None: ...

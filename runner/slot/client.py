@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from array import array
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,14 +195,11 @@ class _Connection(asyncio.Protocol):
 
 
 class SlotClient:
-    """One per process. ``down_reason`` returns why Triton is known to be down, or None."""
+    """One per process."""
 
-    def __init__(
-        self, path: Path, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
-    ) -> None:
+    def __init__(self, path: Path, timeout_s: float) -> None:
         self._path = path
         self._timeout_s = timeout_s
-        self._down_reason = down_reason
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
 
@@ -220,9 +217,7 @@ class SlotClient:
     async def generate(
         self, inputs: Mapping[str, Any], traceparent: str = ""
     ) -> AsyncGenerator[list[Event], None]:
-        """As ``TritonClient.generate``; ``headers`` are not used."""
-        if (reason := self._down_reason()) is not None:
-            raise TritonUnavailable(reason=reason)
+        """As ``TritonClient.generate``; ``traceparent`` is not used."""
         connection = self._connection
         if connection is None or connection.is_closed:
             connection = await self._connect()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
-from types import TracebackType
 from typing import Any
 
 import aiohttp
@@ -53,13 +52,10 @@ class _Event(Event):
 
 
 class TritonClient:
-    """Use as ``async with``; one per process. ``down_reason``: why Triton is known to be down, or None."""
+    """Use as ``async with``; one per process."""
 
-    def __init__(
-        self, base_url: str, timeout_s: float, down_reason: Callable[[], str | None] = lambda: None
-    ) -> None:
+    def __init__(self, base_url: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._down_reason = down_reason
         self._decoder = msgspec.json.Decoder(_Event)
         # NOTE: the timeout is for silence, not for the whole answer.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
@@ -77,16 +73,9 @@ class TritonClient:
     async def __aenter__(self) -> TritonClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.end_all()
         await self._closing
-
-    @property
-    def is_up(self) -> bool:
-        """False while Triton is known to be down."""
-        return self._down_reason() is None
 
     async def generate(
         self, inputs: Mapping[str, Any], traceparent: str = ""
@@ -96,8 +85,6 @@ class TritonClient:
         ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, so that Triton
         cancels the request. Raises a CodedError.
         """
-        if (reason := self._down_reason()) is not None:
-            raise TritonUnavailable(reason=reason)
         headers = {"traceparent": traceparent} if traceparent else {}
         try:
             async with self._post("generate_stream", inputs, headers=headers) as response:

@@ -22,8 +22,8 @@ async def open_transport(
 ) -> AsyncIterator[tuple[RequestGuard, TritonClient]]:
     """Yield a guard and Triton's client. Without ``slot_socket`` the guard sends its requests to Triton."""
     async with AsyncExitStack() as exits:
-        client = await exits.enter_async_context(TritonClient(triton_url, timeout_s, down_reason))
+        client = await exits.enter_async_context(TritonClient(triton_url, timeout_s))
         transport: Transport = client
         if slot_socket is not None:
-            transport = await exits.enter_async_context(SlotClient(slot_socket, timeout_s, down_reason))
-        yield RequestGuard(transport, client, shapes), client
+            transport = await exits.enter_async_context(SlotClient(slot_socket, timeout_s))
+        yield RequestGuard(transport, client, shapes, down_reason), client

@@ -26,8 +26,6 @@ assert AS_TEXT is not None
 class Transport:
     """Answers each request by the next of ``attempts``: an error, or a token and then an error or the end."""
 
-    is_up = True
-
     def __init__(self, *attempts: CodedError | tuple[int, CodedError | None]) -> None:
         self._attempts = list(attempts)
         self.count = 0
@@ -81,3 +79,14 @@ def test_a_request_is_sent_again_only_once() -> None:
     with pytest.raises(EngineCrashed):
         ask(transport)
     assert transport.count == 2
+
+
+def test_a_triton_known_to_be_down_is_e2105_with_the_reason_and_not_asked() -> None:
+    async def run(transport: Transport) -> None:
+        guard = RequestGuard(transport, transport, down_reason=lambda: "it ended (exit code 1)")
+        with pytest.raises(TritonUnavailable, match=r"\(it ended \(exit code 1\)\)"):
+            await anext(guard.generate({}))
+
+    transport = Transport((7, None))
+    asyncio.run(run(transport))
+    assert transport.count == 0

@@ -178,15 +178,6 @@ def test_a_port_that_nobody_listens_on_is_e2105() -> None:
     asyncio.run(run())
 
 
-def test_a_triton_known_to_be_down_is_e2105_with_the_reason_and_not_asked() -> None:
-    async def run() -> None:
-        async with TritonClient("http://127.0.0.1:1", TIMEOUT_S, lambda: "it ended (exit code 1)") as client:
-            with pytest.raises(TritonUnavailable, match=r"\(it ended \(exit code 1\)\)"):
-                await collect(client)
-
-    asyncio.run(run())
-
-
 def as_json(text: str) -> bytes:
     return json.dumps({"error": text}).encode()
 
