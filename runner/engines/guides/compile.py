@@ -37,8 +37,7 @@ _STACK_BYTES = 512 << 20
 """Address space of the compiling thread's stack.
 
 NOTE: llguidance follows the rules of a grammar by recursion: a chain of thousands would overflow a default
-stack
-and end the process."""
+stack and end the process."""
 _MAX_LEXER_STATES = 50_000
 """Each takes 1 to 2 kB."""
 _MAX_CACHED_GUIDES = 64
@@ -95,7 +94,9 @@ class GuideCompiler:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.add_special_tokens([_END_MARK])
-        self._end_mark = _end_mark_id(tokenizer)
+        end_mark = tokenizer.token_to_id(_END_MARK)
+        assert end_mark is not None, "it was added just now"
+        self._end_mark = end_mark
         self._tokenizer = LLTokenizer(tokenizer.to_str(), eos_token=self._end_mark)
         self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
         self._cache: OrderedDict[Guide, LLMatcher] = OrderedDict()
@@ -207,12 +208,6 @@ def _schema_grammar(schema: str) -> str:
     }
     grammar: str = LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
     return grammar
-
-
-def _end_mark_id(tokenizer: Tokenizer) -> int:
-    end_mark = tokenizer.token_to_id(_END_MARK)
-    assert end_mark is not None, "it was added just now"
-    return end_mark
 
 
 def _checked(guide: Guide, matcher: LLMatcher, reason: Callable[[str], str]) -> LLMatcher:

@@ -60,7 +60,7 @@ class PacedEngine:
         self._faults = faults or Faults()
         self._request_count = 0
         self._sink = sink
-        self._ready = ready
+        self.ready = ready
         self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
         self._step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         self._wake = threading.Condition()
@@ -69,10 +69,6 @@ class PacedEngine:
         self._running: dict[int, _Sequence] = {}
         self._closed = False
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
-
-    @property
-    def ready(self) -> Ready:
-        return self._ready
 
     def submit(self, request: Submit) -> None:
         sequence = _Sequence(request, time.perf_counter() + self._interval_s)
@@ -143,7 +139,7 @@ class PacedEngine:
         before = sequence.output_tokens
         tokens = sequence.take(self._step_tokens)
         try:
-            tokens = inject_fault(sequence.fault, before, tokens, self._ready.vocab_size)
+            tokens = inject_fault(sequence.fault, before, tokens, self.ready.vocab_size)
         except EngineFailed as exc:
             del self._running[sequence.request_id]
             self._sink.failed(sequence.request_id, exc)

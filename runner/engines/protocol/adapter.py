@@ -43,9 +43,8 @@ class Engine(Protocol):
     ``finished(..., 'cancelled')`` for a request it cancelled, after its resources are free.
     """
 
-    @property
-    def ready(self) -> Ready:
-        """What the engine can take."""
+    ready: Ready
+    """What the engine can take."""
 
     def submit(self, request: Submit) -> None: ...
 

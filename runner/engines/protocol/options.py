@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from errors.settings import InvalidSetting
@@ -32,25 +33,12 @@ def integer(minimum: int) -> Parser:
     return parse
 
 
-def fraction(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise ValueError("a number from 0 to 1")
-    return value
-
-
-def fraction_above_zero(text: str) -> float:
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise ValueError("a number above 0 and at most 1")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+def fraction(text: str, *, is_above_zero: bool = False) -> float:
+    with suppress(ValueError):
+        value = float(text)
+        if 0 <= value <= 1 and (value or not is_above_zero):
+            return value
+    raise ValueError("a number above 0 and at most 1" if is_above_zero else "a number from 0 to 1")
 
 
 def switch(text: str) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ class _Running:
 class TensorrtLlmEngine:
     """See ``protocol.adapter.Engine``. The executor assigns its own request ids: both ids are kept."""
 
-    def __init__(self, bindings: Any, executor: Any, sink: Sink, ready: Ready, limits: _Limits) -> None:
+    def __init__(
+        self, bindings: Any, executor: Any, sink: Sink, ready: Ready, check: Callable[[Submit], None]
+    ) -> None:
         self._bindings = bindings
         self._executor = executor
         self._sink = sink
-        self._ready = ready
-        self._limits = limits
+        self.ready = ready
+        self._check = check
         self._running: dict[int, _Running] = {}
         self._executor_ids: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -67,13 +70,9 @@ class TensorrtLlmEngine:
         self._awaiter = threading.Thread(target=self._await, name="tensorrt-llm-responses", daemon=True)
         self._awaiter.start()
 
-    @property
-    def ready(self) -> Ready:
-        return self._ready
-
     def submit(self, request: Submit) -> None:
         try:
-            check(request, self._ready, self._limits.prompt_tokens, self._limits.beam_width)
+            self._check(request)
             message = executor_request(self._bindings, request)
             with self._lock:
                 executor_id = self._executor.enqueue_request(message)
@@ -175,12 +174,6 @@ class TensorrtLlmEngine:
         return "cancelled" if running.is_cancelled else "length"
 
 
-@dataclass(frozen=True)
-class _Limits:
-    prompt_tokens: int
-    beam_width: int
-
-
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLlmEngine:
     """Load the engine on this process's GPU; with several ranks, this is the leader's part.
 
@@ -196,10 +189,11 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLl
         max_batch_size=compiled.max_batch_size,
         guide_types=GUIDE_TYPES if "guided_decoding_backend" in parsed else (),
     )
-    limits = _Limits(
-        compiled.prompt_limit(is_chunked=is_chunked(parsed, compiled)), parsed.get("max_beam_width", 1)
-    )
-    return TensorrtLlmEngine(bindings, executor, sink, ready, limits)
+    limits = {
+        "prompt_limit": compiled.prompt_limit(is_chunked=is_chunked(parsed, compiled)),
+        "max_beam_width": parsed.get("max_beam_width", 1),
+    }
+    return TensorrtLlmEngine(bindings, executor, sink, ready, partial(check, ready=ready, **limits))
 
 
 def num_ranks(engine_dir: Path) -> int:

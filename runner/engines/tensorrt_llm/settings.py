@@ -88,15 +88,10 @@ _PARSERS: dict[str, Parser] = {
     "guided_decoding_backend": one_of({"xgrammar": "XGRAMMAR"}),
 }
 
-_EXECUTOR = {
-    "max_beam_width": "max_beam_width",
-    "max_batch_size": "max_batch_size",
-    "max_queue_size": "max_queue_size",
-    "normalize_log_probs": "normalize_log_probs",
-    "iter_stats_max_iterations": "iter_stats_max_iterations",
-    "request_stats_max_iterations": "request_stats_max_iterations",
-    "gpu_weights_percent": "gpu_weights_percent",
-}
+_EXECUTOR = (
+    *("max_beam_width", "max_batch_size", "max_queue_size", "normalize_log_probs"),
+    *("iter_stats_max_iterations", "request_stats_max_iterations", "gpu_weights_percent"),
+)
 _KV_CACHE = {
     "enable_kv_cache_reuse": "enable_block_reuse",
     "max_tokens_in_paged_kv_cache": "max_tokens",
@@ -151,7 +146,7 @@ def executor_config(bindings: Any, options: Options, compiled: CompiledConfig) -
         enable_chunked_context=is_chunked(options, compiled),
         peft_cache_config=bindings.PeftCacheConfig(**_given(options, _PEFT_CACHE)),
         extended_runtime_perf_knob_config=_perf_knobs(bindings, options),
-        **_given(options, _EXECUTOR),
+        **{name: options[name] for name in _EXECUTOR if name in options},
     )
     if "gpt_model_type" in options:
         config.batching_type = getattr(bindings.BatchingType, options["gpt_model_type"])
@@ -185,28 +180,23 @@ def _check_engine_can(options: Options, compiled: CompiledConfig) -> None:
 
 
 def _scheduler_config(bindings: Any, options: Options) -> Any:
-    if "batch_scheduler_policy" not in options:
-        return bindings.SchedulerConfig()
-    return bindings.SchedulerConfig(
-        capacity_scheduler_policy=getattr(bindings.CapacitySchedulerPolicy, options["batch_scheduler_policy"])
-    )
+    name = options.get("batch_scheduler_policy")
+    policy = {"capacity_scheduler_policy": getattr(bindings.CapacitySchedulerPolicy, name)} if name else {}
+    return bindings.SchedulerConfig(**policy)
 
 
 def _perf_knobs(bindings: Any, options: Options) -> Any:
     knobs = bindings.ExtendedRuntimePerfKnobConfig()
-    for name in (
-        "multi_block_mode",
-        "enable_context_fmha_fp32_acc",
-        "cuda_graph_mode",
-        "cuda_graph_cache_size",
-    ):
+    for name in _PERF_KNOBS:
         if name in options:
             setattr(knobs, name, options[name])
     return knobs
 
 
 def _decoding_config(bindings: Any, options: Options) -> Any | None:
-    arguments = _given(options, {"medusa_choices": "medusa_choices"})
+    arguments = {}
+    if "medusa_choices" in options:
+        arguments["medusa_choices"] = options["medusa_choices"]
     if "decoding_mode" in options:
         arguments["decoding_mode"] = getattr(bindings.DecodingMode, options["decoding_mode"])()
     if "eagle_choices" in options:

@@ -43,19 +43,15 @@ class TransformersEngine:
     def __init__(self, batching: Batching, sink: Sink, ready: Ready, guides: GuideCompiler | None) -> None:
         self._batching = batching
         self._sink = sink
-        self._ready = ready
+        self.ready = ready
         self._guides = guides
         self._compiling: set[int] = set()
         """Requests whose guide is being compiled."""
         self._lock = threading.Lock()
 
-    @property
-    def ready(self) -> Ready:
-        return self._ready
-
     def submit(self, request: Submit) -> None:
         try:
-            check_request(request, self._ready)
+            check_request(request, self.ready)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return

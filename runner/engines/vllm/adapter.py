@@ -18,7 +18,6 @@ from runner.engines.protocol.messages import GUIDE_TYPES, Ready
 from runner.engines.vllm.arguments import (
     ENGINE_KIND,
     guide_end_id,
-    lora_adapters,
     prepare_environment,
     read_arguments,
 )
@@ -58,4 +57,4 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
         max_batch_size=config.scheduler_config.max_num_seqs,
         guide_types=() if guides is None else GUIDE_TYPES,
     )
-    return VllmEngine(client, sink, ready, Adapters(lora_adapters(engine_dir)), guides, end_id)
+    return VllmEngine(client, sink, ready, Adapters(engine_dir / "lora"), guides, end_id)

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ from tokenizers import Tokenizer
 
 from engine.end_ids import tokenizer_end_id
 from errors.engines import EngineStartFailed
-from runner.engines.protocol.options import Parser, fraction_above_zero, integer, one_of, parse_options
+from runner.engines.protocol.options import Parser, fraction, integer, one_of, parse_options
 
 ENGINE_KIND = "vllm"
 ENGINE_ARGS_NAME = "engine_args.json"
 _PARSERS: dict[str, Parser] = {
     "max_batch_size": integer(1),
     "dtype": one_of({name: name for name in ("auto", "float16", "bfloat16", "float32")}),
-    "gpu_memory_utilization": fraction_above_zero,
+    "gpu_memory_utilization": partial(fraction, is_above_zero=True),
     "tensor_parallel_size": integer(1),
 }
 _ARGUMENT_NAMES = {"max_batch_size": "max_num_seqs"}
@@ -87,9 +88,3 @@ def guide_end_id(engine_dir: Path) -> int | None:
 def is_multi_node(arguments: Mapping[str, Any]) -> bool:
     """Whether the engine spans several machines, which must reach this one's address."""
     return arguments.get("distributed_executor_backend") == "ray" or arguments.get("nnodes", 1) > 1
-
-
-def lora_adapters(engine_dir: Path) -> dict[str, Path]:
-    """The adapters that the engine carries, by name: folders below ``lora``."""
-    folder = engine_dir / "lora"
-    return {path.name: path for path in sorted(folder.iterdir())} if folder.is_dir() else {}

@@ -37,7 +37,7 @@ class VllmEngine:
     ) -> None:
         self._client = client
         self._sink = sink
-        self._ready = ready
+        self.ready = ready
         self._adapters = adapters
         self._guides = guides
         self._guide_end_id = guide_end_id
@@ -51,13 +51,9 @@ class VllmEngine:
         for name, target in (("vllm-outputs", self._receive), ("vllm-aborts", self._complete_aborts)):
             threading.Thread(target=target, name=name, daemon=True).start()
 
-    @property
-    def ready(self) -> Ready:
-        return self._ready
-
     def submit(self, request: Submit) -> None:
         try:
-            check_request(request, self._ready)
+            check_request(request, self.ready)
             message = core_request(request, self._adapters.find(request.lora_name), self._guide_end_id)
         except CodedError as error:
             self._sink.failed(request.request_id, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -181,12 +180,12 @@ class Running:
 
 
 class Adapters:
-    """The engine's LoRA adapters, with vLLM's number for each."""
+    """The engine's LoRA adapters: the folders in ``folder``, which may be absent."""
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._requests = {
-            name: LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(path))
-            for number, (name, path) in enumerate(sorted(folders.items()), 1)
+            path.name: LoRARequest(lora_name=path.name, lora_int_id=number, lora_path=str(path))
+            for number, path in enumerate(sorted(folder.glob("*")), 1)
         }
 
     def find(self, name: str | None) -> LoRARequest | None:

@@ -162,38 +162,15 @@ def _start_failed(sender: FrameSender, engine_kind: str, cause: Exception) -> in
     return 1
 
 
-def serve_ranks(
-    connection: socket.socket,
-    engine_kind: str,
-    engine_dir: Path,
-    options: dict[str, str],
-    exit_reason: ExitReason,
-) -> int:
+def _serve_ranks(ranks: Ranks, connection: socket.socket, exit_reason: ExitReason) -> int:
     """As ``serve``, by as many processes as the engine has ranks: rank 0 gets the connection."""
-    try:
-        ranks = Ranks(engine_kind, engine_dir, options, _num_ranks(engine_kind, engine_dir))
-        ranks.start(connection, exit_reason)
-    except CodedError as exc:
-        return _start_failed(FrameSender(connection, "launcher-sender"), engine_kind, exc)
+    ranks.start(connection, exit_reason)
     error = ranks.wait()
     if error is None:
         return 0
     log.critical("%s", error)
     exit_reason.write(error)
     return _BROKEN_EXIT_CODE
-
-
-def _num_ranks(engine_kind: str, engine_dir: Path) -> int:
-    """How many processes the engine needs that ``mpirun`` must start; 1: the worker itself is enough."""
-    kind = find_kind(engine_kind)
-    return importlib.import_module(kind.adapter).num_ranks(engine_dir) if kind.has_ranks else 1
-
-
-def _preload(engine_kind: str) -> None:
-    """Import what the engine needs while its files arrive. A failure shows when the engine is loaded."""
-    if (module := find_kind(engine_kind).preload) is not None:
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
 
 
 def _handle(engine: Engine, sink: SocketSink, message: ToWorker) -> None:
@@ -234,19 +211,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.register_at_fork(after_in_child=die_with_parent)
     pairs = dict(option.split("=", 1) for option in options.option)
     exit_reason = ExitReason(options.exit_reason_fd)
+    kind = find_kind(options.kind)
     if cache_dir := pairs.get("engine_cache_dir"):
         folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(find_kind(options.kind).libraries, folder):
+        if keep_bytecode(kind.libraries, folder):
             log.info("libraries came without bytecode: it is kept in %s", folder)
     if arrival := pairs.pop(PARAMETER, None):
-        _preload(options.kind)
+        if kind.preload is not None:
+            with contextlib.suppress(Exception):  # A failure shows when the engine is loaded.
+                importlib.import_module(kind.preload)
         await_arrival(Path(arrival))
     try:
-        has_ranks = _num_ranks(options.kind, options.engine_dir) > 1
+        adapter = importlib.import_module(kind.adapter) if kind.has_ranks else None
+        if adapter is not None and (world_size := adapter.num_ranks(options.engine_dir)) > 1:
+            ranks = Ranks(kind.name, options.engine_dir, pairs, world_size)
+            return _serve_ranks(ranks, connection, exit_reason)
     except CodedError as exc:
-        return _start_failed(FrameSender(connection, "engine-sender"), options.kind, exc)
-    work = serve_ranks if has_ranks else serve
-    return work(connection, options.kind, options.engine_dir, pairs, exit_reason)
+        return _start_failed(FrameSender(connection, "launcher-sender"), kind.name, exc)
+    return serve(connection, kind.name, options.engine_dir, pairs, exit_reason)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -103,9 +104,7 @@ class EngineProcess:
         process = self._process
         if process is None:
             return
-        try:
-            process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
+        if not _ends_within(process, _STOP_GRACE_S):
             _kill_group(process)
             process.wait()
         if self._supervisor is not None:
@@ -232,10 +231,8 @@ class EngineProcess:
         if connection is None:
             return
         # NOTE: shutdown wakes threads that block in recv or in sendall, which holds the lock; close does not.
-        try:
+        with suppress(OSError):  # The worker closed its end first, or another thread ours.
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # The worker closed its end first, or another thread ours.
         with self._lock:
             connection.close()
             if self._connection is connection:
