@@ -210,17 +210,21 @@ def set_up() -> list[MissingRequirement]:
     return []
 
 
-def set_up_clients() -> list[MissingRequirement]:
-    """Make the environment of the clients of others, if it is not current; by the Python of ``.venv``."""
+def make_environment(folder: str, names: tuple[str, ...], *options: str) -> list[MissingRequirement]:
+    """Make one environment, if it is not current, by the Python of ``.venv``."""
     python = chosen_python(os.environ.get("PYTHON", ""), os.environ.get("PATH", os.defpath))
-    clients = Environment(ROOT / ".venv-clients", python, ("clients", "test"))
-    if not clients.is_current():
+    environment = Environment(ROOT / folder, python, names)
+    if not environment.is_current():
         if python.missing():
             return python.missing()
-        with clients.being_made():
-            # Most of it is never imported.
-            clients.install("--no-compile", *locked(*clients.names))
+        with environment.being_made():
+            environment.install(*options, *locked(*names))
     return []
+
+
+def set_up_clients() -> list[MissingRequirement]:
+    """Make the environment of other projects' clients. Most of it is never imported, so not compiled."""
+    return make_environment(".venv-clients", ("clients", "test"), "--no-compile")
 
 
 def set_up_vllm() -> list[MissingRequirement]:
@@ -237,14 +241,7 @@ def set_up_vllm() -> list[MissingRequirement]:
         tests = str(REQUIREMENTS / "test.txt")
         run("uv pip install", uv, "pip", "install", "--python", named, "--require-hashes", "-r", tests)
         return []
-    python = chosen_python(os.environ.get("PYTHON", ""), os.environ.get("PATH", os.defpath))
-    vllm = Environment(ROOT / ".venv-vllm", python, ("vllm", "test"))
-    if not vllm.is_current():
-        if python.missing():
-            return python.missing()
-        with vllm.being_made():
-            vllm.install(*locked(*vllm.names))
-    return []
+    return make_environment(".venv-vllm", ("vllm", "test"))
 
 
 SET_UPS = {(): set_up, ("clients",): set_up_clients, ("vllm",): set_up_vllm}

@@ -26,7 +26,7 @@ class Layout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "blobs" / "sha256").mkdir(parents=True)
-        self._write("oci-layout", {"imageLayoutVersion": "1.0.0"})
+        self.write("oci-layout", {"imageLayoutVersion": "1.0.0"})
 
     def blob(self, document: dict[str, Any], kind: str) -> dict[str, Any]:
         """Store a document; returns its descriptor."""
@@ -41,33 +41,11 @@ class Layout:
         kind = "layer.v1.tar+gzip"
         return {"mediaType": f"{_MEDIA_TYPE}.{kind}", "digest": facts["digest"], "size": facts["size"]}
 
-    def name(self, manifest: dict[str, Any], name: str, tag: str) -> None:
-        """Name the manifest and make it the content of the layout."""
-        annotations = {
-            "io.containerd.image.name": f"docker.io/library/{name}:{tag}",
-            "org.opencontainers.image.ref.name": tag,
-        }
-        named = {**manifest, "annotations": annotations}
-        index = {"schemaVersion": 2, "mediaType": f"{_MEDIA_TYPE}.index.v1+json", "manifests": [named]}
-        self._write("index.json", index)
-
-    def docker_archive(self, config: dict[str, Any], layers: list[dict[str, Any]], reference: str) -> None:
-        entry = {
-            "Config": _blob_name(config),
-            "RepoTags": [reference],
-            "Layers": [_blob_name(each) for each in layers],
-        }
-        self._write("manifest.json", [entry])
-
     def _path(self, digest: str) -> Path:
         return self.folder / "blobs" / "sha256" / digest
 
-    def _write(self, name: str, document: object) -> None:
+    def write(self, name: str, document: object) -> None:
         (self.folder / name).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
-
-
-def _blob_name(descriptor: dict[str, Any]) -> str:
-    return "blobs/" + str(descriptor["digest"]).replace(":", "/")
 
 
 def assemble(layout: Layout, name: str, created: str, config: dict[str, Any], layers: list[Path]) -> str:
@@ -99,9 +77,17 @@ def assemble(layout: Layout, name: str, created: str, config: dict[str, Any], la
         "manifest.v1+json",
     )
     tag = image_config["digest"].partition(":")[2][:_TAG_LENGTH]
-    layout.name(manifest, name, tag)
-    layout.docker_archive(image_config, descriptors, f"{name}:{tag}")
-    return f"{name}:{tag}"
+    annotations = {
+        "io.containerd.image.name": f"docker.io/library/{name}:{tag}",
+        "org.opencontainers.image.ref.name": tag,
+    }
+    manifests = [{**manifest, "annotations": annotations}]
+    index = {"schemaVersion": 2, "mediaType": f"{_MEDIA_TYPE}.index.v1+json", "manifests": manifests}
+    layout.write("index.json", index)
+    blobs = ["blobs/" + each["digest"].replace(":", "/") for each in (image_config, *descriptors)]
+    reference = f"{name}:{tag}"
+    layout.write("manifest.json", [{"Config": blobs[0], "RepoTags": [reference], "Layers": blobs[1:]}])
+    return reference
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ import stat
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -196,10 +196,6 @@ def _is_elf_program(content: bytes) -> bool:
     return any(int.from_bytes(content[at : at + 4], "little") == _PT_INTERP for at in headers)
 
 
-def _named(path: Path) -> Iterator[Path]:
-    yield from (Path(line) for line in path.read_text().split())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the environment to make")
@@ -208,8 +204,9 @@ def main() -> int:
     options = parser.parse_args()
     installer = Installer(options.out, options.leave_out)
     installer.make_environment()
+    wheels = map(Path, options.wheels.read_text().split())
     try:
-        groups = [installer.install(wheel) for wheel in _named(options.wheels)]
+        groups = [installer.install(wheel) for wheel in wheels]
     except WheelError as error:
         print(error, file=sys.stderr)
         return 1

@@ -108,8 +108,8 @@ def _check_file(lock: Lock, each: Locked) -> None:
     name, version, _, tags = parse_wheel_filename(each.file)
     if (name, version) != (each.name, Version(each.version)):
         raise LockError(f"{lock.stack}: {each.file} is not a wheel of {each.name} {each.version}")
-    version = tuple(map(int, lock.python.split(".")))
-    supported = {*cpython_tags(version, platforms=PLATFORMS), *compatible_tags(version, platforms=PLATFORMS)}
+    python = tuple(map(int, lock.python.split(".")))
+    supported = {*cpython_tags(python, platforms=PLATFORMS), *compatible_tags(python, platforms=PLATFORMS)}
     if tags.isdisjoint(supported):
         raise LockError(
             f"{lock.stack}: {each.file} is not for Python {lock.python} on a platform that the images can run"
