@@ -68,8 +68,12 @@ class Installer:
         with zipfile.ZipFile(path) as wheel:
             names = wheel.namelist()
             folders = {name.split("/")[0] for name in names}
-            info = _only(path, {folder for folder in folders if folder.endswith(".dist-info")})
-            recorded = _recorded(wheel, f"{info}/RECORD")
+            infos = [folder for folder in folders if folder.endswith(".dist-info")]
+            if len(infos) != 1:
+                raise WheelError(f"{path.name}: not one .dist-info folder but {len(infos)}")
+            info = infos[0]
+            rows = csv.reader(wheel.read(f"{info}/RECORD").decode().splitlines())
+            recorded = {row[0]: row[1] for row in rows if row}
             sources = []
             for member in wheel.infolist():
                 if member.is_dir():
@@ -165,18 +169,6 @@ def compile_sources(groups: Sequence[Sequence[Path]]) -> None:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_group, filter(None, groups)))
-
-
-def _only(path: Path, folders: set[str]) -> str:
-    if len(folders) != 1:
-        raise WheelError(f"{path.name}: not one .dist-info folder but {len(folders)}")
-    return folders.pop()
-
-
-def _recorded(wheel: zipfile.ZipFile, name: str) -> dict[str, str]:
-    """Each file's ``sha256=...`` from RECORD."""
-    rows = csv.reader(wheel.read(name).decode().splitlines())
-    return {row[0]: row[1] for row in rows if row}
 
 
 def _is_right(recorded: dict[str, str], name: str, content: bytes) -> bool:

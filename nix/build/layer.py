@@ -27,22 +27,16 @@ _WRITABLE_MODE = 0o1777
 
 
 class DigestingWriter(io.RawIOBase):
-    """Forwards what is written and computes its SHA-256 and size."""
+    """Forwards what is written and computes its SHA-256."""
 
     def __init__(self, to: BinaryIO) -> None:
         self._to = to
-        self._sha256 = hashlib.sha256()
-        self.size = 0
+        self.sha256 = hashlib.sha256()
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._sha256.update(data)
-        self.size += len(data)
+        self.sha256.update(data)
         self._to.write(data)
         return len(data)
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._sha256.hexdigest()}"
 
 
 def write_tar(to: BinaryIO, root: Path, store_paths: list[str], writable: list[str]) -> None:
@@ -50,13 +44,13 @@ def write_tar(to: BinaryIO, root: Path, store_paths: list[str], writable: list[s
     with tarfile.open(fileobj=to, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         added = set()
         for path, name in _under(root):
-            _add(tar, path, name, _WRITABLE_MODE if name in writable else None)
+            _add(tar, path, name, _WRITABLE_MODE if name in writable else 0o755)
             added.add(name)
         for store_path in sorted(store_paths):
             for folder in reversed(Path(store_path).parents[:-1]):
                 if (name := folder.as_posix().lstrip("/")) not in added:
                     added.add(name)
-                    tar.addfile(_folder(name))
+                    tar.addfile(_entry(name, tarfile.DIRTYPE, 0o755))
             _add(tar, Path(store_path), store_path.lstrip("/"))
             for path, name in _under(Path(store_path)):
                 _add(tar, path, f"{store_path.lstrip('/')}/{name}")
@@ -70,34 +64,26 @@ def _under(folder: Path) -> Iterator[tuple[Path, str]]:
         yield path, path.relative_to(folder).as_posix()
 
 
-def _folder(name: str) -> tarfile.TarInfo:
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
-    entry.type = tarfile.DIRTYPE
-    entry.mode = 0o755
-    entry.mtime = _MTIME
+    entry.type, entry.mode, entry.mtime = kind, mode, _MTIME
     return entry
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str, mode: int | None = None) -> None:
+def _add(tar: tarfile.TarFile, path: Path, name: str, mode: int = 0o755) -> None:
     status = path.lstat()
     if stat.S_ISDIR(status.st_mode):
-        entry = _folder(name)
-        entry.mode = 0o755 if mode is None else mode
-        tar.addfile(entry)
-        return
-    entry = tarfile.TarInfo(name)
-    entry.mtime = _MTIME
-    if stat.S_ISLNK(status.st_mode):
-        entry.type = tarfile.SYMTYPE
+        tar.addfile(_entry(name, tarfile.DIRTYPE, mode))
+    elif stat.S_ISLNK(status.st_mode):
+        entry = _entry(name, tarfile.SYMTYPE, 0o777)
         entry.linkname = str(path.readlink())
-        entry.mode = 0o777
         tar.addfile(entry)
-        return
-    assert stat.S_ISREG(status.st_mode), path
-    entry.size = status.st_size
-    entry.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
-    with path.open("rb") as content:
-        tar.addfile(entry, content)
+    else:
+        assert stat.S_ISREG(status.st_mode), path
+        entry = _entry(name, tarfile.REGTYPE, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
+        entry.size = status.st_size
+        with path.open("rb") as content:
+            tar.addfile(entry, content)
 
 
 def compress(root: Path, store_paths: list[str], writable: list[str], target: Path) -> dict[str, object]:
@@ -122,8 +108,7 @@ def compress(root: Path, store_paths: list[str], writable: list[str], target: Pa
     return {
         "digest": f"sha256:{digest.hexdigest()}",
         "size": target.stat().st_size,
-        "diff_id": tar.digest,
-        "unpacked_bytes": tar.size,
+        "diff_id": f"sha256:{tar.sha256.hexdigest()}",
     }
 
 

@@ -108,8 +108,8 @@ class GuideCompiler:
 
     def submit(self, guide: Guide, compiled: Compiled) -> None:
         """Call ``compiled`` with the result: at once if the guide is cached, else from the thread."""
-        if (matcher := self._cached(guide)) is not None:
-            compiled(self._follower(guide, matcher))
+        if (follower := self._cached(guide)) is not None:
+            compiled(follower)
         else:
             self._queue.put((guide, compiled))
 
@@ -120,14 +120,14 @@ class GuideCompiler:
 
     def _result(self, guide: Guide) -> Follower | CodedError:
         try:
-            matcher = self._cached(guide)
-            if matcher is None:
-                matcher = self._compile(guide)
-                with self._lock:
-                    self._cache[guide] = matcher
-                    if len(self._cache) > _MAX_CACHED_GUIDES:
-                        self._cache.popitem(last=False)
-            return self._follower(guide, matcher)
+            if (follower := self._cached(guide)) is not None:
+                return follower
+            matcher = self._compile(guide)
+            with self._lock:
+                self._cache[guide] = matcher
+                if len(self._cache) > _MAX_CACHED_GUIDES:
+                    self._cache.popitem(last=False)
+            return Follower(guide, matcher.deep_copy(), self._end_mark)
         except CodedError as error:
             return error
         # An unknown error of the library fails this guide; its request must not wait for ever.
@@ -135,14 +135,11 @@ class GuideCompiler:
             reason = f"{type(exc).__name__}: {first_line(str(exc))}"
             return InvalidGuide(guide_type=guide.type, reason=reason)
 
-    def _cached(self, guide: Guide) -> LLMatcher | None:
+    def _cached(self, guide: Guide) -> Follower | None:
         with self._lock:
-            matcher = self._cache.get(guide)
-            if matcher is not None:
-                self._cache.move_to_end(guide)
-            return matcher
-
-    def _follower(self, guide: Guide, matcher: LLMatcher) -> Follower:
+            if (matcher := self._cache.get(guide)) is None:
+                return None
+            self._cache.move_to_end(guide)
         return Follower(guide, matcher.deep_copy(), self._end_mark)
 
     def _compile(self, guide: Guide) -> LLMatcher:

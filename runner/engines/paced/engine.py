@@ -28,19 +28,13 @@ _UNPACED_STEP_TOKENS = 32
 
 
 class _Sequence:
-    __slots__ = (
-        *("cancelled", "due_s", "fault", "ids", "num_top_log_probs", "output_tokens", "request_id"),
-        "rest_tokens",
-    )
-
-    def __init__(self, request: Submit, due_s: float) -> None:
+    def __init__(self, request: Submit, due_s: float, fault: str | None) -> None:
         self.request_id = request.request_id
         self.ids = itertools.cycle(request.input_ids)
         self.rest_tokens = request.max_tokens
         self.num_top_log_probs = request.num_top_log_probs if request.wants_log_probs else None
         self.due_s = due_s
-        self.cancelled = False
-        self.fault: str | None = None
+        self.fault = fault
         self.output_tokens = 0
 
     def take(self, count: int) -> list[int]:
@@ -71,9 +65,9 @@ class PacedEngine:
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
 
     def submit(self, request: Submit) -> None:
-        sequence = _Sequence(request, time.perf_counter() + self._interval_s)
         self._request_count += 1
-        sequence.fault = self._faults.of(request, self._request_count)
+        fault = self._faults.of(request, self._request_count)
+        sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
         with self._wake:
             self._running[request.request_id] = sequence
             if self._interval_s:
@@ -82,10 +76,8 @@ class PacedEngine:
 
     def cancel(self, request_id: int) -> None:
         with self._wake:
-            sequence = self._running.pop(request_id, None)
-            if sequence is None:
+            if self._running.pop(request_id, None) is None:
                 return
-            sequence.cancelled = True
         self._sink.finished(request_id, "cancelled")
 
     def statistics(self) -> Statistics:
@@ -155,7 +147,7 @@ class PacedEngine:
         due = []
         while self._due and self._due[0][0] <= now_s:
             sequence = heapq.heappop(self._due)[2]
-            if not sequence.cancelled:
+            if sequence.request_id in self._running:
                 due.append(sequence)
         return due
 

@@ -15,7 +15,7 @@ def _layer(folder: Path, name: str) -> Path:
     content = name.encode()
     (folder / "layer.tar.gz").write_bytes(content)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    facts = {"name": name, "digest": digest, "size": len(content), "diff_id": digest, "unpacked_bytes": 1}
+    facts = {"name": name, "digest": digest, "size": len(content), "diff_id": digest}
     (folder / "layer.json").write_text(json.dumps(facts))
     return folder
 
