@@ -18,8 +18,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only tests that start no large program")
 
 
-def pytest_configure() -> None:
-    fast.record_started_programs()
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("fast"):
+        fast.record_started_programs()
 
 
 @pytest.hookimpl(wrapper=True)

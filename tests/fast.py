@@ -40,6 +40,9 @@ STARTERS = frozenset(
 PROGRAMS = ("tritonserver", "cog.server.http", "chromium", "mpirun", "docker", "nix", "prometheus")
 """Names of files, or of modules after ``-m``, in a command that starts a server or another large program."""
 
+_SERVER_FOLDERS = {"images", "clients"}
+"""Every test in these starts one."""
+
 # NOTE: the public decorator refuses a function that has settings already.
 _HYPOTHESIS_SETTINGS = "_hypothesis_internal_use_settings"
 
@@ -48,7 +51,8 @@ _started: set[str] = set()
 
 def mark_server_tests(items: Iterable[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and any(map(is_starter, _functions_of(item))):
+        is_in_folder = not _SERVER_FOLDERS.isdisjoint(item.path.parts)
+        if is_in_folder or (isinstance(item, pytest.Function) and any(map(is_starter, _functions_of(item)))):
             item.add_marker("servers")
 
 

@@ -51,7 +51,11 @@ def test_a_starter_is_found_wherever_the_code_names_it(function: FunctionType, i
     assert fast.is_starter(function) is is_marked
 
 
-def test_a_server_that_the_code_does_not_show_fails_an_unmarked_test(request: pytest.FixtureRequest) -> None:
+def test_a_server_that_the_code_does_not_show_fails_an_unmarked_test(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess.Popen, "__init__", subprocess.Popen.__init__)  # Undone at the end.
+    fast.record_started_programs()
     subprocess.run(["true", "/some/where/tritonserver"], check=True)
     with pytest.raises(pytest.fail.Exception, match="starts tritonserver: mark it"):
         fast.check_started(request.node)

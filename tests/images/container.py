@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import ipaddress
 import json
 import subprocess
 import threading
@@ -28,7 +29,9 @@ def docker(*arguments: str) -> str:
 @contextmanager
 def http_server(folder: Path) -> Iterator[str]:
     """Offer a folder's files to containers, as `python -m http.server` does; gives the URL they can ask."""
-    gateway = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    # NOTE: a daemon that has just made the bridge reports no Gateway; it is the first address of the subnet.
+    subnet = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}").strip()
+    gateway = str(next(ipaddress.ip_network(subnet).hosts()))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer((gateway, 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
