@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from builder.sizes.words import in_words
-from engine.inspect import read_manifest
+from engine.inspect import read_manifest, verify
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import Machine, check_runs_here, installed_version
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
-from engine.verify import verify
 from errors.requests import InvalidInput
 
 

@@ -1,16 +1,25 @@
-"""Read the manifest of an engine from the first bytes of a tar, or from a directory."""
+"""Read the manifest of an engine in a tar or directory, or verify every byte of it."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
-from engine.directory import load, read_directory_manifest
+from engine.directory import file_sizes, load, read_directory_manifest
+from engine.disk import reading
 from engine.download.fetch import fetch, local_path, shown
 from engine.tar.archive import TarReader
 from engine.tar.compression import PlainTar, plain_tar
+from engine.tar.contents import ContentReader, Found, compare, require_all
+from engine.tar.file_writer import Write
 from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
-from engine.verify import verify
-from errors.engine_tar import InvalidManifest
+from errors.engine_tar import EngineNotFound, InvalidManifest
+
+_READ_BYTES = 1 << 20
 
 
 def read_manifest(source: str | Path) -> Manifest:
@@ -46,3 +55,50 @@ def leading_manifest(tar: PlainTar, place: str) -> Manifest | None:
         while chunk := reader.chunk():
             content += chunk
     return parse_manifest(bytes(content), place)
+
+
+def verify(path: Path) -> Manifest:
+    """The manifest of the engine directory or tar ``path``, of which every byte is as it was packed.
+
+    Raises what ``load`` or ``unpack`` would, and UnexpectedEngineFile for a file the manifest does not
+    list. Without a manifest only the tar's own structure can be checked.
+    """
+    with reading(path):
+        if not path.exists():
+            raise EngineNotFound(place=path, reason="does not exist")
+        if path.is_dir():
+            return _verify_directory(path)
+        with path.open("rb") as file:
+            tar = plain_tar(file, str(path), os.fstat(file.fileno()).st_size)
+            return ContentReader(tar, str(path), _Nowhere()).read_all()
+
+
+class _Nowhere:
+    """See ``engine.tar.contents.Files``: they are read to be hashed alone."""
+
+    def write(self, name: str, content: memoryview) -> None:
+        pass
+
+    @contextmanager
+    def create(self, name: str, size_bytes: int) -> Iterator[Write]:
+        yield lambda chunk: None
+
+
+def _verify_directory(path: Path) -> Manifest:
+    manifest = load(path).manifest
+    if (path / MANIFEST_NAME).exists():
+        sizes = dict(file_sizes(path))
+        with ThreadPoolExecutor(thread_name_prefix="sha256") as pool:
+            digests = pool.map(_sha256, (path / name for name in sizes))
+            found = {name: Found(sizes[name], digest) for name, digest in zip(sizes, digests, strict=True)}
+        compare(manifest, found, str(path))
+        require_all(manifest, found, str(path))
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with reading(path), path.open("rb", buffering=0) as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -19,7 +19,7 @@ FREE_OUTPUT_BYTES = 1 << 30
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class PlainTar:
+class PlainTar(io.RawIOBase):
     """The uncompressed bytes of a tar; ``size_bytes`` of them, None where unknown.
 
     OSErrors of the stream become EngineUnreadable here.
@@ -27,12 +27,16 @@ class PlainTar:
 
     def __init__(self, stream: ByteStream, place: str, size_bytes: int | None) -> None:
         self.size_bytes = size_bytes
+        self.done_bytes = 0
         self._stream = stream
         self._place = place
         self._again = memoryview(b"")
         self._kept: bytearray | None = None
 
-    def readinto(self, buffer: memoryview, /) -> int:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
         if self._again:
             count = min(len(buffer), len(self._again))
             buffer[:count] = self._again[:count]
@@ -44,6 +48,7 @@ class PlainTar:
                 raise EngineUnreadable(place=self._place, reason=exc.strerror or str(exc)) from exc
         if self._kept is not None:
             self._kept += buffer[:count]
+        self.done_bytes += count
         return count
 
     @contextmanager
@@ -73,9 +78,9 @@ def plain_tar(stream: ByteStream, place: str, size_bytes: int | None = None) -> 
 class _Unzipped:
     """A gzipped stream's content, within ``MAX_RATIO``."""
 
-    def __init__(self, stream: ByteStream, place: str) -> None:
-        self._compressed = _Counted(stream)
-        self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(self._compressed, 1 << 18), mode="rb")
+    def __init__(self, compressed: PlainTar, place: str) -> None:
+        self._compressed = compressed
+        self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(compressed, 1 << 18), mode="rb")
         self._place = place
         self._output_bytes = 0
 
@@ -85,20 +90,6 @@ class _Unzipped:
         except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
             raise DamagedTar(place=self._place, reason=f"its compression is damaged ({exc})") from exc
         self._output_bytes += count
-        if self._output_bytes > FREE_OUTPUT_BYTES + MAX_RATIO * self._compressed.count_bytes:
+        if self._output_bytes > FREE_OUTPUT_BYTES + MAX_RATIO * self._compressed.done_bytes:
             raise DamagedTar(place=self._place, reason=f"it unzips to more than {MAX_RATIO} times its size")
-        return count
-
-
-class _Counted(io.RawIOBase):
-    def __init__(self, stream: ByteStream) -> None:
-        self.count_bytes = 0
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        count = self._stream.readinto(buffer) or 0
-        self.count_bytes += count
         return count

@@ -44,8 +44,7 @@ class Files(Protocol):
 class ContentReader:
     """Passes every file of a tar to ``files`` and verifies it.
 
-    ``tar`` and ``place`` as for TarReader; ``what`` names the work to ``progress``; ``manifest`` is the
-    tar's own, if it has been parsed already.
+    ``tar`` and ``place`` as for TarReader; ``manifest`` is the tar's own, if it has been parsed already.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class ContentReader:
         place: str,
         files: Files,
         *,
-        what: str,
         manifest: Manifest | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -63,7 +61,6 @@ class ContentReader:
         self._tar = TarReader(tar, place, tar.size_bytes)
         self._place = place
         self._files = files
-        self._what = what
         self._size_bytes = tar.size_bytes
         self._progress = progress
         self._found: dict[str, Found | FileEntry] = {}
@@ -149,7 +146,7 @@ class ContentReader:
 
     def _tell(self) -> None:
         if self._progress:
-            self._progress(self._tar.offset_bytes, self._size_bytes, self._what)
+            self._progress(self._tar.offset_bytes, self._size_bytes, "unpacking")
 
     def _settle(self, *, wait: bool) -> None:
         """Hold the files whose digests are known against the manifest, so that damage shows early."""

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
-from typing import TypeVar
 
 from engine.tar.window import Buffer
 
@@ -19,9 +18,6 @@ Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]
 Digests = Future[list[str]]
 """SHA-256 (hex) of some files, in order."""
-
-
-_Self = TypeVar("_Self", bound="FileWriter")
 
 
 class FileWriter:
@@ -40,7 +36,7 @@ class FileWriter:
         self._batch_buffer: Buffer | None = None
         self._submitted = 0
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,8 +17,6 @@ from engine.names import BadName, NameSet, normal_name
 from engine.progress import Progress
 from engine.staging import is_staged, staged
 from engine.tar.archive import BLOCK_BYTES, file_header
-from engine.tar.digest import HashingCopier
-from engine.tar.file_writer import Digests
 from engine.tar.manifest import (
     MANIFEST_NAME,
     EngineFacts,
@@ -30,6 +31,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 _RECORD_BYTES = 20 * BLOCK_BYTES
 _UNKNOWN_SHA256 = "0" * 64
+_BUFFER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class _TarWriter:
         self._progress = progress
         self._done_bytes = 0
         self._total_bytes = 0
+        self._buffers = deque(memoryview(bytearray(_BUFFER_BYTES)) for _ in range(2))
 
     def write(self, facts: EngineFacts, sources: dict[str, _Source]) -> Manifest:
         """One pass: digests are known at the end, but a manifest's length is known before."""
@@ -79,11 +82,10 @@ class _TarWriter:
             for name, source in sources.items()
         }
         self._put_file(MANIFEST_NAME, manifest_bytes(make_manifest(facts, entries, str(self._directory))))
-        with HashingCopier() as copier:
-            digests = {name: self._copy(name, sources[name], copier) for name in sorted(sources)}
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256") as hasher:
             entries = {
-                name: FileEntry(size_bytes=sources[name].size_bytes, sha256=digest.result()[0])
-                for name, digest in digests.items()
+                name: FileEntry(size_bytes=source.size_bytes, sha256=self._copy(name, source, hasher))
+                for name, source in sorted(sources.items())
             }
         self._put(bytes(2 * BLOCK_BYTES))
         self._put(bytes(-self._tar.tell() % _RECORD_BYTES))
@@ -92,29 +94,36 @@ class _TarWriter:
         self._put_file(MANIFEST_NAME, manifest_bytes(manifest))
         return manifest
 
-    def _copy(self, name: str, source: _Source, copier: HashingCopier) -> Digests:
+    def _copy(self, name: str, source: _Source, hasher: ThreadPoolExecutor) -> str:
+        """Write the file ``name``; its SHA-256 (hex), computed while it is written and read on."""
         self._put(file_header(name, source.size_bytes))
+        sha256 = hashlib.sha256()
+        hashed: Future[None] | None = None
+        left_bytes = source.size_bytes
         with reading(source.path):
             file = source.path.open("rb", buffering=0)
         with file:
-
-            def read(buffer: memoryview) -> int:
+            while left_bytes:
+                self._buffers.rotate()
                 with reading(source.path):
-                    count = file.readinto(buffer) or 0
-                self._done_bytes += count
+                    chunk = self._buffers[0][: file.readinto(self._buffers[0][:left_bytes])]
+                if not chunk:
+                    raise self._changed(name)
+                if hashed is not None:
+                    hashed.result()  # Of the other buffer, which is filled next.
+                hashed = hasher.submit(sha256.update, chunk)
+                self._put(chunk)
+                left_bytes -= len(chunk)
+                self._done_bytes += len(chunk)
                 if self._progress:
                     self._progress(self._done_bytes, self._total_bytes, "packing")
-                return count
-
-            try:
-                digest = copier.copy_file(read, self._put, source.size_bytes)
-            except EOFError as exc:
-                raise self._changed(name) from exc
             with reading(source.path):
                 if _state(source.path) != source:
                     raise self._changed(name)
         self._put(bytes(-source.size_bytes % BLOCK_BYTES))
-        return digest
+        if hashed is not None:
+            hashed.result()
+        return sha256.hexdigest()
 
     def _changed(self, name: str) -> EngineNotPackable:
         return EngineNotPackable(name=name, place=self._directory, reason="changed while it was being packed")

@@ -43,7 +43,7 @@ def unpack(
     with staged(target) as folder:
         require_space(folder.parent, tar.size_bytes or 0)
         with _NewFiles(folder) as files:
-            reader = ContentReader(tar, place, files, what="unpacking", manifest=manifest, progress=progress)
+            reader = ContentReader(tar, place, files, manifest=manifest, progress=progress)
             found = reader.read_all()
         if reader.manifest is None:
             _flush_to_disk(folder / name for name in found.files)

@@ -17,8 +17,8 @@ from builder import build as build_module
 from builder.build import OWN_FOLDER, build
 from builder.config.file import parse_config
 from builder.kinds import plan, step_lines
+from engine.inspect import verify
 from engine.tar.manifest import Manifest
-from engine.verify import verify
 from errors.build import BuildFailed, NotEnoughSpace
 from errors.build_config import (
     ConflictingBuildKeys,

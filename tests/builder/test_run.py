@@ -16,8 +16,8 @@ import httpx
 import pytest
 import yaml
 
+from engine.inspect import verify
 from engine.tar.manifest import Manifest
-from engine.verify import verify
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.conftest import MODEL_ID

@@ -20,8 +20,8 @@ import yaml
 from builder.build import build
 from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
+from engine.inspect import verify
 from engine.tar.manifest import Manifest
-from engine.verify import verify
 from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
 from errors.build_config import (
     BuildGpuMissing,

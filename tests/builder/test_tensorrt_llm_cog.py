@@ -21,8 +21,8 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
+from engine.inspect import verify
 from engine.lock import lock, unlock
-from engine.verify import verify
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.conftest import MODEL_ID

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.verify import verify
+from engine.inspect import verify
 from tests.images.container import Container
 from tests.images.result import Result
 

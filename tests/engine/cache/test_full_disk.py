@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from engine.cache.store import open_engine
+from engine.inspect import verify
 from engine.tar.pack import pack
 from engine.tar.unpack import unpack
-from engine.verify import verify
 from errors.engine_tar import NoSpaceLeft
 from tests.engine.samples import FACTS, FILES, everything_in, packed, read_files, write_files
 from tests.engine.tar_server import TarServer
