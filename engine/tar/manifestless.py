@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ DOCUMENTS = (CONFIG_NAME, BUILD_CONFIG_NAME)
 MAX_DOCUMENT_BYTES = 4 << 20
 
 _RANK_FILE = re.compile(r"(?:^|_)rank(\d+)\.engine$")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 
 ReadDocument = Callable[[str], bytes | None]
@@ -57,7 +59,7 @@ def describe(sizes: Mapping[str, int], read: ReadDocument, place: str) -> Descri
 def _describe_tensorrt_llm(
     sizes: Mapping[str, int], config: dict[str, Any], build_config: bytes | None, place: str
 ) -> Description:
-    facts = _newer_layout(config) if "pretrained_config" in config else _older_layout(config)
+    facts = _build_facts(config)
     world_size = facts["world_size"] or 1
     ranks = {int(match[1]) for name in sizes if (match := _RANK_FILE.search(name))}
     for rank in range(world_size):
@@ -83,36 +85,23 @@ def _describe_tensorrt_llm(
     )
 
 
-def _newer_layout(config: dict[str, Any]) -> dict[str, Any]:
-    """TensorRT-LLM since 0.8: ``version``, ``pretrained_config`` and ``build_config``."""
-    pretrained, build = _section(config, "pretrained_config"), _section(config, "build_config")
-    mapping = _section(pretrained, "mapping")
-    return {
-        "version": _text(config.get("version")),
-        "world_size": _count(mapping.get("world_size")) or _product(mapping, "tp_size", "pp_size"),
-        "dtype": _text(pretrained.get("dtype")),
-        "quantization": _text(_section(pretrained, "quantization").get("quant_algo")),
-        **_limits(build),
-    }
+def _build_facts(config: dict[str, Any]) -> dict[str, Any]:
+    """Of ``pretrained_config`` and ``build_config``, or (before TensorRT-LLM 0.8) of ``builder_config``.
 
-
-def _older_layout(config: dict[str, Any]) -> dict[str, Any]:
-    """TensorRT-LLM before 0.8: everything in ``builder_config``, and no version."""
-    builder = _section(config, "builder_config")
-    return {
-        "version": _text(config.get("version")),
-        "world_size": _product(builder, "tensor_parallel", "pipeline_parallel"),
-        "dtype": _text(builder.get("precision")),
-        "quantization": None,
-        **_limits(builder),
-    }
-
-
-def _limits(build: dict[str, Any]) -> dict[str, int | None]:
-    """Older builds limit prompt and output each, later ones prompt and the sum."""
+    Older builds limit prompt and output each, later ones prompt and the sum.
+    """
+    pretrained = _object(config.get("pretrained_config"))
+    build = _object(config.get("build_config" if pretrained else "builder_config"))
+    mapping = _object(pretrained.get("mapping")) if pretrained else build
     max_input_len, max_output_len = _count(build.get("max_input_len")), _count(build.get("max_output_len"))
     both = max_input_len + max_output_len if max_input_len and max_output_len else None
+    sizes = (mapping.get(key) for key in ("tp_size", "pp_size", "tensor_parallel", "pipeline_parallel"))
+    known_sizes = [size for size in map(_count, sizes) if size]
     return {
+        "version": _text(config.get("version")),
+        "world_size": _count(mapping.get("world_size")) or (math.prod(known_sizes) if known_sizes else None),
+        "dtype": _text(pretrained.get("dtype")) or _text(build.get("precision")),
+        "quantization": _text(_object(pretrained.get("quantization")).get("quant_algo")),
         "max_batch_size": _count(build.get("max_batch_size")),
         "max_input_len": max_input_len,
         "max_seq_len": _count(build.get("max_seq_len")) or both,
@@ -126,7 +115,7 @@ def _describe_hugging_face(sizes: Mapping[str, int], config: dict[str, Any], pla
     facts = EngineFacts(
         engine_kind=engine_kind,
         dtype=_text(config.get("dtype")) or _text(config.get("torch_dtype")),
-        quantization=_text(_section(config, "quantization_config").get("quant_method")),
+        quantization=_text(_object(config.get("quantization_config")).get("quant_method")),
         max_seq_len=_count(config.get("max_position_embeddings")),
     )
     warning = (
@@ -137,10 +126,9 @@ def _describe_hugging_face(sizes: Mapping[str, int], config: dict[str, Any], pla
 
 def _json_object(content: bytes | None) -> dict[str, Any]:
     try:
-        value = json.loads(content or b"{}")
+        return _object(json.loads(content or b"{}"))
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 class _WithoutAliases(yaml.SafeLoader):
@@ -154,35 +142,20 @@ class _WithoutAliases(yaml.SafeLoader):
 
 def _yaml_object(content: bytes | None) -> dict[str, Any]:
     try:
-        value = yaml.load(content or b"{}", _WithoutAliases)  # noqa: S506 (a SafeLoader)
+        return _object(yaml.load(content or b"{}", _WithoutAliases))  # noqa: S506 (a SafeLoader)
     # NOTE: PyYAML's readers of a tagged value (!!bool, !!timestamp, ...) fail with whatever comes up.
     except Exception:  # noqa: BLE001 (an unreadable document is ignored)
         return {}
-    return value if isinstance(value, dict) else {}
 
 
-def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
-    value = config.get(key)
+def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str | None:
     """Not one that JSON wrote with half a character: no manifest could hold it."""
-    return value if isinstance(value, str) and value and _is_unicode(value) else None
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return value if isinstance(value, str) and value and not _SURROGATE.search(value) else None
 
 
 def _count(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
-
-
-def _product(section: dict[str, Any], *keys: str) -> int | None:
-    """Of the sizes that are given; None if none is."""
-    sizes = [size for key in keys if (size := _count(section.get(key)))]
-    product = 1
-    for size in sizes:
-        product *= size
-    return product if sizes else None
