@@ -12,15 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
-from engine.download.pools import Pools, reason_of
-from engine.download.url import checked_url, credentials
+from engine.download.pools import REQUEST_ERRORS, Pools, reason_of
+from engine.download.url import checked_url
 from engine.progress import Progress
-from engine.redact import redact_text, redact_url
+from engine.redact import redact_url
 from errors.build import UploadFailed
-from errors.download import SourceUnsupported
 
 UPLOAD_URL_VARIABLE = "COG_UPLOAD_URL"
 TIMEOUT_S = 120.0
@@ -28,7 +24,6 @@ TIMEOUT_S = 120.0
 
 _OPTION = "--upload-url"
 _CHUNK_BYTES = 1 << 20
-_MAX_REDIRECTS = 5
 
 
 def find_upload_url() -> str | None:
@@ -51,22 +46,18 @@ def find_upload_url() -> str | None:
 def upload(path: Path, prefix: str, progress: Progress | None) -> str:
     """Send ``path`` to below ``prefix`` and return the URL under which it can be had; else UploadFailed."""
     pools = Pools(only_public=False, timeout_s=TIMEOUT_S, connections=1)
+    headers = {"Content-Type": "application/x-tar", "Content-Length": str(path.stat().st_size)}
     try:
-        url = _below(prefix, path.name)
-        for _ in range(_MAX_REDIRECTS + 1):
-            response = _put(pools, path, url, progress)
-            if response.status not in (307, 308) or "Location" not in response.headers:
-                break
-            url = urljoin(url, response.headers["Location"])
-        if not 200 <= response.status < 300:
-            raise _failed(path, prefix, f"HTTP {response.status}")
-        final = checked_url(urljoin(url, response.headers.get("Location", url)))
-    except (HTTPError, ValueError) as exc:
-        raise _failed(path, prefix, redact_text(reason_of(exc))) from exc
-    except SourceUnsupported as exc:
-        raise _failed(path, prefix, str(exc.facts["reason"])) from exc
+        to = checked_url(_below(prefix, path.name))
+        response, url = pools.follow("PUT", to, headers, lambda: _chunks(path, progress))
+        response.close()
+        final = checked_url(urljoin(url.url, response.headers.get("Location", url.url)))
+    except (*REQUEST_ERRORS, ValueError) as exc:
+        raise _failed(path, prefix, reason_of(exc)) from exc
     finally:
         pools.close_idle()
+    if not 200 <= response.status < 300:
+        raise _failed(path, prefix, f"HTTP {response.status}")
     return final._replace(query=None, auth=None).url
 
 
@@ -74,18 +65,6 @@ def _below(prefix: str, name: str) -> str:
     """``prefix`` with the file's name added to its path: a signature stands behind it and stays."""
     parts = urlsplit(prefix)
     return parts._replace(path=f"{parts.path.rstrip('/')}/{name}").geturl()
-
-
-def _put(pools: Pools, path: Path, url: str, progress: Progress | None) -> urllib3.BaseHTTPResponse:
-    to = checked_url(url)
-    headers = {
-        "Content-Type": "application/x-tar",
-        "Content-Length": str(path.stat().st_size),
-        **credentials("Authorization", to),
-    }
-    response = pools.request("PUT", to, headers, _chunks(path, progress))
-    response.close()
-    return response
 
 
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:

@@ -8,23 +8,18 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
-from types import TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urljoin
 
-from urllib3.exceptions import HTTPError
-from urllib3.util import parse_url
-
 from cli.image_reference import ImageReference
 from cli.registry_credentials import find_credentials
-from engine.download.pools import Pools, reason_of
-from engine.download.url import basic
-from engine.redact import redact_text
+from engine.download.pools import REQUEST_ERRORS, Pools, reason_of
+from engine.download.url import basic, checked_url
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
 
 _TIMEOUT_S = 60.0
 _MAX_DOCUMENT_BYTES = 16 << 20
-_MAX_REDIRECTS = 20
 _MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -62,9 +57,7 @@ class Registry:
     def __enter__(self) -> Registry:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._pools.close_idle()
 
     def manifest(self, reference: ImageReference) -> dict[str, Any]:
@@ -91,9 +84,8 @@ class Registry:
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
             return
         url = f"/v2/{repository}/blobs/uploads/"
-        response = self._request("POST", f"{url}?{urlencode({'mount': digest, 'from': source})}", action)
-        if response.status != HTTPStatus.CREATED:
-            raise self._failed(action, f"HTTP {response.status}")
+        query = urlencode({"mount": digest, "from": source})
+        self._request("POST", f"{url}?{query}", action, expected=HTTPStatus.CREATED)
 
     def upload(self, repository: str, content: bytes) -> str:
         """Upload a blob; returns its digest."""
@@ -101,64 +93,64 @@ class Registry:
         action = f"store {digest} in {repository}"
         if self._request("HEAD", f"/v2/{repository}/blobs/{digest}", action).is_success:
             return digest
-        response = self._request("POST", f"/v2/{repository}/blobs/uploads/", action)
-        if response.status != HTTPStatus.ACCEPTED or "Location" not in response.headers:
-            raise self._failed(action, f"HTTP {response.status}")
+        url = f"/v2/{repository}/blobs/uploads/"
+        response = self._request("POST", url, action, expected=HTTPStatus.ACCEPTED)
+        if "Location" not in response.headers:
+            raise self._failed(action, "no place for it")
         place = urljoin(response.url, response.headers["Location"])
         url = f"{place}{'&' if '?' in place else '?'}{urlencode({'digest': digest})}"
-        response = self._request("PUT", url, action, content, **_BYTES)
-        if response.status != HTTPStatus.CREATED:
-            raise self._failed(action, f"HTTP {response.status}")
+        self._request("PUT", url, action, content, expected=HTTPStatus.CREATED, **_BYTES)
         return digest
 
     def put_manifest(self, reference: ImageReference, manifest: dict[str, Any]) -> str:
         """Upload a manifest under the tag of the reference; returns its digest."""
         content = json.dumps(manifest, indent=2).encode()
         action = f"store {reference}"
-        response = self._request(
-            "PUT",
-            f"/v2/{reference.path}/manifests/{reference.tag}",
-            action,
-            content,
-            **{"Content-Type": str(manifest["mediaType"])},
-        )
-        if response.status != HTTPStatus.CREATED:
-            raise self._failed(action, f"HTTP {response.status}")
+        url = f"/v2/{reference.path}/manifests/{reference.tag}"
+        media_type = {"Content-Type": str(manifest["mediaType"])}
+        self._request("PUT", url, action, content, expected=HTTPStatus.CREATED, **media_type)
         return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
     def _request(
-        self, method: str, url: str, action: str, content: bytes | None = None, **headers: str
+        self,
+        method: str,
+        url: str,
+        action: str,
+        content: bytes | None = None,
+        *,
+        expected: HTTPStatus | None = None,
+        **headers: str,
     ) -> _Answer:
         """``url`` may be a path on this registry. Authenticates if the registry asks for it."""
         url = urljoin(self._origin, url)
-        answer = self._send(method, url, action, headers | self._authorization, content)
+        answer = self._send(method, url, action, self._authorization, content, headers)
         if answer.status == HTTPStatus.UNAUTHORIZED and self._log_in(answer):
-            answer = self._send(method, url, action, headers | self._authorization, content)
+            answer = self._send(method, url, action, self._authorization, content, headers)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise RegistryAccessDenied(host=self.host, action=action, status=answer.status)
-        if answer.status >= 500 or answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+        is_failure = answer.status >= 500 or answer.status == HTTPStatus.TOO_MANY_REQUESTS
+        if is_failure or (expected is not None and answer.status != expected):
             raise self._failed(action, f"HTTP {answer.status}")
         return answer
 
     def _send(
-        self, method: str, url: str, action: str, headers: dict[str, str], content: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        action: str,
+        authorization: dict[str, str],
+        content: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> _Answer:
-        """Follow redirects, as a registry sends them to its storage; another host gets no credentials."""
         try:
-            for _ in range(_MAX_REDIRECTS + 1):
-                response = self._pools.request(method, parse_url(url), headers, content)
-                with closing(response):
-                    body = response.read(_MAX_DOCUMENT_BYTES + 1)
-                answer = _Answer(response.status, response.headers, body, url)
-                location = response.get_redirect_location()
-                if not location or (method not in ("GET", "HEAD") and answer.status not in (307, 308)):
-                    break
-                url = urljoin(url, location)
-                if parse_url(url).netloc != parse_url(answer.url).netloc:
-                    headers = {name: value for name, value in headers.items() if name != "Authorization"}
-        except (HTTPError, ValueError) as exc:
-            raise self._failed(action, redact_text(reason_of(exc))) from exc
-        return answer
+            response, final = self._pools.follow(
+                method, checked_url(url), headers, lambda: content, authorization=authorization
+            )
+            with closing(response):
+                body = response.read(_MAX_DOCUMENT_BYTES + 1)
+        except REQUEST_ERRORS as exc:
+            raise self._failed(action, reason_of(exc)) from exc
+        return _Answer(response.status, response.headers, body, final.url)
 
     def _log_in(self, response: _Answer) -> bool:
         """Authenticate as the registry's challenge requires: with a token, or with user and password."""

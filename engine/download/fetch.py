@@ -7,7 +7,6 @@ import re
 import stat
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -75,9 +74,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

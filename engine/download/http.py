@@ -7,22 +7,20 @@ import re
 import socket
 import ssl
 from typing import NoReturn
-from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader, LocationValueError
 from urllib3.util import Retry, Url
 
 from engine.download.pools import Pools, cause_of, reason_of
-from engine.download.url import checked_url, credentials
+from engine.download.url import checked_url
 from engine.redact import redact_url
 from errors.coded_error import CodedError
-from errors.download import RedirectRefused, SourceFailed, SourceForbidden, SourceNotFound, SourceUnreachable
+from errors.download import SourceFailed, SourceForbidden, SourceNotFound, SourceUnreachable
 
-MAX_REDIRECTS = 10
 MAX_RETRY_AFTER_S = 300.0
 
-_REDIRECTS = (301, 302, 303, 307, 308)
+_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "cog-triton"}
 _TEMPORARY = (408, 425, 429)
 """Besides every 5xx."""
 _LIMIT_RESET = re.compile(r";\s*t=(\d{1,6})\b")
@@ -56,26 +54,27 @@ class Client:
         """
         self.shown = redact_url(url)
         self._url = checked_url(url)
-        self._own_authorization = credentials("Authorization", self._url)
-        if authorization is not None:
-            self._own_authorization = {"Authorization": authorization}
+        self._authorization = None if authorization is None else {"Authorization": authorization}
         self._resolved = self._url
         """Where the last redirects led. Set by any thread; a race costs one redirect more."""
         self._pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
 
     def get(self, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
         """The response (200 or 206), to be closed by the caller. Raises coded errors, or Temporary."""
-        url = start = self._resolved
-        for _ in range(MAX_REDIRECTS + 1):
-            response = self._get_once(url, headers)
-            if response.status in (200, 206):
-                self._resolved = url
-                return response
+        start = self._resolved
+        try:
+            response, url = self._pools.follow(
+                "GET", self._url, {**_HEADERS, **headers}, start=start, authorization=self._authorization
+            )
+        except HTTPError as exc:
+            if _is_final(exc):
+                raise self._unreachable(exc) from exc
+            raise Temporary(self._unreachable(exc)) from exc
+        if response.status not in (200, 206):
             response.close()
-            if response.status not in _REDIRECTS:
-                self._refuse(response, start)
-            url = self._redirected(url, response)
-        raise RedirectRefused(source=self.shown, reason=f"more than {MAX_REDIRECTS} times")
+            self._refuse(response, start)
+        self._resolved = url
+        return response
 
     def read(self, response: urllib3.BaseHTTPResponse, buffer: memoryview) -> int:
         """Fill ``buffer`` with more of the body; 0 at its end. Temporary if the connection breaks."""
@@ -97,38 +96,6 @@ class Client:
     def abort(self) -> None:
         """From any thread: end every request and response, now and ever after."""
         self._pools.abort()
-
-    def _get_once(self, url: Url, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        headers = {
-            "Accept-Encoding": "identity",
-            "User-Agent": "cog-triton",
-            **headers,
-            **self._authorization(url),
-        }
-        try:
-            return self._pools.request("GET", url, headers)
-        except HTTPError as exc:
-            if _is_final(exc):
-                raise self._unreachable(exc) from exc
-            raise Temporary(self._unreachable(exc)) from exc
-
-    def _authorization(self, url: Url) -> dict[str, str]:
-        """The URL's own credentials are sent to its own origin only, not to redirect targets."""
-        is_own = (url.scheme, url.host, url.port) == (self._url.scheme, self._url.host, self._url.port)
-        return self._own_authorization if is_own and url.auth is None else credentials("Authorization", url)
-
-    def _redirected(self, url: Url, response: urllib3.BaseHTTPResponse) -> Url:
-        location = response.headers.get("Location")
-        if not location:
-            raise SourceFailed(source=self.shown, reason=f"HTTP {response.status} without a location")
-        try:
-            to = urljoin(url.url, location)
-            scheme = urlsplit(to).scheme
-        except ValueError as exc:
-            raise RedirectRefused(source=self.shown, reason="to something that is no URL") from exc
-        if scheme not in ("http", "https") or (scheme == "http" and url.scheme == "https"):
-            raise RedirectRefused(source=self.shown, reason=f"to {scheme}, which is less safe")
-        return checked_url(to)
 
     def _refuse(self, response: urllib3.BaseHTTPResponse, start: Url) -> NoReturn:
         source, status = self.shown, response.status

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import urllib3
 from urllib3 import exceptions
@@ -16,7 +17,16 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import Url
 
 from engine.download.address import connect_to_public, require_public_host
-from engine.download.url import credentials, proxy_for
+from engine.download.url import checked_url, credentials, proxy_for
+from engine.redact import redact_text, redact_url
+from errors.coded_error import CodedError
+from errors.download import RedirectRefused, SourceFailed, SourceUnsupported
+
+MAX_REDIRECTS = 10
+REQUEST_ERRORS = (exceptions.HTTPError, RedirectRefused, SourceFailed, SourceUnsupported)
+
+_SAME_METHOD_REDIRECTS = (307, 308)
+_REDIRECTS = (301, 302, 303, *_SAME_METHOD_REDIRECTS)
 
 
 class Pools:
@@ -46,6 +56,34 @@ class Pools:
         return manager.request(
             method, place, body=body, headers=headers, redirect=False, preload_content=False
         )
+
+    def follow(
+        self,
+        method: str,
+        url: Url,
+        headers: Mapping[str, str],
+        body: Callable[[], bytes | Iterable[bytes] | None] = lambda: None,
+        *,
+        start: Url | None = None,
+        authorization: Mapping[str, str] | None = None,
+    ) -> tuple[urllib3.BaseHTTPResponse, Url]:
+        """The response that redirects lead to, and its URL; ``start`` is where they led before.
+
+        ``authorization`` (default: the credentials in ``url``) is sent to the origin of ``url`` alone. Other
+        methods than GET and HEAD follow only redirects that keep the method. Raises REQUEST_ERRORS.
+        """
+        own = credentials("Authorization", url) if authorization is None else authorization
+        followed = _REDIRECTS if method in ("GET", "HEAD") else _SAME_METHOD_REDIRECTS
+        to = start or url
+        for _ in range(MAX_REDIRECTS + 1):
+            is_own = to.auth is None and (to.scheme, to.host, to.port) == (url.scheme, url.host, url.port)
+            allowed = own if is_own else credentials("Authorization", to)
+            response = self.request(method, to, {**headers, **allowed}, body())
+            if response.status not in followed:
+                return response, to
+            response.close()
+            to = _redirected(url, to, response)
+        raise RedirectRefused(source=redact_url(url.url), reason=f"more than {MAX_REDIRECTS} times")
 
     def close_idle(self) -> None:
         with self._guard:
@@ -134,6 +172,21 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Https
 
 
+def _redirected(url: Url, last: Url, response: urllib3.BaseHTTPResponse) -> Url:
+    source = redact_url(url.url)
+    location = response.headers.get("Location")
+    if not location:
+        raise SourceFailed(source=source, reason=f"HTTP {response.status} without a location")
+    try:
+        to = urljoin(last.url, location)
+        scheme = urlsplit(to).scheme
+    except ValueError as exc:
+        raise RedirectRefused(source=source, reason="to something that is no URL") from exc
+    if scheme not in ("http", "https") or (scheme == "http" and last.scheme == "https"):
+        raise RedirectRefused(source=source, reason=f"to {scheme}, which is less safe")
+    return checked_url(to)
+
+
 def cause_of(exc: BaseException) -> BaseException:
     """What urllib3 raised ``exc`` for: an error of the socket, of TLS or of the protocol."""
     while isinstance(exc, exceptions.HTTPError) and (inner := exc.__cause__ or exc.__context__) is not None:
@@ -143,6 +196,8 @@ def cause_of(exc: BaseException) -> BaseException:
 
 def reason_of(exc: Exception) -> str:
     """Why a request or the reading of a response failed, for a message."""
+    if isinstance(exc, CodedError):
+        return exc.sentence
     cause = cause_of(exc)
     if isinstance(cause, ConnectionRefusedError):
         return "nothing listens there"
@@ -150,4 +205,4 @@ def reason_of(exc: Exception) -> str:
         return "its host name does not resolve"
     if isinstance(cause, (TimeoutError, exceptions.TimeoutError)):
         return "it does not answer"
-    return str(cause) or type(cause).__name__
+    return redact_text(str(cause)) or type(cause).__name__

@@ -6,7 +6,6 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
 
 from engine.tar.window import Buffer
 
@@ -39,9 +38,7 @@ class FileWriter:
     def __enter__(self) -> FileWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._writer.shutdown(cancel_futures=True)
         self._hasher.shutdown(cancel_futures=True)
 

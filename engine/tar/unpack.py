@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from engine.disk import disk_error, require_space, writing
 from engine.progress import Progress
@@ -66,9 +65,7 @@ class _NewFiles:
     def __enter__(self) -> _NewFiles:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         os.close(self._descriptor)
 
     def write(self, name: str, content: memoryview) -> None:
