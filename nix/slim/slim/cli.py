@@ -24,10 +24,10 @@ from .rule import KNOWN_SMS
 
 DONE, NOT_SLIM, REFUSED = 0, 1, 3
 
-_COLUMNS = ("containers", "empty", "compiled", "kept", "dropped", "elsewhere")
+_COLUMNS = ("containers", "empty", "compiled", "kept", "dropped")
 _LEGEND = (
     "in bytes of device code; empty: with nothing for this GPU; compiled: containers of PTX alone,\n"
-    "compiled when loaded; dropped: zeros now; elsewhere: not in the known sections, left alone"
+    "compiled when loaded; dropped: zeros now"
 )
 
 _T = TypeVar("_T")
@@ -105,7 +105,7 @@ def _print_table(surveys: Sequence[Survey], paths: Sequence[Path]) -> None:
     """A line per library with device code, in the order given, then the sums and what the columns mean."""
     base = Path(os.path.commonpath([path.resolve() for path in paths]))
     base = base.parent if base.is_file() else base
-    shown = [one for one in surveys if one.has_device_code]
+    shown = [one for one in surveys if one.containers]
     rows = [[getattr(one, column) for column in _COLUMNS] for one in shown]
     sums = [sum(column) for column in zip(*rows, strict=True)] or [0] * len(_COLUMNS)
     lines = [["library", *_COLUMNS]]

@@ -7,7 +7,7 @@ Where it is looked for:
 * `.cask_resource` (cuBLASLt, cuDNN, cuSPARSELt) mixes containers with tables of its own. A container there is
   emptied if nothing in it runs on the GPU, and otherwise stays as it is.
 * Containers anywhere else (cuFFT, cuSPARSE, CUPTI) belong to code that picks, compiles or links them by
-  tables of its own, which are not understood here: they stay, and are counted.
+  tables of its own, which are not understood here: they stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .elf import Library, NotUnderstood, Section, open_library, pointers
-from .fatbin import HEADER_SIZE, MAGIC, Container, container_at, containers_in
+from .fatbin import MAGIC, Container, container_at, containers_in
 from .rule import Entry, Kind, needed
 
 CONTAINER_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
@@ -44,7 +44,7 @@ class Survey:
     """What slimming a library to one architecture means; sizes in bytes.
 
     `empty` counts containers in which nothing runs on that architecture, `compiled` those whose code is PTX,
-    compiled when it is loaded; `elsewhere` are the bytes of device code that is left alone.
+    compiled when it is loaded.
     """
 
     path: Path
@@ -55,12 +55,7 @@ class Survey:
     compiled: int
     kept: int
     dropped: int
-    elsewhere: int
     cuts: tuple[Cut, ...]
-
-    @property
-    def has_device_code(self) -> bool:
-        return bool(self.containers or self.elsewhere)
 
 
 def survey(path: Path, sm: int) -> Survey | None:
@@ -96,7 +91,6 @@ def _survey(data: mmap.mmap, library: Library, path: Path, mtime_ns: int, sm: in
         compiled=sum(bool(keep) and all(entry.kind is Kind.PTX for entry in keep) for _, keep in kept),
         kept=sum(entry.size for _, keep in kept for entry in keep),
         dropped=sum(entry.size for one, keep in kept for entry in one.entries if entry not in keep),
-        elsewhere=_elsewhere(data, library, {container.offset for container, _ in kept}),
         cuts=tuple(Cut(one, tuple(keep)) for one, keep in kept if len(keep) < len(one.entries)),
     )
 
@@ -150,22 +144,3 @@ def _resources(data: mmap.mmap, library: Library, found: dict[int, int]) -> Iter
         for offset in sorted(offsets):
             if section.offset <= offset < section.end and data[offset : offset + len(MAGIC)] == MAGIC:
                 yield container_at(data, offset, section.end)
-
-
-def _elsewhere(data: mmap.mmap, library: Library, accounted: set[int]) -> int:
-    """Bytes of containers that are left alone."""
-    total = 0
-    for section in library.sections:
-        if not section.is_loaded or section.name in CONTAINER_SECTIONS:
-            continue
-        position = section.offset
-        while (position := data.find(MAGIC, position, section.end)) >= 0:
-            try:
-                container = container_at(data, position, section.end)
-            except NotUnderstood:
-                position += len(MAGIC)
-                continue
-            if position not in accounted and container.entries:
-                total += container.end - position
-            position = max(container.end, position + HEADER_SIZE)
-    return total
