@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--store-paths", type=Path, action="append", default=[], help="file with one a line")
     options = parser.parse_args()
     lines = (line for path in options.store_paths for line in path.read_text().splitlines())
-    components, needs = system_components(lines), {}
+    components, needs = system_components(lines), dict[str, list[str]]()
     for environment in options.environment:
         lock, _, tree = environment.partition("=")
         found, requires = environment_components(Path(lock), Path(tree) if tree else None)

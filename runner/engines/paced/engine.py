@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from errors.engines import EngineFailed, EngineStartFailed
 from errors.settings import InvalidSetting
-from runner.engines.paced.faults import Faults, inject_fault, read_faults
+from runner.engines.paced.faults import VARIABLE, Faults, inject_fault, parse_faults
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb
 
@@ -48,10 +49,8 @@ class _Sequence:
 class PacedEngine:
     """Emits ``tokens_per_second`` tokens a second for each request."""
 
-    def __init__(
-        self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults | None = None
-    ) -> None:
-        self._faults = faults or Faults()
+    def __init__(self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults) -> None:
+        self._faults = faults
         self._request_count = 0
         self._sink = sink
         self.ready = ready
@@ -179,7 +178,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
         )
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise EngineStartFailed(engine_kind="paced", reason=f"{type(exc).__name__}: {exc}") from exc
-    faults = read_faults()
+    faults = parse_faults(os.environ.get(VARIABLE, ""))
     time.sleep(faults.slow_start_s)
     return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate), faults)
 

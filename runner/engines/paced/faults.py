@@ -68,10 +68,6 @@ def parse_faults(text: str) -> Faults:
     return Faults(by_seed, slow_start_s, every)
 
 
-def read_faults() -> Faults:
-    return parse_faults(os.environ.get(VARIABLE, ""))
-
-
 def inject_fault(fault: str, output_tokens: int, tokens: list[int], vocab_size: int) -> list[int]:
     """Change the next ``tokens`` of a request that had ``output_tokens`` before. Raises E2109."""
     if fault == "crash_at_once" or (fault == "crash" and output_tokens >= _TOKENS_BEFORE):

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-from vllm.v1.metrics.stats import SchedulerStats
 
 from errors.coded_error import CodedError
 from errors.engines import VllmEngineDied, VllmRequestFailed
@@ -133,7 +132,12 @@ class VllmEngine:
         for output in ended:
             self._end(output)
         if outputs.scheduler_stats is not None:
-            self._statistics = _statistics(outputs.scheduler_stats)
+            stats = outputs.scheduler_stats
+            self._statistics = Statistics(
+                active=stats.num_running_reqs,
+                queued=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
+                cache_used=stats.kv_cache_usage,
+            )
 
     def _end(self, output: EngineCoreOutput) -> None:
         """Report a request that vLLM has ended, and whose resources it has freed."""
@@ -188,11 +192,3 @@ class VllmEngine:
         request = self._running.pop(key, None)
         if request is not None:
             self._sink.failed(request.request_id, error)
-
-
-def _statistics(stats: SchedulerStats) -> Statistics:
-    return Statistics(
-        active=stats.num_running_reqs,
-        queued=stats.num_waiting_reqs + stats.num_skipped_waiting_reqs,
-        cache_used=stats.kv_cache_usage,
-    )
