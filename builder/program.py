@@ -1,7 +1,8 @@
 """Run one program of a build: report its output live and end all of its processes with the build.
 
-The program leads a session of its own. When the build ends, fails or is cancelled, every process of that
-session is ended, including MPI ranks and worker pools. A guard process does the same if this one is killed.
+The program runs in a session of its own. A guard process, ``conversion/end_with_builder.py``, ends every
+process of that session, including MPI ranks and worker pools, when the program ends, when the build fails or
+is cancelled, and when this process is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ NAP_S = 0.2
 QUIET_REPORT_S = 60.0
 """Time without output after which a line reports that the step is still running."""
 
-_STOP_GRACE_S = 3.0
 _TAIL_LINES = 20
 _TAIL_CHARACTERS = 1500
 _MAX_LINE_CHARACTERS = 500
@@ -85,7 +85,9 @@ def run_program(program: Program, report: Callable[[str], None]) -> float:
         _follow(child, report_line, lambda: report(f"{name()} still running"))
         returncode = child.wait()
     finally:
-        _end_session(child)
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait()
     elapsed_s = time.monotonic() - started_s
     if returncode != 0:
         raise _failure(program, returncode, list(tail), clock(elapsed_s))
@@ -100,7 +102,7 @@ def clock(elapsed_s: float) -> str:
 
 
 def _start(program: Program) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-IS", str(_GUARD), str(os.getpid()), *program.command]
+    command = [sys.executable, "-IS", str(_GUARD), *program.command]
     if not (Path(program.command[0]).is_file() and os.access(program.command[0], os.X_OK)):
         raise ProgramMissing(
             what=f"{program.command[0]} can't be started",
@@ -111,7 +113,7 @@ def _start(program: Program) -> subprocess.Popen[bytes]:
         command,
         cwd=program.folder,
         env=dict(program.environment),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -150,38 +152,6 @@ def _read_lines(output: IO[bytes], lines: queue.Queue[str | None]) -> None:
             if text:
                 lines.put(redact_text(text[:_MAX_LINE_CHARACTERS]))
     lines.put(None)
-
-
-def _end_session(child: subprocess.Popen[bytes]) -> None:
-    """End every process of the child's session, with SIGTERM and then SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline_s = time.monotonic() + _STOP_GRACE_S
-        while (members := _session_members(child.pid)) and time.monotonic() < deadline_s:
-            for pid in members:
-                _send(pid, number)
-            time.sleep(0.02)
-            child.poll()
-    child.wait()
-
-
-def _session_members(session: int) -> list[int]:
-    """The living processes of ``session``."""
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _session_of(path) == session]
-
-
-def _session_of(process: Path) -> int | None:
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[3]) if fields[0] not in "ZX" else None
-
-
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -> ProgramFailed | OutOfMemory:

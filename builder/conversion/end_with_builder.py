@@ -1,58 +1,58 @@
-"""Run a program whose session ends with the builder: ``end_with_builder.py BUILDER_PID PROGRAM ARG...``.
+"""Run a program whose session ends with it and with the builder: ``end_with_builder.py PROGRAM ARG...``.
 
-This process leads the session, starts a watcher in it and becomes the program. When the builder has exited,
-the watcher kills the whole session.
+This process leads the session and starts the program. When the program has ended, or when the builder has
+exited or closed this process's stdin, it ends every other process of the session and takes over the program's
+exit status.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+_STOP_GRACE_S = 3.0
 
 
 def main() -> None:
-    builder_pid, *command = sys.argv[1:]
-    ours = os.getpid()
-    if (between := os.fork()) == 0:
-        if os.fork() == 0:
-            _watch(int(builder_pid), ours)
-        os._exit(0)
-    os.waitpid(between, 0)  # NOTE: reaped, so that the program has no child that it did not start.
-    os.execv(command[0], command)  # noqa: S606
+    program = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    select.select([0, os.pidfd_open(program.pid)], [], [])
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline_s = time.monotonic() + _STOP_GRACE_S
+        while (others := _others()) and time.monotonic() < deadline_s:
+            for pid in others:
+                _send(pid, number)
+            time.sleep(0.02)
+            program.poll()
+    returncode = program.wait()
+    if returncode < 0:
+        _send(os.getpid(), -returncode)
+    sys.exit(returncode)
 
 
-def _watch(builder_pid: int, program_pid: int) -> None:
-    """Wait until one of them exits; if it is the builder, kill everything else in this session."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)  # NOTE: an inherited pipe would keep the builder waiting for more output
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _others() -> list[int]:
+    """The other living processes of this session."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if pid != os.getpid() and _session_of(pid) == os.getpid()]
+
+
+def _session_of(pid: int) -> int | None:
     try:
-        builder, program = os.pidfd_open(builder_pid), os.pidfd_open(program_pid)
+        state, _, _, session, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(session) if state not in "ZX" else None
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
     except ProcessLookupError:
-        os._exit(0)
-    ended, _, _ = select.select([builder, program], [], [])
-    if builder in ended:
-        _end_session()
-    os._exit(0)
-
-
-def _end_session() -> None:
-    own, session = os.getpid(), os.getsid(0)
-    others = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - {own}
-    for pid in others:
-        try:
-            if os.getsid(pid) == session:
-                os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
+        pass
 
 
 if __name__ == "__main__":

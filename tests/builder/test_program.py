@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -174,12 +173,3 @@ def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None
 @pytest.mark.parametrize(("elapsed_s", "text"), [(0, "0:00"), (125.9, "2:05"), (3725, "1:02:05")])
 def test_time_is_told_as_a_clock_does(elapsed_s: float, text: str) -> None:
     assert clock(elapsed_s) == text
-
-
-def test_the_watcher_ends_by_itself_when_the_program_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forced: list[int] = []
-    monkeypatch.setattr(program_module, "_send", lambda pid, number: forced.append(number))
-    lines_of(tmp_path, "print('done')")
-    assert signal.SIGKILL not in forced
