@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from builder.build_cache import BuildCache, Facts
+from builder.build_cache import CacheEntry
 from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, clock, run_program
@@ -78,10 +78,8 @@ class _Run:
     """Where the programs run."""
     inputs: Mapping[str, Path]
     """What programs read beside the model: by its path in the workspace, where it is."""
-    engine_facts: Facts
-    checkpoint_facts: Facts
-    engine_cache: BuildCache
-    checkpoint_cache: BuildCache
+    engine_entry: CacheEntry
+    checkpoint_entry: CacheEntry
     checkpoint_lock: ExitStack
 
     def __init__(self, plan: Plan) -> None:
@@ -114,19 +112,18 @@ class _Run:
 
     def _search_cache(self, work: Work) -> None:
         config, commands = work.config, self.plan.commands
+        common = {
+            "model": config.model_name,
+            "model revision": identity(work.model),
+            "library version": self.machine.library_version,
+        }
         earlier = [command for command in commands if command.key != "build"]
-        revision = identity(work.model)
-        library, sm = self.machine.library_version, self.machine.sm
-        self.checkpoint_facts = Facts(
-            config.model_name, revision, cache_facts(config, earlier, self.inputs), library, None
-        )
-        self.engine_facts = Facts(
-            config.model_name, revision, cache_facts(config, commands, self.inputs), library, sm
-        )
-        self.checkpoint_cache = BuildCache(work.cache, "checkpoint", work.report)
-        self.engine_cache = BuildCache(work.cache, "engine", work.report)
-        work.resources.enter_context(self.engine_cache.locked(self.engine_facts))
-        self.engine = self.engine_cache.find(self.engine_facts)
+        facts = common | cache_facts(config, earlier, self.inputs)
+        self.checkpoint_entry = CacheEntry(work.cache, "checkpoint", facts, work.report)
+        facts = common | cache_facts(config, commands, self.inputs) | {"SM": self.machine.sm}
+        self.engine_entry = CacheEntry(work.cache, "engine", facts, work.report)
+        work.resources.enter_context(self.engine_entry.locked())
+        self.engine = self.engine_entry.find()
         self.is_from_cache = self.engine is not None
 
     def download(self, work: Work) -> None:
@@ -136,8 +133,8 @@ class _Run:
         place_inputs(self.inputs, self.folder)
         if self.build.checkpoint is not None:
             self.checkpoint_lock = work.resources.enter_context(ExitStack())
-            self.checkpoint_lock.enter_context(self.checkpoint_cache.locked(self.checkpoint_facts))
-            if (found := self.checkpoint_cache.find(self.checkpoint_facts)) is not None:
+            self.checkpoint_lock.enter_context(self.checkpoint_entry.locked())
+            if (found := self.checkpoint_entry.find()) is not None:
                 _link(found, self.folder / self._checkpoint_command.output_dir)
                 self.has_checkpoint = True
                 self.checkpoint_lock.close()
@@ -167,7 +164,7 @@ class _Run:
                 self.engine = made
             elif self.build.checkpoint is not None and key == self.build.checkpoint.key:
                 check_checkpoint(key, made, self.build)
-                kept = self.checkpoint_cache.keep(self.checkpoint_facts, made)
+                kept = self.checkpoint_entry.keep(made)
                 if kept != made:
                     _link(kept, made)
                 self.checkpoint_lock.close()
@@ -215,7 +212,7 @@ class _Run:
                 needs=self._needs("build"),
                 report=work.report,
             )
-            self.engine = self.engine_cache.keep(self.engine_facts, self.engine)
+            self.engine = self.engine_entry.keep(self.engine)
         work.facts = self._facts(work, engine)
         _link(self.engine, work.directory)
 

@@ -59,16 +59,15 @@ class Command:
 
     def cache_facts(self) -> dict[str, Any]:
         """What determines the result: the program and the arguments that differ from its defaults."""
-        args: dict[str, Any] = {}
+        facts: dict[str, Any] = {"program": self.call.program}
         for name, given in self.call.args.items():
             flag = find_flag(self.call.program, name)
             value = given if flag is None else self.call.value(name)
             if name not in _WITHOUT_EFFECT and (flag is None or value not in (flag.default, False)):
-                args[flag.name if flag is not None else name] = value
-        facts: dict[str, Any] = {"program": self.call.program, "args": args}
+                facts[f"args.{flag.name if flag is not None else name}"] = value
         if self.script is not None:
             facts["script"] = hashlib.sha256(self.script.read_bytes()).hexdigest()[:16]
-        return facts
+        return {f"config: {self.key}.{name}": value for name, value in facts.items()}
 
 
 def commands_of(config: BuildConfig, build: TrtllmBuild) -> list[Command]:
@@ -80,13 +79,12 @@ def cache_facts(
     config: BuildConfig, commands: Sequence[Command], inputs: Mapping[str, Path]
 ) -> dict[str, Any]:
     """What determines the result of ``commands``: equal facts give an equal checkpoint or engine."""
-    facts: dict[str, Any] = {command.key: command.cache_facts() for command in commands}
+    facts = {name: value for command in commands for name, value in command.cache_facts().items()}
+    facts |= {f"config: inputs.{name}": looks(path) for name, path in inputs.items()}
     if config.weight_format is not None:
-        facts["weight_format"] = config.weight_format
+        facts["config: weight_format"] = config.weight_format
     if config.trust_remote_code:
-        facts["trust_remote_code"] = True
-    if inputs:
-        facts["inputs"] = {name: looks(path) for name, path in inputs.items()}
+        facts["config: trust_remote_code"] = True
     return facts
 
 
