@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.program import Needs, Program, run_program
+from builder.program import Program, run_program
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.build import ConversionFailed, OutOfMemory, ProgramFailed, ProgramMissing
@@ -68,7 +68,6 @@ def run_conversion(converter: str, arguments: Sequence[str | Path], *, what: str
         command=[python, str(_CONVERTERS / converter), *map(str, arguments)],
         folder=folder,
         environment=program_environment(offline=True),
-        needs=Needs(),
     )
     try:
         run_program(program, lambda line: None)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from builder.sizes.words import in_words
 from engine.redact import redact_text
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
 
@@ -46,12 +47,10 @@ _GPU_SIGNS = re.compile(
 
 @dataclass(frozen=True)
 class Needs:
-    """The memory that a program is expected to need and that this machine has, in words."""
+    """Peak memory of a program, an estimate; 0: unknown, or for GPU memory that it needs none."""
 
-    ram: str = "an unknown amount"
-    ram_present: str = "an unknown amount"
-    gpu: str = "an unknown amount"
-    gpu_present: str = "an unknown amount"
+    ram_bytes: int = 0
+    gpu_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,9 @@ class Program:
     command: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
-    needs: Needs
+    needs: Needs = Needs()
+    gpu_memory_bytes: int | None = None
+    """Of this machine's smallest GPU."""
 
 
 def run_program(program: Program, report: Callable[[str], None]) -> float:
@@ -158,15 +159,14 @@ def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -
     text = "\n".join(tail)
     reason = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
     is_killed = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    needs = program.needs
     gpu_sign, ram_sign = (None if is_killed else _GPU_SIGNS.search(text)), _RAM_SIGNS.search(text)
     if gpu_sign is not None:
         return OutOfMemory(
             step=program.step,
             elapsed=elapsed,
             reason=f"{reason}: {gpu_sign[0]}",
-            needed=f"{needs.gpu} of GPU memory",
-            present=needs.gpu_present,
+            needed=f"{_in_words(program.needs.gpu_bytes)} of GPU memory",
+            present=_in_words(program.gpu_memory_bytes),
             remedy="lower max_batch_size, max_num_tokens or calib_size, or use more or larger GPUs",
         )
     if is_killed or ram_sign is not None:
@@ -174,10 +174,35 @@ def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -
             step=program.step,
             elapsed=elapsed,
             reason="killed" if ram_sign is None else f"{reason}: {ram_sign[0]}",
-            needed=f"{needs.ram} of memory",
-            present=needs.ram_present,
+            needed=f"{_in_words(program.needs.ram_bytes)} of memory",
+            present=_in_words(ram_here_bytes()),
             remedy="use a machine with more memory, or fewer workers",
         )
     return ProgramFailed(
         step=program.step, elapsed=elapsed, reason=reason, log_tail=text[-_TAIL_CHARACTERS:] or "(none)"
     )
+
+
+def _in_words(count_bytes: int | None) -> str:
+    return in_words(count_bytes) if count_bytes else "an unknown amount"
+
+
+def ram_here_bytes() -> int | None:
+    """This machine's memory, or its container's limit; None if unknown."""
+    try:
+        total = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        total = None
+    if total is None:
+        return None
+    names = ("memory.max", "memory/memory.limit_in_bytes")
+    limits = [_limit(Path("/sys/fs/cgroup") / name) for name in names]
+    return min([int(total[1]) << 10, *filter(None, limits)])
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -11,18 +11,15 @@ from builder.build_cache import CacheEntry
 from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, clock, run_program
-from builder.sizes.building import ram_here_bytes
 from builder.sizes.model_shape import UnknownShape
-from builder.sizes.words import in_words
 from builder.steps import Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.trtllm.build_host import BuildHost, find_build_host, gpus_for
 from builder.trtllm.commands import Command, cache_facts, commands_of
-from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine
+from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine, try_engine
 from builder.trtllm.flags import VERSION
 from builder.trtllm.rules import check
 from builder.trtllm.sizing import Sizing, check_fits, fit, size, sizing_lines
 from builder.trtllm.summary import TrtllmBuild
-from builder.trtllm.trial import try_engine
 from builder.trtllm.workspace import find_inputs, place_inputs, place_model
 from builder.weights.checkpoint import read_config
 from builder.weights.files import CACHE_VARIABLE, need_space, place
@@ -179,20 +176,12 @@ class _Run:
             folder=self.folder,
             environment=program_environment(offline=not command.calibrates),
             needs=self._needs(command.key),
+            gpu_memory_bytes=min((gpu.memory_bytes for gpu in self.machine.gpus), default=None),
         )
         work.report(f"{command.key}: done in {clock(run_program(program, work.report))}")
 
     def _needs(self, key: str) -> Needs:
-        ram = ram_here_bytes()
-        known = self.plan.sizing.needs.get(key) if self.plan.sizing is not None else None
-        memory = min((gpu.memory_bytes for gpu in self.machine.gpus), default=None)
-        unknown = "an unknown amount"
-        return Needs(
-            ram=in_words(known.ram_bytes) if known else unknown,
-            ram_present=in_words(ram) if ram else unknown,
-            gpu=in_words(known.gpu_bytes) if known else unknown,
-            gpu_present=in_words(memory) if memory else unknown,
-        )
+        return self.plan.sizing.needs[key] if self.plan.sizing is not None else Needs()
 
     def check_engine(self, work: Work) -> None:
         assert self.engine is not None
@@ -208,7 +197,7 @@ class _Run:
                 CHECK,
                 self.engine,
                 engine,
-                num_gpus=len(self.machine.gpus),
+                gpus=self.machine.gpus,
                 needs=self._needs("build"),
                 report=work.report,
             )
@@ -223,7 +212,7 @@ class _Run:
             sm=self.machine.sm,
             world_size=engine.world_size,
             dtype=engine.pretrained.get("dtype"),
-            quantization=engine.quantization,
+            quantization=engine.quantization(),
             max_batch_size=engine.build.get("max_batch_size"),
             max_input_len=engine.build.get("max_input_len"),
             max_seq_len=engine.build.get("max_seq_len"),

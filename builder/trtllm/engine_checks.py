@@ -1,18 +1,26 @@
-"""Check what the programs wrote against the config: ranks, config.json, sizes."""
+"""Check what the programs wrote against the config: ranks, config.json, sizes, a short generation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.engine_environment import program_environment
+from builder.program import Needs, Program, run_program
+from builder.sizes.gpus import GpuModel
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.sizing import Sizing
 from builder.trtllm.summary import TrtllmBuild
-from errors.build import EngineUnsound
+from engine.machine.mpirun import find_mpirun, mpi_environment, mpirun
+from engine.machine.python import engine_python
+from errors.build import EngineUnsound, ProgramFailed
+
+PROMPT_TOKENS, NEW_TOKENS = 4, 8
+_TRIAL = Path(__file__).resolve().parents[1] / "conversion" / "try_engine.py"
 
 _LEAST_PART, _GREATEST_PART = 0.4, 4.0
 """Accepted size of a rank's engine, relative to its weights."""
@@ -35,14 +43,8 @@ class EngineConfig:
         ranks = mapping["tp_size"] * mapping["pp_size"] * mapping.get("cp_size", 1)
         return int(ranks * parallel.get("world_size", 1))
 
-    @property
-    def quantization(self) -> str | None:
-        found = (self.pretrained.get("quantization") or {}).get("quant_algo")
-        return None if found is None else str(found)
-
-    @property
-    def kv_cache_quantization(self) -> str | None:
-        found = (self.pretrained.get("quantization") or {}).get("kv_cache_quant_algo")
+    def quantization(self, key: str = "quant_algo") -> str | None:
+        found = (self.pretrained.get("quantization") or {}).get(key)
         return None if found is None else str(found)
 
     @property
@@ -88,6 +90,48 @@ def check_engine(
     return engine
 
 
+def try_engine(
+    step: str,
+    folder: Path,
+    engine: EngineConfig,
+    *,
+    gpus: Sequence[GpuModel],
+    needs: Needs,
+    report: Callable[[str], None],
+) -> None:
+    """Generate a few tokens. Raises EngineUnsound if they are invalid; reports why it can't be tried."""
+    if (reason := _why_not(engine, len(gpus))) is not None:
+        report(f"not tried: {reason}")
+        return
+    max_seq_len = engine.build.get("max_seq_len")
+    room = max_seq_len - PROMPT_TOKENS if isinstance(max_seq_len, int) else NEW_TOKENS
+    counts = [engine.vocab_size, PROMPT_TOKENS, max(min(room, NEW_TOKENS), 1)]
+    python = engine_python()
+    launcher = [*mpirun(python), "-n", str(engine.world_size)] if engine.world_size > 1 else []
+    program = Program(
+        step=step,
+        command=[*launcher, python, str(_TRIAL), ".", *map(str, counts)],
+        folder=folder,
+        environment=mpi_environment(program_environment(offline=True)),
+        needs=needs,
+        gpu_memory_bytes=min(gpu.memory_bytes for gpu in gpus),
+    )
+    try:
+        run_program(program, report)
+    except ProgramFailed as exc:
+        raise EngineUnsound(step="build", problem=f"it can't generate: {exc.facts['log_tail']}") from exc
+
+
+def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
+    if num_gpus < engine.world_size:
+        return f"the engine runs on {engine.world_size} GPUs, this machine has {num_gpus}"
+    if str(engine.build.get("kv_cache_type", "PAGED")).upper() != "PAGED":
+        return "its KV cache is not paged"
+    if engine.world_size > 1 and find_mpirun(engine_python()) is None:
+        return "there is no mpirun"
+    return None
+
+
 def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
     if build.build.value("build_config") is not None:
         return  # that file's values override the flags
@@ -99,8 +143,11 @@ def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_qua
     if build.checkpoint is not None:
         asked["world size"] = (build.world_size, engine.world_size)
         if build.quantization is not None or not is_quantized_already:
-            asked["quantization"] = (build.quantization, engine.quantization)
-        asked["KV cache quantization"] = (build.kv_cache_quantization, engine.kv_cache_quantization)
+            asked["quantization"] = (build.quantization, engine.quantization())
+        asked["KV cache quantization"] = (
+            build.kv_cache_quantization,
+            engine.quantization("kv_cache_quant_algo"),
+        )
     if "max_seq_len" in build.build.args:
         asked["max_seq_len"] = (build.max_seq_len, engine.build.get("max_seq_len"))
     for what, (wanted, found) in asked.items():

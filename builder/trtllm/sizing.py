@@ -1,4 +1,14 @@
-"""Sizes of a TensorRT-LLM build and its engine, from the config and the model's config.json."""
+"""Sizes of a TensorRT-LLM build and its engine, from the config and the model's config.json.
+
+What a build needs is estimated high:
+
+convert     memory: the model as downloaded and a converted rank per worker; GPU memory: the model if it
+            calibrates, else none
+quantize    memory: the model and the result; GPU memory: the model while it calibrates
+build       memory: two and a half times the largest rank per worker, and 4 GiB for TensorRT; GPU memory: the
+            rank's weights, its activations and CUDA's own
+disk        the download, the checkpoint, the engine, and the engine again in the tar
+"""
 
 from __future__ import annotations
 
@@ -6,14 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from builder.sizes.building import (
-    BUILD_COPIES,
-    CALIBRATION_FACTOR,
-    TENSORRT_BYTES,
-    StepNeeds,
-    ram_here_bytes,
-)
-from builder.sizes.gpus import GpuModel
+from builder.program import Needs, ram_here_bytes
+from builder.sizes.gpus import GIB, GpuModel
 from builder.sizes.memory import (
     CUDA_BYTES,
     DTYPE_BYTES,
@@ -39,6 +43,9 @@ DEFAULT_MAX_SEQ_LEN = 2048
 """trtllm-build's default, in tokens, for a model without a number of positions."""
 _SCALED_IN_CONFIG = ("su", "longrope", "llama3")
 """Kinds of rotary scaling whose factor is included in max_position_embeddings."""
+_BUILD_COPIES = 2.5
+_TENSORRT_BYTES = 4 * GIB
+_CALIBRATION_FACTOR = 1.15
 _KV_DTYPES = {"INT8": "int8", "FP8": "fp8"}
 
 
@@ -55,7 +62,7 @@ class Sizing:
     """Of the downloaded weights."""
     checkpoint_bytes: int
     engine_bytes: int
-    needs: Mapping[str, StepNeeds]
+    needs: Mapping[str, Needs]
 
     @property
     def disk_bytes(self) -> int:
@@ -171,11 +178,11 @@ def _group_size(call: ProgramCall | None) -> int:
     return found if isinstance(found, int) else 128
 
 
-def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemory) -> StepNeeds:
+def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemory) -> Needs:
     workers = call.value("workers") or 1
     if call.program == BUILD:
         gpu_bytes = serving.weight_bytes + serving.activation_bytes + CUDA_BYTES
-        return StepNeeds(int(serving.weight_bytes * BUILD_COPIES) * workers + TENSORRT_BYTES, gpu_bytes)
+        return Needs(int(serving.weight_bytes * _BUILD_COPIES) * workers + _TENSORRT_BYTES, gpu_bytes)
     if call.program == QUANTIZE:
         ram_bytes, on_gpu = source + checkpoint, call.value("device") != "cpu"
     else:
@@ -184,7 +191,7 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
             source + serving.weight_bytes * workers,
             calibrates and not call.value("load_model_on_cpu"),
         )
-    return StepNeeds(ram_bytes, int(source * CALIBRATION_FACTOR) if on_gpu else 0)
+    return Needs(ram_bytes, int(source * _CALIBRATION_FACTOR) if on_gpu else 0)
 
 
 def sizing_lines(sizing: Sizing, gpus: Sequence[GpuModel]) -> list[str]:
