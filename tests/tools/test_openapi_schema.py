@@ -121,10 +121,11 @@ def test_the_document_is_of_the_cog_that_serves_it(folder: str) -> None:
     assert issubclass(importlib.import_module(RUNNERS[folder]).Runner, cog.BaseRunner)
 
 
-def test_an_input_of_a_type_it_does_not_know_is_not_guessed() -> None:
-    class Odd(cog.BaseRunner):  # type: ignore[misc]
-        def run(self, value: complex) -> cog.Path:
-            raise AssertionError
+class Odd(cog.BaseRunner):  # type: ignore[misc]
+    def run(self, value: complex) -> cog.Path:
+        raise AssertionError
 
-    with pytest.raises(KeyError):
-        openapi_schema.openapi_schema(Odd)
+
+def test_an_input_of_a_type_it_does_not_know_is_not_guessed() -> None:
+    with pytest.raises(ValueError, match="value"):
+        openapi_schema.openapi_schema(__name__, "Odd")
