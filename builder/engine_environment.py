@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,30 +33,6 @@ def program_environment(*, offline: bool) -> dict[str, str]:
     if offline:
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     return environment
-
-
-def installed_version(package: str) -> str:
-    """The version of ``package``, read without importing it. Raises ProgramMissing."""
-    python = engine_python()
-    code = f"from importlib.metadata import version; print(version({package!r}))"
-    try:
-        answer = subprocess.run(
-            [python, "-c", code],
-            env=program_environment(offline=True),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    except subprocess.CalledProcessError as exc:
-        raise _missing(f"{package} is not installed for {python}", f"exit code {exc.returncode}") from exc
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        raise _missing(f"{python} can't be started", type(exc).__name__) from exc
-    return answer.stdout.strip()
-
-
-def _missing(what: str, reason: str) -> ProgramMissing:
-    return ProgramMissing(what=what, reason=reason, variable=ENGINE_PYTHON_VARIABLE)
 
 
 def run_conversion(converter: str, arguments: Sequence[str | Path], *, what: str, folder: Path) -> None:

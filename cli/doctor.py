@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -19,13 +18,14 @@ from cli.doctor_machine import check_driver, check_gpus, check_machine
 from cli.serve import engine_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
+from engine.machine.preflight import installed_version
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.api.supervisor import check_openai_port_free
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.install import TritonInstall, install_triton
+from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
@@ -34,17 +34,6 @@ _LEAST_SHARED_MEMORY_BYTES = 64 << 20
 _LEAST_DISK_BYTES = 1 << 30
 _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
-
-_VERSIONS = """
-import importlib.metadata as metadata, json, platform, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-print(json.dumps([platform.python_version(), found]))
-"""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -103,46 +92,33 @@ def _serving_environment(settings: Settings) -> str:
 
 
 def _engine_environment(settings: Settings) -> str:
-    """Queries the Python of the engine environment, without importing large libraries."""
-    python = settings.engine_python
-    command = [python, "-c", _VERSIONS, *_ENGINES]
-    try:
-        output = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
-        ).stdout
-        version, found = json.loads(output)
-    except (OSError, subprocess.SubprocessError, ValueError) as exc:
-        remedy = "run `make setup`, or name a Python with COG_TRITON_ENGINE_PYTHON"
-        raise MissingRequirement(what=f"a working Python for engines at {python}", remedy=remedy) from exc
+    """Reads the versions of the engines' libraries without importing them, as they are large."""
+    version_of = installed_version(settings.engine_python)
+    found = [f"{name} {version}" for name in _ENGINES if (version := version_of(name))]
     if not found:
-        remedy = f"run `make setup`; without it {python} serves paced engines only"
-        raise MissingRequirement(what=" or ".join(_ENGINES), remedy=remedy)
-    return ", ".join([f"Python {version}", *(f"{name} {number}" for name, number in found.items())])
+        remedy = "run `make setup`, or name a Python with COG_TRITON_ENGINE_PYTHON"
+        what = f"{' or '.join(_ENGINES)} in {settings.engine_python}, which can serve paced engines only,"
+        raise MissingRequirement(what=what, remedy=remedy)
+    return ", ".join(found)
 
 
 def _triton(settings: Settings) -> str:
     """Runs the server's binary, which shows that its libraries load."""
     with tempfile.TemporaryDirectory() as folder:
         install = install_triton(Path(folder), settings.triton_backend_dir)
-        command = [str(install.server), "--help"]
-        environment = install.environment()
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            [str(install.server), "--help"],
+            env=install.environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     if "Usage:" not in done.stdout + done.stderr:  # Its exit code is 1 all the same.
         output = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
-        raise MissingRequirement(
-            what=f"what {install.server} needs ({output[-1]})", remedy="run `make setup`"
-        )
+        what = f"what {install.server} needs ({output[-1]})"
+        raise MissingRequirement(what=what, remedy="run `make setup`")
     return f"{install.server} runs"
-
-
-def _libpython(settings: Settings) -> str:
-    """The library that Triton's stub loads. install_triton raises if it is missing."""
-    with tempfile.TemporaryDirectory() as folder:
-        install: TritonInstall = install_triton(Path(folder), None)
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
-    return str(next(found for each in install.library_dirs if (found := each / name).exists()))
 
 
 def _ports(settings: Settings) -> str:
@@ -207,7 +183,6 @@ _CHECKS: dict[str, Callable[[Settings], str]] = {
     "serving environment": _serving_environment,
     "engine environment": _engine_environment,
     "Triton": _triton,
-    "libpython": _libpython,
     "ports": _ports,
     "shared memory": _shared_memory,
     "disk": _disk,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.config.config import BuildConfig
-from builder.engine_environment import installed_version
 from builder.sizes.gpus import GpuModel, gpus_here, gpus_of
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.rules import check_gpu
 from builder.trtllm.summary import TrtllmBuild
 from engine.machine.gpu import detected_sm
+from engine.machine.preflight import installed_version
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.build import ProgramMissing
 from errors.build_config import BuildGpuMissing
@@ -49,11 +49,11 @@ def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
             remedy="build on such a GPU or change target.sm",
         )
     check_gpu(build, sm)
-    version = installed_version("tensorrt_llm")
+    version = installed_version(engine_python())("tensorrt_llm")
     if version != VERSION:
         raise ProgramMissing(
             what=f"This builder needs TensorRT-LLM {VERSION}",
-            reason=f"{engine_python()} has {version}",
+            reason=f"{engine_python()} has {version or 'none'}",
             variable=ENGINE_PYTHON_VARIABLE,
         )
     return BuildHost(sm, tuple(gpus_here()), version)

@@ -321,7 +321,7 @@ def test_without_a_gpu_or_the_library_nothing_is_fetched(
     machine: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", "/bin/false")
-    with pytest.raises(ProgramMissing, match="tensorrt_llm is not installed for /bin/false"):
+    with pytest.raises(ProgramMissing, match=r"needs TensorRT-LLM 0\.16\.0 \(/bin/false has none\)"):
         run(machine, config())
     (machine / "gpu" / "nvidia-smi").unlink()
     with pytest.raises(BuildGpuMissing, match="--gpus=all"):
