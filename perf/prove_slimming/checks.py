@@ -117,7 +117,7 @@ def _product(device: str, dtype: torch.dtype, m: int, n: int, k: int) -> object:
 
 def _scaled(device: str) -> object:
     a, b = (torch.randn(size, 512, device=device).to(torch.float8_e4m3fn) for size in (256, 1024))
-    scales = torch.rand(2, 1, device=device) + 0.5
+    scales = [torch.rand(1, device=device) + 0.5 for _ in range(2)]
     return [
         torch._scaled_mm(a, b.T, *scales, out_dtype=torch.bfloat16, use_fast_accum=is_fast)
         for is_fast in (True, False)
