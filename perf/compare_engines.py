@@ -14,7 +14,7 @@ import html
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from perf.load.clients import run
 from perf.load.html_report import card, page
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
-from perf.load.summary import Summary, summarize
+from perf.load.summary import summarize
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.target import Workload
 from perf.options import Options
@@ -49,25 +49,21 @@ class Contender:
     place: Path
     python: str
 
-    @classmethod
-    def parse(cls, text: str) -> Contender:
-        name, equals, rest = text.partition("=")
-        place, _, python = rest.partition("@")
-        if not (name and equals and place):
-            raise InvalidInput(name="engine", expected="NAME=PLACE or NAME=PLACE@PYTHON", value=text)
-        return cls(name, Path(place), python or engine_python())
-
 
 def parse_contenders(texts: Sequence[str]) -> list[Contender]:
     """Raises InvalidInput."""
-    contenders = [Contender.parse(text) for text in texts]
-    if len(contenders) > _MOST_ENGINES:
-        raise InvalidInput(name="engines", expected=f"at most {_MOST_ENGINES}", value=len(contenders))
-    names = [each.name for each in contenders]
-    for name in names:
-        if names.count(name) > 1:
+    if len(texts) > _MOST_ENGINES:
+        raise InvalidInput(name="engines", expected=f"at most {_MOST_ENGINES}", value=len(texts))
+    contenders: dict[str, Contender] = {}
+    for text in texts:
+        name, _, rest = text.partition("=")
+        place, _, python = rest.partition("@")
+        if not (name and place):
+            raise InvalidInput(name="engine", expected="NAME=PLACE or NAME=PLACE@PYTHON", value=text)
+        if name in contenders:
             raise InvalidInput(name="engine", expected="a name of its own for each", value=name)
-    return contenders
+        contenders[name] = Contender(name, Path(place), python or engine_python())
+    return list(contenders.values())
 
 
 @dataclass(frozen=True)
@@ -98,63 +94,40 @@ def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> 
         run(Plan("concurrency", max(options.concurrency), _WARM_UP_S), target)
         for concurrency in options.concurrency:
             summary = summarize(run(Plan("concurrency", concurrency, options.duration), target))
-            points.append(_point(contender.name, engine.manifest.engine_kind, concurrency, summary))
-            print(_line(points[-1]), file=sys.stderr, flush=True)
+            first, inter = summary.first_token_s, summary.inter_token_s
+            point = Point(
+                contender.name,
+                engine.manifest.engine_kind,
+                concurrency,
+                summary.tokens_per_second,
+                first.p50 if first else None,
+                inter.p50 if inter else None,
+                summary.failed,
+            )
+            points.append(point)
+            print(
+                ", ".join(map(": ".join, zip(_HEAD, _cells(point), strict=True))), file=sys.stderr, flush=True
+            )
     return points
 
 
-def _point(name: str, kind: str, concurrency: int, summary: Summary) -> Point:
-    first, inter = summary.first_token_s, summary.inter_token_s
-    return Point(
-        name,
-        kind,
-        concurrency,
-        summary.tokens_per_second,
-        first.p50 if first else None,
-        inter.p50 if inter else None,
-        summary.failed,
-    )
-
-
-def _line(point: Point) -> str:
-    return (
-        f"{point.engine} ({point.kind}) at {point.concurrency}: {point.tokens_per_second:,.0f} tokens/s, "
-        f"first token {_ms(point.first_token_s)} ms, then {_ms(point.inter_token_s)} ms each"
-    )
-
-
-def points_table(points: Sequence[Point]) -> str:
-    """A row for each engine and concurrency."""
-    return table(_HEAD, _rows(points))
-
-
-def _rows(points: Sequence[Point]) -> list[list[str]]:
-    return [
-        [
-            each.engine,
-            each.kind,
-            str(each.concurrency),
-            f"{each.tokens_per_second:,.0f}",
-            _ms(each.first_token_s),
-            _ms(each.inter_token_s),
-            str(each.failed),
-        ]
-        for each in sorted(points, key=lambda each: each.concurrency)
+def _cells(point: Point) -> list[str]:
+    times = [
+        "-" if value_s is None else f"{1000 * value_s:.1f}"
+        for value_s in (point.first_token_s, point.inter_token_s)
     ]
-
-
-def _ms(value_s: float | None) -> str:
-    return "-" if value_s is None else f"{1000 * value_s:.1f}"
+    speed = f"{point.tokens_per_second:,.0f}"
+    return [point.engine, point.kind, str(point.concurrency), speed, *times, str(point.failed)]
 
 
 def report(points: Sequence[Point], facts: str) -> str:
     """One self-contained page: three charts and the table."""
     charts = [
-        _chart(points, "throughput, tokens/s", lambda each: each.tokens_per_second),
-        _chart(points, "time to first token, ms", lambda each: _scaled(each.first_token_s)),
-        _chart(points, "inter-token latency, ms", lambda each: _scaled(each.inter_token_s)),
+        _chart(points, "throughput, tokens/s", "tokens_per_second", 1),
+        _chart(points, "time to first token, ms", "first_token_s", 1000),
+        _chart(points, "inter-token latency, ms", "inter_token_s", 1000),
     ]
-    body = _row("th", _HEAD) + "".join(_row("td", row) for row in _rows(points))
+    body = _row("th", _HEAD) + "".join(_row("td", _cells(point)) for point in points)
     parts = [
         f'<div class="charts">{"".join(charts)}</div>',
         f'<div class="card scroll"><table>{body}</table></div>',
@@ -166,25 +139,15 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
-def _chart(points: Sequence[Point], title: str, value: Callable[[Point], float | None]) -> str:
-    names = list(dict.fromkeys(each.engine for each in points))
+def _chart(points: Sequence[Point], title: str, field: str, factor: int) -> str:
+    lines: dict[str, list[tuple[float, float]]] = {point.engine: [] for point in points}
+    for point in points:
+        if (value := getattr(point, field)) is not None:
+            lines[point.engine].append((float(point.concurrency), factor * value))
     series = [
-        Series(
-            name,
-            [
-                (float(each.concurrency), shown)
-                for each in points
-                if each.engine == name and (shown := value(each)) is not None
-            ],
-            color=f"series-{index}",
-        )
-        for index, name in enumerate(names, 1)
+        Series(name, line, color=f"series-{index}") for index, (name, line) in enumerate(lines.items(), 1)
     ]
     return card(title, "", chart(series, x="concurrency", y=title))
-
-
-def _scaled(value_s: float | None) -> float | None:
-    return None if value_s is None else 1000 * value_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,9 +172,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, contender in enumerate(contenders):
             points += measure(contender, options, Path(folder) / str(number))
     facts = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
-    print(f"{facts}\n\n{points_table(points)}")
+    by_load = sorted(points, key=lambda each: each.concurrency)
+    print(f"{facts}\n\n{table(_HEAD, list(map(_cells, by_load)))}")
     if options.report:
-        options.report.write_text(report(points, facts))
+        options.report.write_text(report(by_load, facts))
     if options.json:
         options.json.write_text(json.dumps([vars(each) for each in points], indent=1) + "\n")
     return 0

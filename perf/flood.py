@@ -97,27 +97,17 @@ class Flood:
         return True
 
 
-class Silent:
+async def _open_silent(port: int, api: str, idle: int, deaf: int) -> list[asyncio.StreamWriter]:
     """Clients that only connect, and clients that request a long stream and read nothing."""
-
-    def __init__(self) -> None:
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def open(self, port: int, api: str, idle: int, deaf: int) -> None:
-        request = _stream(api, 10_000)
-        data = json.dumps(request.body).encode()
-        headers = {"Host": HOST, "Content-Type": "application/json", "Content-Length": len(data)}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in (headers | request.headers).items())
-        message = f"POST {PATHS[api]} HTTP/1.1\r\n{lines}\r\n".encode() + data
-        for index in range(idle + deaf):
-            _, writer = await asyncio.open_connection(HOST, port, limit=1)
-            if index >= idle:
-                writer.write(message)
-            self._writers.append(writer)
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
+    request = _stream(api, 10_000)
+    data = json.dumps(request.body).encode()
+    headers = {"Host": HOST, "Content-Type": "application/json", "Content-Length": len(data)}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers | request.headers).items())
+    message = f"POST {PATHS[api]} HTTP/1.1\r\n{lines}\r\n".encode() + data
+    writers = [(await asyncio.open_connection(HOST, port, limit=1))[1] for _ in range(idle + deaf)]
+    for writer in writers[idle:]:
+        writer.write(message)
+    return writers
 
 
 def _tell(name: str, tallies: dict[str, Tally]) -> bool:
@@ -167,13 +157,16 @@ async def _flood(options: argparse.Namespace) -> int:
             before = measure(stack.session).memory_bytes.total()
             peak = [before]
             sampling = asyncio.create_task(_memory_peak(stack.session, peak))
-            silent = Silent()
             cog_port = int(stack.cog_url.rpartition(":")[2])
-            for port, api in ((cog_port, COG), (stack.openai_port, OPENAI)):
-                await silent.open(port, api, options.idle // 2, options.deaf // 2)
+            silent = [
+                writer
+                for port, api in ((cog_port, COG), (stack.openai_port, OPENAI))
+                for writer in await _open_silent(port, api, options.idle // 2, options.deaf // 2)
+            ]
             await flood.run(options.seconds, _OVERLOAD * options.places)
             is_right &= _tell("flood", flood.tallies)
-            silent.close()
+            for writer in silent:
+                writer.transport.abort()
             recovery_s = await _recovery_s(flood)
             sampling.cancel()
             growth = peak[0] - before

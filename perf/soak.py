@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -48,20 +47,6 @@ _WORDS = (
 """Pieces of prompts."""
 
 
-@dataclass
-class Tally:
-    """What happened, by kind and by how it ended."""
-
-    ends: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    tokens: int = 0
-
-    def check(self, kind: str, number: int, is_right: bool, got: str) -> None:
-        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
-        if not is_right:
-            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
-
-
 class Soak:
     """Requests by number: each one's prompt, length and kind follow from it alone."""
 
@@ -69,8 +54,15 @@ class Soak:
         self._stack = stack
         self._tokenizer = tokenizer
         self._most_tokens = most_tokens
-        self.tally = Tally()
         self._session: aiohttp.ClientSession
+        self.ends: Counter[str] = Counter()
+        """By kind and by how it ended."""
+        self.wrong: list[str] = []
+
+    def _check(self, kind: str, number: int, is_right: bool, got: str) -> None:
+        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
+        if not is_right:
+            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
 
     async def run(self, numbers: range, concurrency: int) -> None:
         rest = iter(numbers)
@@ -86,11 +78,10 @@ class Soak:
             count = int(chance.triangular(1, self._most_tokens, 8))
             prompt = f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(1, 12)))
             send = self._cancel if kind == "cog cancel" else self._send
-            self.tally.tokens += count
             try:
                 await send(kind, number, prompt, count, chance.random())
             except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, KeyError) as exc:
-                self.tally.check(kind, number, False, f"{type(exc).__name__}: {exc}")
+                self._check(kind, number, False, f"{type(exc).__name__}: {exc}")
 
     async def _send(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
         expected = self._expected(prompt, count)
@@ -104,9 +95,9 @@ class Soak:
                     text = await text_of(response, enough)
                     is_cut = enough is not None and len(text) < len(expected)
                     is_right = expected.startswith(text) if is_cut else text == expected
-                    self.tally.check(kind, number, is_right, text)
+                    self._check(kind, number, is_right, text)
                     return
-                self.tally.ends[f"{kind}: refused {response.status}, sent again"] += 1
+                self.ends[f"{kind}: refused {response.status}, sent again"] += 1
             await asyncio.sleep(0.05)
 
     async def _cancel(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
@@ -114,13 +105,13 @@ class Soak:
         url = f"{request.url(self._stack)}/soak-{number}"
         async with self._session.put(url, json=request.body, headers={"Prefer": "respond-async"}) as response:
             if response.status == REFUSED[request.api]:
-                self.tally.ends[f"{kind}: refused {response.status}"] += 1
+                self.ends[f"{kind}: refused {response.status}"] += 1
                 return
             response.raise_for_status()
         await asyncio.sleep(part / 50)
         async with self._session.post(f"{url}/cancel") as response:
             # 404: it has ended already.
-            self.tally.check(kind, number, response.status in (200, 404), str(response.status))
+            self._check(kind, number, response.status in (200, 404), str(response.status))
 
     def _expected(self, prompt: str, count: int) -> str:
         ids = self._tokenizer.encode(prompt).ids
@@ -128,33 +119,15 @@ class Soak:
         return text
 
 
-def _report(
-    before: Resources,
-    after: Resources,
-    tally: Tally,
-    seconds: float,
-    metrics_url: str,
-    judges_resources: bool,
-) -> bool:
-    sent = sum(count for end, count in tally.ends.items() if "sent again" not in end)
-    print(f"\n{sent} requests in {seconds:.0f} s, {sent / seconds:.0f} a second")
-    for end, count in sorted(tally.ends.items()):
-        print(f"  {end:<40} {count:>8}")
-    for line in tally.wrong[:20]:
-        print(f"  {line}")
-    is_settled = settle(metrics_url, _SETTLE_S)
-    print(f"  slots leaked: {0 if is_settled else 'SOME'}")
-    broken = after.compare(before)
-    return not tally.wrong and is_settled and not (broken and judges_resources)
-
-
-async def _run_parts(soak: Soak, numbers: range, concurrency: int, session: int) -> None:
-    """With the memory of all processes after each part of the requests, while it is warm."""
+async def _run_parts(soak: Soak, numbers: range, concurrency: int, session: int) -> Resources:
+    """Print the memory of all processes after each part of the requests; returns what they hold when idle."""
     for part in range(_PARTS):
         start, stop = (len(numbers) * each // _PARTS for each in (part, part + 1))
         await soak.run(numbers[start:stop], concurrency)
         memory_bytes = measure(session).memory_bytes.total()
         print(f"{numbers.start + stop:>8} requests: {memory_bytes / 2**20:.1f} MiB", flush=True)
+    await asyncio.sleep(_IDLE_S)
+    return measure(session)
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -165,14 +138,17 @@ async def _soak(options: argparse.Namespace) -> int:
             soak = Soak(stack, tokenizer, options.most_tokens)
             warm = int(options.requests * _WARM_UP)
             start_s = time.monotonic()
-            await _run_parts(soak, range(warm), options.concurrency, stack.session)
-            await asyncio.sleep(_IDLE_S)
-            before = measure(stack.session)
-            await _run_parts(soak, range(warm, options.requests), options.concurrency, stack.session)
-            seconds = time.monotonic() - start_s
-            await asyncio.sleep(_IDLE_S)
-            after = measure(stack.session)
-            is_kept = _report(before, after, soak.tally, seconds, stack.metrics_url, not options.short)
+            before = await _run_parts(soak, range(warm), options.concurrency, stack.session)
+            after = await _run_parts(soak, range(warm, options.requests), options.concurrency, stack.session)
+            print(f"\n{options.requests} requests in {time.monotonic() - start_s:.0f} s")
+            for end, count in sorted(soak.ends.items()):
+                print(f"  {end:<40} {count:>8}")
+            for line in soak.wrong[:20]:
+                print(f"  {line}")
+            is_settled = settle(stack.metrics_url, _SETTLE_S)
+            print(f"  slots leaked: {0 if is_settled else 'SOME'}")
+            is_grown = after.compare(before)
+        is_kept = not soak.wrong and is_settled and (options.short or not is_grown)
         print("all promises kept" if is_kept else "BROKEN")
         return 0 if is_kept else 1
 
