@@ -36,7 +36,7 @@ from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.triton_server.client import TritonClient
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]] | Response
 
 
 class API:
@@ -49,26 +49,25 @@ class API:
         self._client = client
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
-        self._document = Response(msgspec.json.encode(make_document(served)), media_type="application/json")
-        self._page = page_response()
         self._tokens = TokenTexts(served.model.tokenizer)
         self._service = GenerationService(
             generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
         )
 
     def routes(self) -> list[Route]:
+        """Answers that never change are ASGI applications themselves."""
         return [
             _route("POST", "/v1/chat/completions", self.chat_completions),
             _route("POST", "/v1/completions", self.completions),
-            _route("GET", "/v1/models", self.models),
+            _route("GET", "/v1/models", _json(Models([self._model(name) for name in self._served.names]))),
             _route("GET", "/v1/models/{name:path}", self.model),
             _route("POST", "/tokenize", self.tokenize),
             _route("POST", "/detokenize", self.detokenize),
-            _route("GET", "/health", self.health),
+            _route("GET", "/health", _json(State("ok"))),  # While this process answers.
             _route("GET", "/ready", self.ready),
             _route("GET", "/metrics", self.metrics),
-            _route("GET", "/openapi.json", self.document),
-            _route("GET", "/", self.page),
+            _route("GET", "/openapi.json", _json(make_document(self._served))),
+            _route("GET", "/", page_response()),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -83,9 +82,6 @@ class API:
         model = self._served.find(body.model)
         requests = completion_requests(body, self._served)
         return GenerationResponse(self._service, body, requests, CompletionFormat(self._tokens), model)
-
-    async def models(self, request: Request) -> Response:
-        return _json(Models([self._model(name) for name in self._served.names]))
 
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))
@@ -108,10 +104,6 @@ class API:
         self._served.find(body.model)
         return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
-    async def health(self, request: Request) -> Response:
-        """200 while this process answers."""
-        return _json(State("ok"))
-
     async def ready(self, request: Request) -> Response:
         """200 while Triton and the engine answer too, else 503."""
         is_ready = await self._client.is_slot_answering()
@@ -122,13 +114,6 @@ class API:
         settings = self._served.settings
         text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_ports.metrics_url)
         return Response(text, media_type=CONTENT_TYPE)
-
-    async def document(self, request: Request) -> Response:
-        return self._document
-
-    async def page(self, request: Request) -> Response:
-        """The page to try the API in a browser."""
-        return self._page
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)
@@ -163,7 +148,7 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
     return Route(path, endpoint, methods=[method])
 
 
-def _json(document: msgspec.Struct, status: int = 200) -> Response:
+def _json(document: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 

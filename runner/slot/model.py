@@ -140,7 +140,7 @@ class TritonPythonModel:
         try:
             self._engine.send(message)
         except CodedError as exc:
-            self._end([(output.request_id, exc)])
+            self._relay.feed(self._ends([(output.request_id, exc)]))
 
     def _stop(self, call: Call) -> None:
         """NVIDIA's ``stop`` input: cancel the running requests with this id, and send an empty response.
@@ -149,18 +149,18 @@ class TritonPythonModel:
         """
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
-        with self._lock:
-            targets = [each for each in self._running.values() if each.call.request_id == call.request_id]
         if not self._engine.is_ready:
             self._engine.send(Cancel(0))  # Raises E2107.
-        for output in targets:
-            self._cancel(output)
+        self._cancel_all(lambda each: each.request_id == call.request_id)
         call.respond((0, 0), [], "stop")
 
     def _cancel_call(self, call: Call) -> None:
+        self._cancel_all(lambda each: each is call)
+
+    def _cancel_all(self, is_meant: Callable[[Call], bool]) -> None:
         with self._lock:
-            targets = [each for each in self._running.values() if each.call is call]
-        for output in targets:
+            outputs = [each for each in self._running.values() if is_meant(each.call)]
+        for output in outputs:
             self._cancel(output)
 
     def _cancel(self, output: OutputSequence) -> None:
@@ -220,7 +220,7 @@ class TritonPythonModel:
         with self._lock:
             request_ids = list(self._running)
         self._log_lost(request_ids, f"requests ended with {error.code}")
-        self._end([(request_id, error) for request_id in request_ids])
+        self._relay.feed(self._ends([(request_id, error) for request_id in request_ids]))
 
     def is_waiting(self) -> bool:
         """See ``runner.engines.worker.process.Listener``."""
@@ -233,9 +233,6 @@ class TritonPythonModel:
         if named:
             fields = {"request_ids": named, "engine_request_ids": request_ids}
             log.error("%s", message, extra={"fields": fields})
-
-    def _end(self, ends: list[tuple[int, End]]) -> None:
-        self._relay.feed(self._ends(ends))
 
     def _ends(self, ends: list[tuple[int, End]]) -> list[tuple[Stream, list[int], End | None]]:
         feeds: list[tuple[Stream, list[int], End | None]] = []

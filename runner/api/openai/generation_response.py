@@ -29,6 +29,7 @@ from runner.generation.request import GenerationRequest
 Generate = Callable[[GenerationRequest, Call], Generation]
 """Makes the generation of one text of a call."""
 
+_encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -72,25 +73,28 @@ class GenerationResponse(Response):
         self._model = model
         self._id = formatter.id_prefix + secrets.token_hex(12)
         self._created = int(time.time())
+        self._send: Send
+        self._has_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
         call = call_of(scope)
         call.model, call.response_id = self._model, self._id
-        stream = _EventStream(send, self._fields) if self._is_stream else None
+        self._send = send
         response: Response | None
         try:
             with service.admission.admitted(sum(each.count for each in self._requests)) as release:
                 call.is_generating = True
                 generations = Generations(self._requests, lambda request: service.generate(request, call))
-                answering = self._stream(generations, stream, release) if stream else self._whole(generations)
-                response = await run_within(answering, receive, service.timeout_s, generations.fail)
+                answer = self._stream(generations, release) if self._is_stream else self._whole(generations)
+                response = await run_within(answer, receive, service.timeout_s, generations.fail)
         except ClientDisconnected:
             return
         except CodedError as exc:
-            if stream is not None and stream.has_started:
+            if self._has_started:
                 call.error = exc
-                await stream.fail(exc)
+                # Without ``[DONE]``, as the text is not complete.
+                await self._write(b"data: %b\n\n" % error_body(exc, self._fields), is_last=True)
                 return
             response = ErrorResponse(exc, self._fields)
         if response is not None:
@@ -104,11 +108,9 @@ class GenerationResponse(Response):
                     pieces[piece.index].append(piece)
         choices = [self._format.whole(pieces[index]) for index in sorted(pieces)]
         answer = self._answer(self._format.whole_object, choices, _usage(generations))
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+        return Response(_encode(answer), media_type="application/json")
 
-    async def _stream(
-        self, generations: Generations, stream: _EventStream, release: Callable[[], None]
-    ) -> None:
+    async def _stream(self, generations: Generations, release: Callable[[], None]) -> None:
         """NOTE: the response starts with the first piece: an error before that still has its own status."""
         opened: set[int] = set()
         no_usage = None if self._wants_usage else msgspec.UNSET
@@ -121,19 +123,27 @@ class GenerationResponse(Response):
                         events += filter(None, [self._format.opening(piece.index)])
                     events.append(self._format.event(piece))
                 usage = _usage(generations) if self._wants_usage_always else no_usage
-                await stream.send(
-                    [self._answer(self._format.event_object, [event], usage) for event in events]
-                )
+                await self._write(b"".join([self._event([event], usage) for event in events]))
         # NOTE: before the client knows that it is done: its next request must not be refused for this one.
         release()
         if self._wants_usage:
-            await stream.send([self._answer(self._format.event_object, [], _usage(generations))])
-        await stream.end()
+            await self._write(self._event([], _usage(generations)))
+        await self._write(_DONE, is_last=True)
+
+    def _event(self, choices: list[Choice], usage: Usage | msgspec.UnsetType | None) -> bytes:
+        return b"data: %b\n\n" % _encode(self._answer(self._format.event_object, choices, usage))
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        """Server-sent events: those that are written together are sent together."""
+        if not self._has_started:
+            self._has_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
     def _answer(
-        self, kind: str, choices: Sequence[Choice], usage: Usage | msgspec.UnsetType | None
+        self, kind: str, choices: list[Choice], usage: Usage | msgspec.UnsetType | None
     ) -> Answer[Choice]:
-        return Answer(self._id, kind, self._created, self._model, list(choices), usage)
+        return Answer(self._id, kind, self._created, self._model, choices, usage)
 
 
 def _check_count(n: int, num_prompts: int, limit: int) -> None:
@@ -148,29 +158,3 @@ def _check_count(n: int, num_prompts: int, limit: int) -> None:
 def _usage(generations: Generations) -> Usage:
     prompt_tokens, output_tokens = generations.prompt_tokens, generations.output_tokens
     return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
-
-
-class _EventStream:
-    """Server-sent events of one response; events that are sent together are one write."""
-
-    def __init__(self, send: Send, fields: Fields) -> None:
-        self._send = send
-        self._fields = fields
-        self._encode = msgspec.json.Encoder().encode
-        self.has_started = False
-
-    async def send(self, answers: Sequence[Answer[Choice]]) -> None:
-        await self._write(b"".join([b"data: %b\n\n" % self._encode(answer) for answer in answers]))
-
-    async def end(self) -> None:
-        await self._write(_DONE, is_last=True)
-
-    async def fail(self, error: CodedError) -> None:
-        """End with an error and without ``[DONE]``, as the text is not complete."""
-        await self._write(b"data: %b\n\n" % error_body(error, self._fields), is_last=True)
-
-    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
-        if not self.has_started:
-            self.has_started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
