@@ -63,7 +63,9 @@ def make_document(served: Served) -> dict[str, Any]:
     components[CompletionBody.__name__]["properties"]["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
     paths: dict[str, Any] = {}
     for method, path, summary, body, answer in operations:
-        operation: dict[str, Any] = {"summary": summary, "responses": _responses(answer, refs)}
+        good = {"description": "Done"} | ({} if answer is None else {"content": _json(refs[answer])})
+        failed = {"description": "Refused or failed", "content": _json(refs[ErrorAnswer])}
+        operation: dict[str, Any] = {"summary": summary, "responses": {"200": good, "default": failed}}
         if body is not None:
             operation["requestBody"] = {"required": True, "content": _json(refs[body])}
         if "{name}" in path:
@@ -93,13 +95,6 @@ def _fit(fields: dict[str, Any], engine_kind: str) -> None:
     for name in ("temperature", "top_p", "top_k", "min_p", *_PENALTIES):
         if name in fields:
             fields[name]["default"] = getattr(defaults, name)
-
-
-def _responses(answer: type | None, refs: dict[type, Any]) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": "Done"}
-    if answer is not None:
-        good["content"] = _json(refs[answer])
-    return {"200": good, "default": {"description": "Refused or failed", "content": _json(refs[ErrorAnswer])}}
 
 
 def _json(schema: Any) -> dict[str, Any]:

@@ -49,29 +49,29 @@ class Generations:
     def __init__(
         self, requests: Sequence[PromptRequest], generate: Callable[[GenerationRequest], Generation]
     ) -> None:
-        self._requests = requests
-        self._of_prompts = [[generate(each) for each in request.per_text()] for request in requests]
+        of_prompts = [[generate(each) for each in request.per_text()] for request in requests]
+        self._firsts = [generations[0] for generations in of_prompts]
+        self._all = [each for generations in of_prompts for each in generations]
+        self._echoes = [request.echo for request in requests for _ in range(request.count)]
 
     @property
     def prompt_tokens(self) -> int:
         """A prompt counts once, however many texts it has."""
-        return sum(generations[0].input_token_count for generations in self._of_prompts)
+        return sum(each.input_token_count for each in self._firsts)
 
     @property
     def output_tokens(self) -> int:
-        return sum(each.output_token_count for each in itertools.chain.from_iterable(self._of_prompts))
+        return sum(each.output_token_count for each in self._all)
 
     def fail(self, error: CodedError) -> None:
         """Mark each unfinished text as failed. The caller ends the iteration."""
-        for generation in itertools.chain.from_iterable(self._of_prompts):
+        for generation in self._all:
             if generation.finish_reason is None:
                 generation.fail(error)
 
     async def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All pieces that have arrived, each time. Raises a CodedError."""
-        echoes = [request.echo for request in self._requests for _ in range(request.count)]
-        generations = itertools.chain.from_iterable(self._of_prompts)
-        sources = [_pieces(*each) for each in zip(itertools.count(), echoes, generations, strict=False)]
+        sources = [_pieces(*each) for each in zip(itertools.count(), self._echoes, self._all, strict=False)]
         if len(sources) == 1:
             async with aclosing(sources[0]) as pieces:
                 async for piece in pieces:

@@ -41,7 +41,7 @@ def server_span(tracing: Tracing, scope: Scope, call: Call) -> Iterator[str]:
 
 def _request_attributes(scope: Scope, call: Call) -> dict[str, str | int]:
     host, port = scope.get("server") or ("", None)
-    attributes: dict[str, str | int] = {
+    return {
         "http.request.method": scope["method"],
         "http.route": call.path,
         "url.path": call.path,
@@ -50,8 +50,8 @@ def _request_attributes(scope: Scope, call: Call) -> dict[str, str | int]:
         "server.address": host,
         "gen_ai.operation.name": GENERATION_PATHS[call.path],
         "gen_ai.provider.name": PROVIDER,
+        **({} if port is None else {"server.port": port}),
     }
-    return attributes if port is None else {**attributes, "server.port": port}
 
 
 def _set_outcome(span: Span, call: Call) -> None:

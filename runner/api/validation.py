@@ -28,6 +28,7 @@ _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.StrType: (str,),
     inspect.StructType: (dict,),
 }
+_type_info = cache(inspect.type_info)
 
 
 def check_document(document: object, kind: type) -> None:
@@ -36,11 +37,6 @@ def check_document(document: object, kind: type) -> None:
     if not _has_type(document, struct):
         raise InvalidBody(reason=f"it must be {_describe(struct)}")
     _check(document, struct, "")
-
-
-@cache
-def _type_info(kind: type) -> inspect.Type:
-    return inspect.type_info(kind)
 
 
 def _check(value: Any, kind: inspect.Type, name: str) -> None:

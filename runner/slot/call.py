@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,12 +24,12 @@ _MIN_LOG_PROB = -9999.0
 
 Place = tuple[int, int]
 """An output of a call: the row of the batch, and the number of the sequence within the row."""
-_NO_TIMES: Mapping[str, int] = {}
 _COMPLETED = ("end", "stop", "length")
 Problem = CodedError | Literal["cancelled"]
 """Why an output ends without a result."""
 Outputs = dict[str, list[Any]]
 """Output tensors by name, as nested lists."""
+_NONE: Outputs = {}
 
 
 class Call(ABC):
@@ -63,10 +63,9 @@ class Call(ABC):
         tokens: list[int],
         end: End | None,
         beams: list[list[int]] | None = None,
-        times_ns: Mapping[str, int] = _NO_TIMES,
-        log_probs: LogProbs | None = None,
+        further: Outputs = _NONE,
     ) -> None:
-        """Send new tokens of one output, or all ``beams`` of a beam search; ``times_ns`` are further outputs.
+        """Send new tokens of one output, or all ``beams`` of a beam search, and ``further`` outputs.
 
         Called only from the relay's thread, or before the output is fed to the relay.
         """
@@ -74,8 +73,7 @@ class Call(ABC):
         outputs: Outputs = {}
         if error is None:
             outputs = self._outputs(place, beams or [tokens], end)
-            outputs |= {name: [[time_ns]] for name, time_ns in times_ns.items()}
-            outputs |= log_probs.outputs() if log_probs is not None else {}
+            outputs |= further
         if end is None:
             self._send(outputs, None, is_last=False)
             return
@@ -106,28 +104,6 @@ class Call(ABC):
         if end is not None or self._stream_ids is not None:
             outputs["finish_reason"] = [[str(end or "").encode()]]
         return outputs
-
-
-@dataclass(frozen=True)
-class LogProbs:
-    """Of the tokens of one response; ``total`` is the sum of all so far."""
-
-    values: list[TokenLogProb]
-    total: float
-    num_top: int
-
-    def outputs(self) -> Outputs:
-        values = [max(each.value, _MIN_LOG_PROB) for each in self.values]
-        outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total]]}
-        return outputs | self._top_outputs() if self.num_top else outputs
-
-    def _top_outputs(self) -> Outputs:
-        """[1, tokens, num_top] each; padded with -1 where the engine has fewer."""
-        filler = [(_NO_TOKEN, _MIN_LOG_PROB)] * self.num_top
-        rows = [[*each.top, *filler][: self.num_top] for each in self.values]
-        ids = [[token for token, _ in row] for row in rows]
-        values = [[max(value, _MIN_LOG_PROB) for _, value in row] for row in rows]
-        return {"top_log_prob_ids": [ids], "top_log_probs": [values]}
 
 
 @dataclass(slots=True, eq=False)
@@ -161,26 +137,34 @@ class OutputSequence:
             tokens = self.collected
         if end is None:
             if self.request.is_streaming:
-                self.call.respond(self.place, tokens, None, log_probs=self._take_log_probs(len(tokens)))
+                self.call.respond(self.place, tokens, None, further=self._take_log_probs(len(tokens)))
             return
         beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
-        times_ns = self._times_ns() if self.request.returns_times and _error(end) is None else _NO_TIMES
-        log_probs = self._take_log_probs(len(self.log_probs))
-        self.call.respond(self.place, tokens, end, beams, times_ns, log_probs)
+        further = self._take_log_probs(len(self.log_probs))
+        if self.request.returns_times:
+            times_s = {"arrival_time_ns": self.arrival_s, "last_token_time_ns": self.ended_s}
+            further = {name: [[int(each * 1e9)]] for name, each in times_s.items()} | further
+        self.call.respond(self.place, tokens, end, beams, further)
         if end in _COMPLETED:
             self.phases.observe("engine", self.ended_s - self.arrival_s)
             self.phases.observe("relay", time.perf_counter() - self.ended_s)
 
-    def _take_log_probs(self, count: int) -> LogProbs | None:
+    def _take_log_probs(self, count: int) -> Outputs:
+        """Of the tokens of one response; ``cum_log_probs`` is the sum of all so far."""
         if not self.request.submit.wants_log_probs:
-            return None
-        values = self.log_probs[:count]
+            return _NONE
+        taken = self.log_probs[:count]
         del self.log_probs[:count]
-        self.total_log_prob += sum(each.value for each in values)
-        return LogProbs(values, self.total_log_prob, self.request.submit.num_top_log_probs)
-
-    def _times_ns(self) -> dict[str, int]:
-        return {"arrival_time_ns": int(self.arrival_s * 1e9), "last_token_time_ns": int(self.ended_s * 1e9)}
+        self.total_log_prob += sum(each.value for each in taken)
+        values = [max(each.value, _MIN_LOG_PROB) for each in taken]
+        outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total_log_prob]]}
+        if num_top := self.request.submit.num_top_log_probs:
+            # [1, tokens, num_top] each; padded with -1 where the engine has fewer.
+            filler = [(_NO_TOKEN, _MIN_LOG_PROB)] * num_top
+            rows = [[*each.top, *filler][:num_top] for each in taken]
+            outputs["top_log_prob_ids"] = [[[token for token, _ in row] for row in rows]]
+            outputs["top_log_probs"] = [[[max(value, _MIN_LOG_PROB) for _, value in row] for row in rows]]
+        return outputs
 
 
 def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:

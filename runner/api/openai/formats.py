@@ -21,7 +21,7 @@ from runner.api.openai.answers import (
     Message,
     TopLogProb,
 )
-from runner.detokenizer.byte_level import bytes_of_token
+from runner.detokenizer.plan import bytes_of_token
 from runner.engines.protocol.messages import TokenLogProb
 
 _FINISH_REASONS = {None: None, "end": "stop", "stop": "stop", "length": "length"}

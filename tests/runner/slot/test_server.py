@@ -76,7 +76,7 @@ def test_tensors_arrive_with_their_batch_dimension_and_answers_in_order(slot: Sl
     def reply(call: Call) -> None:
         call.respond(PLACE, [7], None)
         call.respond(PLACE, [8, 9], None)
-        call.respond(PLACE, [], "length", times_ns={"arrival_time_ns": 5})
+        call.respond(PLACE, [], "length", further={"arrival_time_ns": [[5]]})
 
     slot.on_call = reply
     events = answer(path, temperature=0.5, random_seed=(1 << 64) - 1, streaming=True, lora_name="é")
