@@ -23,21 +23,14 @@ from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
-_STATUSES: dict[type[CodedError], int] = {
-    InvalidAPIKey: 401,
-    UnknownModel: 404,
-    UnknownEndpoint: 404,
-    BodyTooLarge: 413,
-    TooManyRequests: 429,
-    QueueFull: 429,
-    TritonUnavailable: 503,
-    TritonStartFailed: 503,
-    EngineCrashed: 503,
-    EngineStartFailed: 503,
-    RankEnded: 503,
-    ServerStopping: 503,
-    TritonTimeout: 504,
-    RequestTimedOut: 504,
+_UNAVAILABLE = (TritonUnavailable, TritonStartFailed, EngineCrashed, EngineStartFailed, RankEnded)
+_STATUSES: dict[int, tuple[type[CodedError], ...]] = {
+    401: (InvalidAPIKey,),
+    404: (UnknownModel, UnknownEndpoint),
+    413: (BodyTooLarge,),
+    429: (TooManyRequests, QueueFull),
+    503: (*_UNAVAILABLE, ServerStopping),
+    504: (TritonTimeout, RequestTimedOut),
 }
 """Other errors are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
@@ -79,7 +72,8 @@ class ErrorAnswer(msgspec.Struct):
 
 
 def status_of(error: CodedError) -> int:
-    return _STATUSES.get(type(error)) or (400 if error.code.startswith("E1") else 500)
+    known = (status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
+    return next(known, 400 if error.code.startswith("E1") else 500)
 
 
 @dataclass(frozen=True)

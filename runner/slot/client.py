@@ -135,10 +135,13 @@ class _Connection(asyncio.Protocol):
         """After a malformed frame nothing can be read from the connection any more."""
         self._data.clear()
         self.is_closed = True  # The next request opens a new connection.
+        self._fail_streams(error)
+        self._transport.abort()
+
+    def _fail_streams(self, error: CodedError) -> None:
         for stream in self._streams.values():
             if not stream.is_ended:
                 stream.fail(error)
-        self._transport.abort()
 
     def _receive_all(self) -> None:
         now_s = self._loop.time()
@@ -152,10 +155,7 @@ class _Connection(asyncio.Protocol):
         self.is_closed = True
         if self._checking is not None:
             self._checking.cancel()
-        reason = str(error) if error else "the connection was closed"
-        for stream in self._streams.values():
-            if not stream.is_ended:
-                stream.fail(TritonUnavailable(reason=reason))
+        self._fail_streams(TritonUnavailable(reason=str(error) if error else "the connection was closed"))
 
     def _check_streams(self) -> None:
         """Fail the streams without an answer, or with a stalled reader, for too long. Runs periodically."""

@@ -15,6 +15,8 @@ MAX_INT32 = (1 << 31) - 1
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="Randomness; 0 is greedy.")]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
@@ -63,6 +65,9 @@ class SchemaFormat(Body, tag_field="type", tag="json_schema"):
     json_schema: DescribedSchema
 
 
+Format = PlainText | AnyObject | SchemaFormat
+
+
 class StructuredOutputs(Body, kw_only=True):
     """vLLM's guided fields: one of these."""
 
@@ -83,26 +88,15 @@ class GenerationBody(Body, kw_only=True):
     top_p: Annotated[Share, Meta(description="Sample from the most likely, up to this sum.")] | None = None
     top_k: Annotated[int, Meta(ge=-1, description="Sample from this many; 0 and -1: all.")] | None = None
     min_p: Annotated[Share, Meta(description="Minimum, as a share of the highest.")] | None = None
-    presence_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="Above 0: fewer tokens used before.")] | None
-    ) = None
-    frequency_penalty: (
-        Annotated[float, Meta(ge=-2, le=2, description="Above 0: fewer tokens used often.")] | None
-    ) = None
+    presence_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used before.")] | None = None
+    frequency_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used often.")] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, description="Above 1: less repetition.")] | None = None
-    logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(description="By token id.")] | None
-    ) = None
+    logit_bias: Annotated[dict[str, Bias], Meta(description="By token id.")] | None = None
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
     stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
-    response_format: (
-        Annotated[PlainText | AnyObject | SchemaFormat, Meta(description="text, json_object or json_schema.")]
-        | None
-    ) = None
-    structured_outputs: (
-        Annotated[StructuredOutputs, Meta(description="vLLM's form of the guided fields.")] | None
-    ) = None
+    response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
+    structured_outputs: Annotated[StructuredOutputs, Meta(description="The guided fields.")] | None = None
     guided_json: Schema | None = None
     guided_regex: Annotated[Pattern, Meta(description="The whole output matches it.")] | None = None
     guided_choice: Annotated[Choices, Meta(description="The output is one of these.")] | None = None
