@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
@@ -57,12 +58,12 @@ def triton_arguments(url: str | None, service_name: str) -> list[str]:
     return [f"--trace-config={name}={value}" for name, value in values.items()]
 
 
+@dataclass(frozen=True)
 class Tracing:
     """Makes the traces of one process."""
 
-    def __init__(self, tracer: Tracer, model: str) -> None:
-        self.tracer = tracer
-        self._model = model
+    tracer: Tracer
+    _model: str
 
     def begin(
         self,
@@ -95,12 +96,12 @@ class Tracing:
         provider.force_flush()
 
 
+@dataclass(frozen=True)
 class RequestTrace:
     """The span of one generation, and those of its phases."""
 
-    def __init__(self, tracer: Tracer, span: Span) -> None:
-        self._tracer = tracer
-        self._span = span
+    _tracer: Tracer
+    _span: Span
 
     @property
     def is_recording(self) -> bool:
