@@ -116,14 +116,20 @@ class SlotMetrics:
         self.cancel_requests = 0
         self.tokens = 0
         self.statistics = Statistics(active=0, queued=0)
-        self.iteration: IterationMetrics | None = None
-        """For an engine whose library has figures of its own."""
+        self._pb_utils = pb_utils
+        self._iteration: list[_Series] = []
         self.phases = PhaseTimes(pb_utils)
         self._ended = dict.fromkeys(_END_REASONS, 0)
         self._ended_series = _Series(pb_utils, _ENDED, {each: {"reason": each} for each in _END_REASONS})
         self._series = {
             family: _Series(pb_utils, family, {None: {}}) for family in FAMILIES if not family.labels
         }
+
+    def add_iteration(self, model: Mapping[str, str]) -> None:
+        """Publish the engine's own figures too; ``model`` are labels that all have."""
+        for family, values in _ITERATION_FIGURES.items():
+            labels = {figure: {family.labels[0]: value, **model} for figure, value in values.items()}
+            self._iteration.append(_Series(self._pb_utils, family, labels))
 
     def ended(self, end: End) -> None:
         self._ended[end if isinstance(end, str) else "error"] += 1
@@ -141,27 +147,9 @@ class SlotMetrics:
         ):
             self._series[family].publish({None: value})
         self._ended_series.publish(self._ended)
-        if self.iteration is not None:
-            self.iteration.publish(self.statistics.gauges)
+        for series in self._iteration:
+            series.publish(self.statistics.gauges)
         self.phases.publish()
-
-
-class IterationMetrics:
-    """One gauge for each known figure; ``model`` are the labels that all have."""
-
-    def __init__(self, pb_utils: Any, model: Mapping[str, str]) -> None:
-        self._series = [
-            _Series(
-                pb_utils,
-                family,
-                {figure: {family.labels[0]: value, **model} for figure, value in values.items()},
-            )
-            for family, values in _ITERATION_FIGURES.items()
-        ]
-
-    def publish(self, gauges: Mapping[str, float]) -> None:
-        for series in self._series:
-            series.publish(gauges)
 
 
 class PhaseTimes:

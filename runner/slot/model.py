@@ -38,7 +38,7 @@ from runner.engines.worker.command import EngineCommand
 from runner.engines.worker.process import EngineProcess
 from runner.observability.logs import set_up_logging
 from runner.slot.call import Call, OutputSequence, observe_runner
-from runner.slot.metrics import IterationMetrics, SlotMetrics
+from runner.slot.metrics import SlotMetrics
 from runner.slot.relay import End, Relay, Stream
 from runner.slot.request import parse_row
 from runner.slot.server import SlotSocket
@@ -75,8 +75,7 @@ class TritonPythonModel:
         cancel_poll_ms = parameters.pop("cancellation_check_period_ms", "")
         self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
         if supports(parameters["engine_kind"], "iteration_metrics"):
-            model = {"model": args["model_name"], "version": args["model_version"]}
-            self._metrics.iteration = IterationMetrics(pb_utils, model)
+            self._metrics.add_iteration({"model": args["model_name"], "version": args["model_version"]})
         self._engine = EngineProcess(_command(parameters), self)
         try:
             self._ready: Ready = self._engine.start()
