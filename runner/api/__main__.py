@@ -91,7 +91,7 @@ async def serve(start: Start) -> None:
                 request,
                 model,
                 requests,
-                is_slot_ours=start.is_slot_ours,
+                is_slot_ours=start.slot_socket is not None,
                 asks_slot=trace is not None and trace.is_recording,
                 trace=trace,
                 log=RequestLog("openai") if is_log_json else None,

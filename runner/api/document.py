@@ -24,7 +24,7 @@ from runner.api.openai.answers import (
 )
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.guides import GUIDE_FIELDS
-from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
+from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, PARAMETERS
 from runner.api.served import Served
 from runner.generation.request import SamplingInputs
 
@@ -47,7 +47,6 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "guides": GUIDE_FIELDS,
 }
 """Fields that need a capability of the engine."""
-_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 def make_document(served: Served) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _fit(fields: dict[str, Any], engine_kind: str) -> None:
             for name in names:
                 fields.pop(name, None)
     defaults = SamplingInputs()
-    for name in ("temperature", "top_p", "top_k", "min_p", *_PENALTIES):
+    for name in PARAMETERS:
         if name in fields:
             fields[name]["default"] = getattr(defaults, name)
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from errors.api import RequestTimedOut, TooManyRequests
 from errors.coded_error import CodedError
 
 T = TypeVar("T")
-
-
-class ClientDisconnected(Exception):
-    """The client closed its connection: there is nothing to answer."""
 
 
 class Admission:
@@ -48,7 +45,7 @@ async def run_within(
 ) -> T:
     """The result of ``work``. When this returns or raises, ``work`` has ended and released its resources.
 
-    Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnected.
+    Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.
     """
     task = asyncio.ensure_future(work)
@@ -58,7 +55,7 @@ async def run_within(
         if task.done():
             return task.result()
         if disconnect.done():
-            raise ClientDisconnected
+            raise ClientDisconnect
         error = RequestTimedOut(timeout_s=timeout_s)
         fail(error)
         raise error

@@ -24,7 +24,3 @@ class Start(BaseModel):
     """See ``runner.supervision.flight_recorder``."""
     slot_socket: Path | None
     """The slot's Unix socket; None if NVIDIA's C++ backend fills the slot."""
-
-    @property
-    def is_slot_ours(self) -> bool:
-        return self.slot_socket is not None

@@ -84,10 +84,6 @@ class Generation:
         self._log_probs: list[tuple[int, TokenLogProb]] = []
 
     @property
-    def trace_id(self) -> str:
-        return "" if self._trace is None else self._trace.trace_id
-
-    @property
     def duration_s(self) -> float:
         """From the request to its last token, or until now."""
         return (self._ended_s or time.perf_counter()) - self._started_s
@@ -146,7 +142,7 @@ class Generation:
             return
         summary = GenerationSummary(
             request_id=self.request_id,
-            trace_id=self.trace_id,
+            trace_id="" if self._trace is None else self._trace.trace_id,
             finish_reason=self.finish_reason,
             input_token_count=self.input_token_count,
             output_token_count=self.output_token_count,
@@ -239,11 +235,8 @@ class Generation:
         """
         has_end = not self._end_ids.isdisjoint(tokens)
         for index, token in enumerate(tokens) if has_end else ():
-            if token in self._end_ids and not self._is_early(index):
+            if token in self._end_ids and self.output_token_count + index >= self._request.min_tokens:
                 self.output_token_count += index + 1
                 return tokens[:index], True
         self.output_token_count += len(tokens)
         return tokens, False
-
-    def _is_early(self, index: int) -> bool:
-        return self.output_token_count + index < self._request.min_tokens

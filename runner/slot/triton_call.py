@@ -11,19 +11,15 @@ import triton_python_backend_utils as pb_utils
 from runner.slot.call import Call, Outputs, Problem
 
 _TYPES: Mapping[str, Any] = {
-    "output_ids": np.int32,
-    "sequence_length": np.int32,
-    "sequence_index": np.int32,
-    "batch_index": np.int32,
     "stream_id": np.int64,
     "finish_reason": object,
     "arrival_time_ns": np.int64,
     "last_token_time_ns": np.int64,
     "output_log_probs": np.float32,
     "cum_log_probs": np.float32,
-    "top_log_prob_ids": np.int32,
     "top_log_probs": np.float32,
 }
+"""By output; those that are left out are 32-bit integers."""
 
 
 class TritonCall(Call):
@@ -42,7 +38,10 @@ class TritonCall(Call):
     def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
         # NOTE: keep the tensors until the response is sent. Triton drops outputs that were not requested
         # without holding the GIL; if that were the last reference, Python 3.12 would crash.
-        tensors = [pb_utils.Tensor(name, np.array(value, _TYPES[name])) for name, value in outputs.items()]
+        tensors = [
+            pb_utils.Tensor(name, np.array(value, _TYPES.get(name, np.int32)))
+            for name, value in outputs.items()
+        ]
         response = pb_utils.InferenceResponse(tensors, None if error is None else _triton_error(error))
         if is_last:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

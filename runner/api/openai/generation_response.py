@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,7 +19,7 @@ from errors.requests import InvalidInput
 from runner.api.call import Call, call_of
 from runner.api.error_response import ErrorResponse, Fields, error_body
 from runner.api.generations import Generations, Piece, PromptRequest
-from runner.api.limits import Admission, ClientDisconnected, run_within
+from runner.api.limits import Admission, run_within
 from runner.api.openai.answers import Answer, Choice, Usage
 from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.openai.formats import Format
@@ -88,8 +89,8 @@ class GenerationResponse(Response):
                 generations = Generations(self._requests, lambda request: service.generate(request, call))
                 answer = self._stream(generations, release) if self._is_stream else self._whole(generations)
                 response = await run_within(answer, receive, service.timeout_s, generations.fail)
-        except ClientDisconnected:
-            return
+        except ClientDisconnect:
+            return  # There is nothing to answer.
         except CodedError as exc:
             if self._has_started:
                 call.error = exc

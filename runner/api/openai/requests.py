@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 
@@ -23,11 +22,11 @@ from runner.settings.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions. A chat's answer may use all that the model has room for."""
-_DEFAULTS = SamplingInputs()
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+PARAMETERS = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
+"""Fields that are sampling parameters of the core by the same names."""
 _MIN_TOP_P = 1e-6
 _MAX_ID_DIGITS = 10
-
-N = TypeVar("N", int, float)
 
 
 def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequest]:
@@ -99,22 +98,13 @@ def _request(
 
 
 def _sampling(body: GenerationBody) -> SamplingInputs:
-    return SamplingInputs(
-        temperature=_value_or(body.temperature, _DEFAULTS.temperature),
-        top_k=max(_value_or(body.top_k, _DEFAULTS.top_k), 0),
-        # NOTE: 0 means no limit in the core; here it means the most likely token only.
-        top_p=_value_or(body.top_p, _DEFAULTS.top_p) or _MIN_TOP_P,
-        presence_penalty=_value_or(body.presence_penalty, _DEFAULTS.presence_penalty),
-        frequency_penalty=_value_or(body.frequency_penalty, _DEFAULTS.frequency_penalty),
-        repetition_penalty=_value_or(body.repetition_penalty, _DEFAULTS.repetition_penalty),
-        min_p=_value_or(body.min_p, _DEFAULTS.min_p),
-        logit_bias=_logit_bias(body.logit_bias or {}),
-        seed=random_seed() if body.seed is None else body.seed % SEEDS,
-    )
-
-
-def _value_or(value: N | None, default: N) -> N:
-    return default if value is None else value
+    given = {name: value for name in PARAMETERS if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        given["top_k"] = max(body.top_k, 0)
+    if body.top_p == 0:
+        given["top_p"] = _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.
+    seed = random_seed() if body.seed is None else body.seed % SEEDS
+    return SamplingInputs(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=seed)
 
 
 def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:
