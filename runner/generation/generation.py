@@ -21,10 +21,9 @@ from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.stop_filter import StopFilter
 from runner.generation.timing import TimeBudget
-from runner.observability.logs import RequestLog
+from runner.observability.logs import GenerationSummary, RequestLog
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import UNEXPECTED
-from runner.observability.summary import GenerationSummary
 from runner.observability.tracing import RequestTrace
 
 FinishReason = Literal["stop", "length", "end"]

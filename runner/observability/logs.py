@@ -13,9 +13,8 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from dataclasses import dataclass
 from datetime import datetime, timezone
-
-from runner.observability.summary import GenerationSummary
 
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
@@ -78,6 +77,23 @@ def as_json(line: str) -> str:
     if (match := _TRITON_LINE.fullmatch(text)) is not None:
         return document(_TRITON_LEVELS[match[1]], "triton", match[3].strip('"'), source=match[2])
     return document("info", child.removesuffix(": "), text)
+
+
+@dataclass(frozen=True)
+class GenerationSummary:
+    """How one generation ended. Times are in seconds."""
+
+    request_id: str
+    trace_id: str
+    finish_reason: str | None
+    """None: it failed or was cancelled."""
+    input_token_count: int
+    output_token_count: int
+    duration_s: float
+    time_to_first_token_s: float | None
+    detokenize_s: float
+    phases: tuple[tuple[str, float, float], ...]
+    """Name, start and end by ``time.perf_counter`` of the phases that are known."""
 
 
 class RequestLog:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from errors.coded_error import CodedError
-from runner.observability.summary import GenerationSummary
+from runner.observability.logs import GenerationSummary
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

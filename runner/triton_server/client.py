@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, closing
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 import msgspec
@@ -59,7 +60,7 @@ class TritonClient:
         self._decoder = msgspec.json.Decoder(_Event)
         # NOTE: the timeout is for silence, not for the whole answer.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
-        self._readers: set[_Reader] = set()
+        self._readers: WeakSet[_Reader] = WeakSet()
         self._closing: asyncio.Task[None]
         self._session = aiohttp.ClientSession(
             base_url,
@@ -92,7 +93,8 @@ class TritonClient:
                     raise failure((await response.read()).decode(errors="replace"))
                 if response.content_length is None and "Transfer-Encoding" not in response.headers:
                     raise aiohttp.ClientPayloadError("its answer has neither a length nor chunks")
-                with self._reading(response) as reader:
+                with closing(_Reader(response)) as reader:
+                    self._readers.add(reader)
                     parser = EventParser()
                     while piece := await reader.read():
                         if events := parser.feed(piece):
@@ -139,16 +141,6 @@ class TritonClient:
         if self._session.closed:
             raise aiohttp.ClientConnectionError("the client is closed")
         return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
-
-    @contextmanager
-    def _reading(self, response: aiohttp.ClientResponse) -> Iterator[_Reader]:
-        reader = _Reader(response)
-        self._readers.add(reader)
-        try:
-            yield reader
-        finally:
-            self._readers.discard(reader)
-            reader.close()
 
     def _event(self, data: bytes) -> Event:
         try:

@@ -64,9 +64,7 @@ class GenerationResponse(Response):
         _check_count(body.n or 1, len(requests), service.admission.limit)
         self._service = service
         self._is_stream = bool(body.stream)
-        options = body.stream_options or StreamOptions()
-        self._wants_usage = options.include_usage
-        self._wants_usage_always = options.continuous_usage_stats
+        self._options = body.stream_options or StreamOptions()
         self._requests = requests
         self._format = formatter
         prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
@@ -114,7 +112,7 @@ class GenerationResponse(Response):
     async def _stream(self, generations: Generations, release: Callable[[], None]) -> None:
         """NOTE: the response starts with the first piece: an error before that still has its own status."""
         opened: set[int] = set()
-        no_usage = None if self._wants_usage else msgspec.UNSET
+        no_usage = None if self._options.include_usage else msgspec.UNSET
         async with aclosing(generations.batches()) as batches:
             async for batch in batches:
                 events: list[Choice] = []
@@ -123,11 +121,11 @@ class GenerationResponse(Response):
                         opened.add(piece.index)
                         events += filter(None, [self._format.opening(piece.index)])
                     events.append(self._format.event(piece))
-                usage = _usage(generations) if self._wants_usage_always else no_usage
+                usage = _usage(generations) if self._options.continuous_usage_stats else no_usage
                 await self._write(b"".join([self._event([event], usage) for event in events]))
         # NOTE: before the client knows that it is done: its next request must not be refused for this one.
         release()
-        if self._wants_usage:
+        if self._options.include_usage:
             await self._write(self._event([], _usage(generations)))
         await self._write(_DONE, is_last=True)
 
