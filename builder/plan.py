@@ -23,9 +23,7 @@ from errors.requests import InvalidInput
 _GIVE_CONFIG = "give the model's config.json with --model-config"
 
 
-def plan_lines(
-    config_source: str | Path, *, model_config: Path | None = None, hf_token: str | None = None
-) -> list[str]:
+def plan_lines(config_source: str | Path, *, model_config: Path | None = None) -> list[str]:
     """The plan of the config at ``config_source`` (path or URL).
 
     ``model_config`` is a local copy of the model's config.json; without one it is downloaded. If the Hub
@@ -33,13 +31,11 @@ def plan_lines(
     """
     file = read_config(config_source)
     planned = engine_plan(file.config)
-    sizes = list(_sizes(file, planned, model_config, hf_token))
+    sizes = list(_sizes(file, planned, model_config))
     return [*file.notes, *planned.notes, *step_lines(all_steps(planned)), *sizes]
 
 
-def _sizes(
-    file: ConfigFile, planned: EnginePlan, model_config: Path | None, hf_token: str | None
-) -> Iterator[str]:
+def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> Iterator[str]:
     config = file.config
     if model_config is not None:
         yield from planned.fit_model(_read_model_config(model_config))
@@ -47,7 +43,7 @@ def _sizes(
         model = obtain_model(
             config,
             folders=[*filter(None, [file.folder]), OWN_FOLDER],
-            token=first_token(hf_token, file.hf_token),
+            token=first_token(None, file.hf_token),
             cache=cache_folder(),
             scratch=cache_folder(),
             with_weights=planned.takes_weights,
@@ -58,13 +54,13 @@ def _sizes(
     elif config.model_tar_url is not None:
         yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"
     else:
-        yield from _sizes_on_hub(file, planned, hf_token)
+        yield from _sizes_on_hub(file, planned)
 
 
-def _sizes_on_hub(file: ConfigFile, planned: EnginePlan, hf_token: str | None) -> Iterator[str]:
+def _sizes_on_hub(file: ConfigFile, planned: EnginePlan) -> Iterator[str]:
     config = file.config
     assert config.model_id is not None, "a checked config names a model"
-    hub = Hub(token=first_token(hf_token, file.hf_token), cache=cache_folder())
+    hub = Hub(token=first_token(None, file.hf_token), cache=cache_folder())
     try:
         snapshot = hub.snapshot(config.model_id, config.revision)
         names = wanted_names(config, snapshot.names, with_weights=planned.takes_weights)
@@ -93,8 +89,8 @@ def _files(verb: str, sizes_bytes: Mapping[str, int | None], at: str = "") -> It
 def _read_model_config(path: Path) -> Mapping[str, Any]:
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as exc:
-        raise InvalidInput(name="--model-config", expected="a model's config.json", value=str(path)) from exc
+    except (OSError, ValueError, RecursionError):
+        values = None
     if not isinstance(values, dict):
         raise InvalidInput(name="--model-config", expected="a model's config.json", value=str(path))
     return values

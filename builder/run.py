@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import tempfile
-import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import cog
 
 from builder.build import OWN_FOLDER, build
 from builder.config.file import is_config_url
+from builder.progress import progress_lines
 from builder.upload import find_upload_url, upload
 from engine.download.address import allows_private_urls
 from engine.lock import try_lock, unlock
-from engine.progress import Progress
 from errors.build import BuilderBusy, BuildFailed
 from errors.requests import InvalidInput
 
 ENGINE_TAR_VARIABLE = "ENGINE_TAR"
 MAX_INLINE_BYTES = 64 << 20
 """Maximum size of an engine.tar in the response, which Cog encodes as base64 in eight times its memory."""
-REPORT_INTERVAL_S = 5.0
 
 
 class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -53,7 +50,7 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
                     base_dir=base_dir,
                     only_public=not allows_private_urls(),
                     report=_print_line,
-                    progress=_progress_lines(),
+                    progress=progress_lines(_print_line),
                 )
             return _answer(engine_tar)
 
@@ -97,15 +94,12 @@ def _source(config: object) -> Iterator[tuple[str, Path | None]]:
 
 def _data_of(url: str) -> bytes:
     """The content of a data URL (RFC 2397)."""
-    media_type, comma, data = url.removeprefix("data:").partition(",")
-    content = unquote_to_bytes(data)
     try:
-        if comma:
-            is_base64 = media_type.endswith(";base64")
-            return base64.b64decode(content, validate=True) if is_base64 else content
-    except ValueError:
-        pass
-    raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100])
+        with urllib.request.urlopen(url) as data:  # noqa: S310 - a data URL
+            content: bytes = data.read()
+            return content
+    except ValueError as exc:
+        raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100]) from exc
 
 
 def _secret(hf_token: object) -> str | None:
@@ -127,7 +121,7 @@ def _remove(engine_tar: Path) -> None:
 
 def _answer(engine_tar: Path) -> cog.Path:
     if (upload_url := find_upload_url()) is not None:
-        url = upload(engine_tar, upload_url, _progress_lines())
+        url = upload(engine_tar, upload_url, progress_lines(_print_line))
         return cast(cog.Path, url)  # NOTE: Cog returns a str unchanged, also where a Path is declared
     if engine_tar.stat().st_size <= MAX_INLINE_BYTES:
         return cog.Path(engine_tar)
@@ -137,17 +131,3 @@ def _answer(engine_tar: Path) -> cog.Path:
 
 def _print_line(line: str) -> None:
     print(line, flush=True)
-
-
-def _progress_lines() -> Progress:
-    """Report progress as a line every few seconds."""
-    last_s = time.monotonic()
-
-    def progress(done_bytes: int, total_bytes: int | None, what: str) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= REPORT_INTERVAL_S:
-            last_s = time.monotonic()
-            of_total = f" of {total_bytes / 1e6:,.0f}" if total_bytes else ""
-            _print_line(f"{what}: {done_bytes / 1e6:,.0f}{of_total} MB")
-
-    return progress

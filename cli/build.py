@@ -10,7 +10,7 @@ from builder.build import build
 from builder.plan import plan_lines
 from builder.sizes.words import in_words
 from cli.inspect import describe
-from cli.progress import ProgressPrinter
+from cli.progress import progress_on_stderr
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         for line in plan_lines(options.config):
             print(line)
         return 0
-    with ProgressPrinter() as progress:
+    with progress_on_stderr() as progress:
         manifest = build(options.config, options.output, report=print, progress=progress)
     print(describe(manifest))
     print(f"{'written':<12}{options.output} ({in_words(options.output.stat().st_size)})")

@@ -10,7 +10,7 @@ import secrets
 import sys
 from typing import Any
 
-from cli.progress import ProgressPrinter
+from cli.progress import progress_on_stderr
 from cli.serve import engine_environment
 from errors.requests import InvalidInput
 from runner.generation.request import GenerationRequest, SamplingInputs
@@ -89,7 +89,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
 
 
 async def _generate(settings: Settings, request: GenerationRequest, *, is_verbose: bool) -> None:
-    with ProgressPrinter() as progress:
+    with progress_on_stderr() as progress:
         service = Service(settings, log_text if is_verbose else _log_nothing, progress)
         await service.open()
     try:

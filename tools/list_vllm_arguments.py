@@ -1,6 +1,6 @@
 """Writes builder/config/vllm_arguments.json: the arguments of the pinned vLLM, with types and bounds.
 
-    PYTHON_WITH_VLLM tools/list_vllm_arguments.py [--check]
+    PYTHON_WITH_VLLM -m tools.list_vllm_arguments [--check]
 
 The builder checks `vllm:` of a build config against that file, so that it needs no vLLM. `--check` writes
 nothing and ends with status 1 if the file is not what vLLM says.
@@ -8,7 +8,6 @@ nothing and ends with status 1 if the file is not what vLLM says.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import enum
 import json
@@ -24,6 +23,8 @@ import vllm.config
 from vllm import AsyncEngineArgs
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
+from tools.generated import write_or_check
+
 TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_arguments.json"
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
@@ -37,19 +38,7 @@ _BOUNDS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    options = parser.parse_args()
-    text = document()
-    if options.check:
-        is_same = TARGET.read_text() == text
-        print(f"{TARGET.name} is {'what' if is_same else 'not what'} vLLM {version('vllm')} says")
-        return 0 if is_same else 1
-    TARGET.write_text(text)
-    print(f"{TARGET}: vLLM {version('vllm')}, {text.count(chr(10)) - 4} arguments")
-    return 0
+    return write_or_check(lambda: {TARGET.name: document()}, TARGET.parent, None, description=__doc__ or "")
 
 
 def document() -> str:

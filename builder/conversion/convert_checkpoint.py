@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,15 @@ _WEIGHT_ONLY = {
 _FP8_CLAMP = 1200.0
 """Upper bound of activations in FP8 by rows, for models that do not state one."""
 _CALIBRATION_DATASET = "ccdv/cnn_dailymail"
+_OPTIONS = (
+    "use_parallel_embedding",
+    "embedding_sharding_dim",
+    "disable_weight_only_quant_plugin",
+    "remove_duplicated_kv_heads",
+    "quant_ckpt_path",
+    "load_model_on_cpu",
+    "load_by_shard",
+)
 _SAME = {
     "model-dir": "model_dir",
     "ckpt_dir": "model_dir",
@@ -75,16 +83,7 @@ def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """What is passed on to the model's class: only what was asked for, since not every class knows all."""
-    given = {
-        "use_parallel_embedding": args.use_parallel_embedding,
-        "embedding_sharding_dim": args.embedding_sharding_dim,
-        "disable_weight_only_quant_plugin": args.disable_weight_only_quant_plugin,
-        "remove_duplicated_kv_heads": args.remove_duplicated_kv_heads,
-        "quant_ckpt_path": args.quant_ckpt_path,
-        "load_model_on_cpu": args.load_model_on_cpu,
-        "load_by_shard": args.load_by_shard,
-    }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name in _OPTIONS if (value := getattr(args, name))}
 
 
 def mapping(args: argparse.Namespace, rank: int) -> Any:
@@ -134,13 +133,6 @@ def calibrate(args: argparse.Namespace, quant_config: Any) -> None:
     )
 
 
-def in_turn(workers: int, count: int, work: Callable[[int], None]) -> None:
-    """``work`` on every rank, ``workers`` at once; the first failure is raised."""
-    with ThreadPoolExecutor(workers) as pool:
-        for result in [pool.submit(work, rank) for rank in range(count)]:
-            result.result()
-
-
 def main() -> None:
     args = make_parser().parse_args()
     from tensorrt_llm.models.modeling_utils import QuantConfig  # type: ignore[import-not-found, unused-ignore]
@@ -152,7 +144,8 @@ def main() -> None:
         calibrate(args, quant_config)
     else:
         ranks = args.tp_size * args.pp_size
-        in_turn(args.workers, ranks, lambda rank: convert_rank(args, quant_config, rank))
+        with ThreadPoolExecutor(args.workers) as pool:
+            list(pool.map(lambda rank: convert_rank(args, quant_config, rank), range(ranks)))
 
 
 if __name__ == "__main__":

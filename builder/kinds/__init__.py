@@ -35,11 +35,6 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     return plan
 
 
-def plan(config: BuildConfig) -> list[Step]:
-    """The steps of a build from ``config``; raises what ``engine_plan`` does."""
-    return all_steps(engine_plan(config))
-
-
 def all_steps(planned: EnginePlan) -> list[Step]:
     """The kind's steps and the last one, which packs the engine."""
     return [*planned.steps(), pack_step()]

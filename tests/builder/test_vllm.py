@@ -14,7 +14,7 @@ from builder.build import OWN_FOLDER, build
 from builder.config.config import BuildConfig
 from builder.config.file import read_config
 from builder.config.vllm_arguments import engine_arguments
-from builder.kinds import plan
+from builder.kinds import engine_plan
 from engine.tar.manifest import Manifest
 from engine.tar.unpack import unpack
 from errors.coded_error import CodedError
@@ -96,7 +96,7 @@ def test_the_same_said_twice_must_be_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["vllm-tiny", "vllm-llama-3-70b-instruct", "vllm-mixtral-8x7b-gptq"])
 def test_the_examples_plan(name: str) -> None:
-    steps = plan(read_config(OWN_FOLDER / "examples" / name / "config.yaml").config)
+    steps = engine_plan(read_config(OWN_FOLDER / "examples" / name / "config.yaml").config).steps()
     assert any(step.title.startswith("engine_args.json for vLLM 0.24.0 (") for step in steps)
 
 

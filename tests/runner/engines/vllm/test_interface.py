@@ -62,5 +62,5 @@ def test_the_stand_in_has_what_vllm_has_and_nothing_more() -> None:
 
 
 def test_the_arguments_that_the_builder_knows_are_vllms() -> None:
-    script = Path(__file__).resolve().parents[4] / "tools" / "list_vllm_arguments.py"
-    assert subprocess.run([sys.executable, script, "--check"]).returncode == 0
+    command = [sys.executable, "-m", "tools.list_vllm_arguments", "--check"]
+    assert subprocess.run(command, cwd=Path(__file__).resolve().parents[4]).returncode == 0
