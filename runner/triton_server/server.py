@@ -18,7 +18,7 @@ from runner.engines.worker.process import ENGINE_LOST
 from runner.supervision.backoff import Backoff
 from runner.supervision.child import Child, Log, cancelled, exit_reason
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.process_states import StoppedWatch, signal_that_ended
+from engine.machine.processes import StoppedWatch, signal_that_ended
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.stubs import describe_stub, stubs_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from runner.supervision.process_states import children_by_parent, name_of
+from engine.machine.processes import children_by_parent, name_of
 
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 

@@ -11,7 +11,7 @@ import signal
 import time
 from contextlib import suppress
 
-from runner.supervision.process_states import StoppedWatch, descendants
+from engine.machine.processes import StoppedWatch, descendants
 
 _DESCENDANTS_POLL_S = 5.0
 

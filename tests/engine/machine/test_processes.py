@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.supervision.process_states import StoppedWatch, descendants, signal_that_ended, state_and_parent
+from engine.machine.processes import StoppedWatch, descendants, signal_that_ended, state_and_parent
 from tests.runner.servers import wait_until
 
 Process = subprocess.Popen[bytes]
