@@ -1,4 +1,4 @@
-"""What /proc has of processes: state, parent, descendants, and which stay stopped."""
+"""What /proc has of processes: state, parent, descendants, session, and which stay stopped."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def descendants(pid: int) -> list[int]:
         rest = [child for parent in rest for child in children.get(parent, [])]
         found += rest
     return found
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    stats = {int(path.name): _fields(path.name) for path in _PROC.glob("[0-9]*")}
+    return [
+        pid for pid, fields in stats.items() if fields and fields[0] not in "ZX" and int(fields[3]) == session
+    ]
 
 
 class StoppedWatch:

@@ -12,13 +12,13 @@ from pathlib import Path
 import aiohttp
 
 from engine.machine.mpirun import mpi_environment
+from engine.machine.processes import StoppedWatch, signal_that_ended
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
 from runner.engines.worker.process import ENGINE_LOST
 from runner.supervision.backoff import Backoff
 from runner.supervision.child import Child, Log, cancelled, exit_reason
 from runner.supervision.failures import ProcessFailure
-from engine.machine.processes import StoppedWatch, signal_that_ended
 from runner.triton_server.command import TritonCommand
 from runner.triton_server.stubs import describe_stub, stubs_of
 
