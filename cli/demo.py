@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import base64
 import http.server
+import itertools
 import json
 import os
 import shutil
 import subprocess
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -27,9 +29,8 @@ from engine.download.address import ALLOW_VARIABLE
 from engine.inspect import read_manifest
 from engine.tar.unpack import unpack
 from errors import find_in_text
-from errors.coded_error import CodedError
 from errors.triton import TritonUnknownError
-from runner.cog_server.launch import CogServer, followed
+from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 from runner.triton_server.event_stream import EventParser
 
@@ -78,8 +79,10 @@ def _build(port: int, folder: Path) -> Path:
         builder.wait_ready(_READY_TIMEOUT_S)
         body = {"input": {"config": f"{examples_url}/tiny/config.yaml"}}
         print(f"POST {builder.url}/predictions {json.dumps(body)}")
-        with followed(builder.log_path, lambda line: print(f"  {line}", flush=True)):
-            prediction = _post(f"{builder.url}/predictions", body)
+        url = f"{builder.url}/predictions"
+        prediction = urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False).json()
+    print(textwrap.indent(str(prediction.get("logs", "")), "  "), end="", flush=True)
+    _check_succeeded(prediction)
     _take_output(str(prediction["output"]), tar)
     print(f"  -> {tar.relative_to(Path.cwd()) if tar.is_relative_to(Path.cwd()) else tar}")
     return tar
@@ -119,21 +122,16 @@ def _stream(url: str) -> None:
     body = {"input": {**inputs, "log_performance_metrics": True}}
     print(_STREAM_PROMPT, end="", flush=True)
     headers = {"Accept": "text/event-stream"}
-    response = urllib3.request(
-        "POST",
-        url,
-        json=body,
-        headers=headers,
-        timeout=_STREAM_TIMEOUT_S,
-        retries=False,
-        preload_content=False,
-    )
-    for event, data in _events(response):
-        if event == "output":
-            print(data["chunk"], end="", flush=True)
-        elif event == "completed":
-            prediction = data
-    metrics = _succeeded(prediction)["metrics"]
+    options: dict[str, Any] = {"timeout": _STREAM_TIMEOUT_S, "retries": False, "preload_content": False}
+    response = urllib3.request("POST", url, json=body, headers=headers, **options)
+    parser = EventParser()
+    for event in itertools.chain.from_iterable(map(parser.feed, response.stream())):
+        if event.name == "output":
+            print(json.loads(event.data)["chunk"], end="", flush=True)
+        elif event.name == "completed":
+            prediction = json.loads(event.data)
+    _check_succeeded(prediction)
+    metrics = prediction["metrics"]
     print(
         f"\n\n{metrics['output_token_count']} tokens, {metrics['tokens_per_second']:.0f} tokens/s, first "
         f"token after {1000 * metrics['time_to_first_token']:.0f} ms, "
@@ -144,21 +142,13 @@ def _stream(url: str) -> None:
 def _show(form: CurlForm) -> None:
     """Run one documented request with curl, if it is installed, and show the answer."""
     print(f"\n# {form.name}\n{form.command}")
-    if shutil.which("curl"):
-        output = subprocess.run(
-            form.arguments, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True
-        ).stdout
-    else:
-        headers = dict(header.split(": ", 1) for header in form.headers)
-        output = urllib3.request(
-            "POST",
-            form.url,
-            body=json.dumps(form.body),
-            headers=headers,
-            timeout=_STREAM_TIMEOUT_S,
-            retries=False,
-        ).data.decode()
-    for line in _digest(output):
+    if not shutil.which("curl"):
+        print("  (curl is not installed)")
+        return
+    done = subprocess.run(
+        form.arguments, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True
+    )
+    for line in _digest(done.stdout):
         print(f"  {line if len(line) <= _SHOWN_WIDTH else line[:_SHOWN_WIDTH] + ' ...'}")
 
 
@@ -181,28 +171,11 @@ def _digest(output: str) -> list[str]:
     return [*texts[: _SHOWN_EVENTS - 2], f"... {len(texts) - _SHOWN_EVENTS + 1} more ...", texts[-1]]
 
 
-def _post(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    return _succeeded(urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False).json())
-
-
-def _succeeded(prediction: dict[str, Any]) -> dict[str, Any]:
-    """The prediction. Raises its error if it failed."""
+def _check_succeeded(prediction: dict[str, Any]) -> None:
+    """Raise the error of a prediction that failed."""
     if prediction.get("status") != "succeeded":
-        raise _prediction_error(str(prediction.get("error")))
-    return prediction
-
-
-def _prediction_error(text: str) -> CodedError:
-    return find_in_text(text) or TritonUnknownError(reason=text)
-
-
-def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Server-sent events: name and JSON data."""
-    parser = EventParser()
-    for piece in response.stream():
-        for event in parser.feed(piece):
-            if event.data:
-                yield event.name, json.loads(event.data)
+        text = str(prediction.get("error"))
+        raise find_in_text(text) or TritonUnknownError(reason=text)
 
 
 def _take_output(output: str, tar: Path) -> None:

@@ -7,18 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import urllib3
 
+from engine.machine.processes import session_members
 from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
+from errors.coded_error import CodedError
 from errors.triton import ServerEnded, TritonStartFailed
 from runner.settings.ports import check_port_free
 from runner.supervision.child import exit_reason, with_parent
@@ -85,9 +85,7 @@ class CogServer:
     def __enter__(self) -> CogServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -99,7 +97,7 @@ class CogServer:
                 return
             if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or not self.is_running():
                 log = f"{health.get('setup', {}).get('logs', '')}\n{self._log()}"
-                raise find_in_text(_last_error(log)) or _start_failed("its setup failed", log)
+                raise _last_error(log) or _start_failed("its setup failed", log)
             time.sleep(_POLL_S)
         raise _start_failed(f"not within {timeout_s:g} s", self._log())
 
@@ -147,10 +145,10 @@ def _start_failed(reason: str, log: str) -> TritonStartFailed:
     return TritonStartFailed(reason=reason, log_tail=tail)
 
 
-def _last_error(log: str) -> str:
-    """The last text in a log that carries one of our codes."""
-    texts = (text for line in reversed(log.splitlines()) for text in _texts(line))
-    return next((text for text in texts if find_in_text(text) is not None), "")
+def _last_error(log: str) -> CodedError | None:
+    """The last text in a log that carries one of our codes, as that error."""
+    errors = (find_in_text(text) for line in reversed(log.splitlines()) for text in _texts(line))
+    return next(filter(None, errors), None)
 
 
 def _texts(line: str) -> list[str]:
@@ -159,63 +157,15 @@ def _texts(line: str) -> list[str]:
         entry = json.loads(line)
         fields = entry.get("fields", entry)  # With LOG_FORMAT=json they are in the line itself.
         return [text for text in fields.values() if isinstance(text, str)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, AttributeError):
         return [line]
 
 
 def _wait_for_session(session: int) -> None:
     """Wait until no process of the session is left; after a grace period, kill what is."""
     deadline_s = time.monotonic() + _STOP_GRACE_S
-    while (members := _session_members(session)) and time.monotonic() < deadline_s:
+    while (members := session_members(session)) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     for pid in members:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _session_members(session: int) -> list[int]:
-    """Processes of a session that have not ended: Cog's server, its worker, Triton, stubs, engine."""
-    members = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # It ended meanwhile.
-            # After the name, which is in parentheses: state, parent, group, session.
-            state, _, _, its_session = status.read_text().rpartition(")")[2].split()[:4]
-            if int(its_session) == session and state != "Z":
-                members.append(int(status.parent.name))
-    return members
-
-
-@contextmanager
-def followed(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Report the lines that a prediction prints, read from the server's log."""
-    done = threading.Event()
-
-    def follow() -> None:
-        with path.open(errors="replace") as log:
-            while True:
-                is_last = done.is_set()
-                for line in log:
-                    if (text := prediction_line(line)) is not None:
-                        report(text)
-                if is_last:
-                    return
-                done.wait(_POLL_S)
-
-    thread = threading.Thread(target=follow, name="follow-log", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def prediction_line(line: str) -> str | None:
-    """The text that a prediction printed, from a line of Cog's JSON log; None for other lines."""
-    try:
-        entry = json.loads(line)
-        if entry["fields"].get("source") == "Stdout":
-            return str(entry["fields"]["message"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass  # Not one of Cog's lines.
-    return None
