@@ -25,6 +25,7 @@ from errors.settings import InvalidSetting, MissingRequirement
 from runner.api.supervisor import check_openai_port_free
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
+from runner.triton_server.command import check_triton_ports_free
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
@@ -124,12 +125,11 @@ def _triton(settings: Settings) -> str:
 def _ports(settings: Settings) -> str:
     port = _cog_port()
     check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
-    ports = settings.triton_ports
-    ports.check_free()
+    check_triton_ports_free(settings)
     if settings.openai_port:
         check_openai_port_free(settings)
-    all_ports = filter(None, (port, ports.http, ports.grpc, ports.metrics, settings.openai_port))
-    return f"{', '.join(map(str, all_ports))} are free"
+    triton = settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port
+    return f"{', '.join(map(str, filter(None, (port, *triton, settings.openai_port))))} are free"
 
 
 def _cog_port() -> int:

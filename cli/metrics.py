@@ -32,5 +32,5 @@ def run(options: argparse.Namespace) -> int:
             what=f"a runner of this user with TRITON_HTTP_PORT {settings.triton_http_port}",
             remedy="start one with `cog-triton serve`, or set TRITON_HTTP_PORT to its value",
         )
-    sys.stdout.write(exposition(folder, settings.triton_ports.metrics_url))
+    sys.stdout.write(exposition(folder, settings.triton_metrics_url))
     return 0

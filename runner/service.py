@@ -34,6 +34,12 @@ _TEST_TOKENS = 3
 class Service:
     """Use ``open`` and ``close``; between them ``generate`` is ready."""
 
+    engine: Engine
+    model: ModelFacts
+    triton: TritonServer
+    requests: RequestGuard
+    client: TritonClient
+
     def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
         self._is_log_json = settings.log_format == JSON
@@ -44,27 +50,12 @@ class Service:
         """Set when failures were too many: the process has to end with an error."""
         self._is_closed = False
         self.is_stopping = False
-        self.engine: Engine
-        self.model: ModelFacts
         self._stack = TritonStack(
             settings, self._log, self.unrecoverable, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
         )
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
         self.openai: OpenAIServer | None = None
-
-    @property
-    def triton(self) -> TritonServer:
-        assert self._stack.server is not None, "not open"
-        return self._stack.server
-
-    @property
-    def requests(self) -> RequestGuard:
-        return self._stack.requests
-
-    @property
-    def client(self) -> TritonClient:
-        return self._stack.client
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -74,7 +65,11 @@ class Service:
             self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._log_engine()
             self.model = load_model_facts(self.engine, self._settings)
-            await self._start_triton()
+            self._begin(self.engine)
+            await self._start_openai()
+            await self._stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
+            self.triton, self.requests = self._stack.server, self._stack.requests
+            self.client = self._stack.client
             await self._test()
             self._open_meter()
             self._tracing = open_tracing(
@@ -139,35 +134,29 @@ class Service:
             await openai
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
-        """Runs in a thread; Triton is started in ``loop``."""
+        """Runs in a thread; Triton is started in ``loop``, as soon as the kind of engine is known."""
 
-        def start_early(engine: Engine) -> None:
-            asyncio.run_coroutine_threadsafe(self._start_early(engine), loop).result()
+        async def begin(engine: Engine) -> None:
+            self._begin(engine)
 
-        return open_served_engine(self._settings, start_early, self._fetched)
+        return open_served_engine(
+            self._settings,
+            lambda engine: asyncio.run_coroutine_threadsafe(begin(engine), loop).result(),
+            self._fetched,
+        )
 
     def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
         self._stack.check_start()  # A failed start of Triton ends the download.
         if self._progress is not None:
             self._progress(done_bytes, total_bytes, what)
 
-    async def _start_early(self, engine: Engine) -> None:
-        if self._is_closed:
-            return  # The service was closed during the download, which does not notice it at once.
+    def _begin(self, engine: Engine) -> None:
+        """Start Triton, unless it was started during the download of the engine."""
+        if self._is_closed or self._stack.has_begun:
+            return  # A download does not notice at once that the service was closed.
         if self._settings.openai_port:
             check_openai_port_free(self._settings)
-        self._stack.start_early(engine)
-
-    async def _start_triton(self) -> None:
-        """Start Triton and, beside it, the API server."""
-        arrived = Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id)
-        if self._stack.has_begun_early:
-            await self._start_openai()
-            await self._stack.arrive(arrived)
-        else:
-            self._stack.prepare(self.engine, arrived)
-            await self._start_openai()
-            await self._stack.start()
+        self._stack.begin(engine)
 
     async def _start_openai(self) -> None:
         if not self._settings.openai_port:

@@ -25,7 +25,6 @@ from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, RequestLog, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import Tracing, open_tracing
-from runner.settings.ports import local_url
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.transport import open_transport
@@ -74,10 +73,9 @@ async def serve(start: Start) -> None:
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
-    triton_url = local_url(settings.triton_host, settings.triton_http_port)
     shapes = RequestShapes("openai", start.shapes_path)
     timeout_s = settings.triton_timeout_s
-    transport = open_transport(triton_url, start.slot_socket, timeout_s, shapes=shapes)
+    transport = open_transport(settings.triton_url, start.slot_socket, timeout_s, shapes=shapes)
     async with transport as (requests, client):
 
         def generate(request: GenerationRequest, call: Call) -> Generation:

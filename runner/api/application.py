@@ -112,7 +112,7 @@ class API:
     async def metrics(self, request: Request) -> Response:
         """Metrics of all processes of the runner, and Triton's."""
         settings = self._served.settings
-        text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_ports.metrics_url)
+        text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_metrics_url)
         return Response(text, media_type=CONTENT_TYPE)
 
     def _model(self, name: str) -> Model:

@@ -16,12 +16,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-import aiohttp
-
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
 from errors.api import OpenAIServerFailed
-from errors.coded_error import CodedError
 from errors.triton import ServerStopping
 from errors.wire import ExitReason
 from runner.api.call import is_generation
@@ -34,6 +31,7 @@ from runner.settings.settings import Settings
 from runner.supervision.backoff import LONGEST_S, Backoff
 from runner.supervision.child import Child, Log, cancelled, exit_reason, with_parent
 from runner.supervision.client_sockets import set_options
+from runner.supervision.readiness import await_ready
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
@@ -81,7 +79,11 @@ class OpenAIServer:
 
     async def wait_ready(self) -> None:
         """Wait until it answers; from then on it is watched. Raises E2600, or what the child failed with."""
-        await self._await_ready()
+        reason = await await_ready(self._child, f"{self.url}/health", _READY_TIMEOUT_S)
+        if reason is not None:
+            await self._child.drain_log()
+            log_tail = " | ".join(self._child.log_tail) or "(none)"
+            raise self._exit_reason.read() or OpenAIServerFailed(reason=reason, log_tail=log_tail)
         self._supervisor = asyncio.create_task(self._supervise(), name="openai-supervisor")
 
     async def drain(self) -> None:
@@ -122,45 +124,10 @@ class OpenAIServer:
         )
         await self._child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
-            {
-                **without_secret_variables(os.environ),
-                "PYTHONPATH": str(SOURCE_ROOT),
-                "PYTHONSAFEPATH": "1",
-            },
+            without_secret_variables(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
             stdin=start.model_dump_json().encode(),
             pass_fds=[self._socket.fileno(), self._exit_reason.descriptor],
         )
-
-    async def _await_ready(self) -> None:
-        """NOTE: connections are accepted before the child runs, so its end is waited for as well."""
-        answer = asyncio.create_task(self._ask())
-        end = asyncio.create_task(self._child.exit_code())
-        try:
-            await asyncio.wait({answer, end}, timeout=_READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-            if end.done():
-                raise await self._failed(f"it ended ({exit_reason(end.result())})")
-            if not answer.done() or not answer.result():
-                raise await self._failed(f"no answer within {_READY_TIMEOUT_S:g} s")
-        finally:
-            answer.cancel()
-            end.cancel()
-
-    async def _ask(self) -> bool:
-        timeout = aiohttp.ClientTimeout(_READY_TIMEOUT_S)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(f"{self.url}/health") as response,
-            ):
-                return response.status == 200
-        except (aiohttp.ClientError, asyncio.TimeoutError):
-            return False
-
-    async def _failed(self, reason: str) -> CodedError:
-        """The error that the child left as its exit reason, else E2600."""
-        await self._child.drain_log()
-        log_tail = " | ".join(self._child.log_tail) or "(none)"
-        return self._exit_reason.read() or OpenAIServerFailed(reason=reason, log_tail=log_tail)
 
     async def _supervise(self) -> None:
         """Start the child again each time that it ends."""

@@ -14,31 +14,22 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
     """A descriptor of our own for the socket that listens on ``port``, and whether coglet still listens."""
-    for number, place in _sockets():
+    for path in _DESCRIPTORS.iterdir():
         with suppress(OSError):  # Another thread may close it meanwhile.
-            candidate = socket.socket(fileno=os.dup(number))
-            if _listens(candidate, port):
-                return candidate, partial(_is_at, number, place)
-            candidate.close()
+            if (place := path.readlink()).name.startswith("socket:"):
+                candidate = socket.socket(fileno=os.dup(int(path.name)))
+                if _listens(candidate, port):
+                    return candidate, partial(_is_at, path, place)
+                candidate.close()
     return None
 
 
-def _sockets() -> list[tuple[int, str]]:
-    """This process's sockets: descriptor, and which socket it is."""
-    numbers = [int(path.name) for path in _DESCRIPTORS.iterdir()]
-    return [(number, place) for number in numbers if (place := _place(number)).startswith("socket:")]
-
-
-def _place(number: int) -> str:
-    """What a descriptor stands for; blank once it is closed."""
+def _is_at(path: Path, place: Path) -> bool:
+    """Whether a descriptor still stands for that socket."""
     try:
-        return str((_DESCRIPTORS / str(number)).readlink())
+        return path.readlink() == place
     except OSError:
-        return ""
-
-
-def _is_at(number: int, place: str) -> bool:
-    return _place(number) == place
+        return False
 
 
 def _listens(candidate: socket.socket, port: int) -> bool:

@@ -1,43 +1,11 @@
-"""The ports that Triton listens on, and whether they are free."""
+"""Ports: whether they are free, and the URLs of what listens there."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from dataclasses import dataclass
 
 from errors.settings import InvalidSetting, PortInUse
-
-
-@dataclass(frozen=True)
-class TritonPorts:
-    """Where Triton listens: ``host`` for all three."""
-
-    host: str
-    http: int
-    grpc: int
-    metrics: int
-
-    def check_free(self) -> None:
-        """Raise E1007 for the first port that is taken, by another program or by another of these."""
-        ours: set[int] = set()
-        for port, purpose, variable in (
-            (self.http, "Triton's HTTP", "TRITON_HTTP_PORT"),
-            (self.grpc, "Triton's gRPC", "TRITON_GRPC_PORT"),
-            (self.metrics, "Triton's metrics", "TRITON_METRICS_PORT"),
-        ):
-            if port in ours:
-                raise PortInUse(port=port, purpose=purpose, variable=variable)
-            check_port_free(self.host, port, purpose, variable)
-            ours.add(port)
-
-    @property
-    def http_url(self) -> str:
-        return local_url(self.host, self.http)
-
-    @property
-    def metrics_url(self) -> str:
-        return f"{local_url(self.host, self.metrics)}/metrics"
 
 
 def local_url(host: str, port: int) -> str:

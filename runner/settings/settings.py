@@ -25,7 +25,7 @@ from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
-from runner.settings.ports import TritonPorts
+from runner.settings.ports import local_url
 from runner.settings.prompt_template import format_prompt
 from runner.settings.server_config import ServerArguments, read_server_config, server_arguments
 
@@ -217,10 +217,12 @@ class Settings(BaseModel):
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
 
     @property
-    def triton_ports(self) -> TritonPorts:
-        return TritonPorts(
-            self.triton_host, self.triton_http_port, self.triton_grpc_port, self.triton_metrics_port
-        )
+    def triton_url(self) -> str:
+        return local_url(self.triton_host, self.triton_http_port)
+
+    @property
+    def triton_metrics_url(self) -> str:
+        return f"{local_url(self.triton_host, self.triton_metrics_port)}/metrics"
 
 
 VARIABLES = {field.title: name for name, field in Settings.model_fields.items() if field.title}

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,42 +60,26 @@ def likely_cause(failure: ProcessFailure, new_oom_kills: int) -> str:
         return "it hung"
     lines = (failure.reason, *reversed(failure.log_tail))
     for pattern, cause in _LOG_CAUSES:
-        if any(map(pattern.search, lines)):
-            return f"{cause}: {_first(pattern, lines)[:300]}"
+        if (line := next(filter(pattern.search, lines), None)) is not None:
+            return f"{cause}: {line.strip()[:300]}"
     return next((cause for name, cause in _SIGNAL_CAUSES.items() if name in failure.reason), "unknown")
 
 
-def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
-    return next(line for line in lines if pattern.search(line)).strip()
-
-
-class FailureLimit:
-    """At most ``count`` - 1 failures within ``window_s`` seconds."""
-
-    def __init__(self, count: int, window_s: float) -> None:
-        self.count = count
-        self.window_s = window_s
-        self._times_s: deque[float] = deque(maxlen=count)
-
-    def is_reached(self) -> bool:
-        """Count a failure now; True if it was one too many."""
-        now_s = time.monotonic()
-        self._times_s.append(now_s)
-        return len(self._times_s) == self.count and now_s - self._times_s[0] <= self.window_s
-
-
 class FailureLog:
-    """Records each failure, and sets ``unrecoverable`` once there were too many."""
+    """Records each failure, and sets ``unrecoverable`` after ``limit`` failures within ``window_s``."""
 
     def __init__(
         self,
         record: Callable[[ProcessFailure], Path],
-        limit: FailureLimit,
+        limit: int,
+        window_s: float,
         log: Log,
         unrecoverable: asyncio.Event,
     ) -> None:
         self._record = record
         self._limit = limit
+        self._window_s = window_s
+        self._times_s: deque[float] = deque(maxlen=limit)
         self._log = log
         self._unrecoverable = unrecoverable
 
@@ -105,8 +89,9 @@ class FailureLog:
             self._log(f"flight recorder: {self._record(failure)}")
         except OSError as exc:
             self._log(f"warning: the flight recorder could not write: {exc}")
-        if self._limit.is_reached():
-            limit = f"{self._limit.count} failures within {self._limit.window_s:g} s"
+        self._times_s.append(time.monotonic())
+        if len(self._times_s) == self._limit and self._times_s[-1] - self._times_s[0] <= self._window_s:
+            limit = f"{self._limit} failures within {self._window_s:g} s"
             self._log(f"{limit} (FAILURE_LIMIT, FAILURE_WINDOW): giving up")
             self._unrecoverable.set()
         return not self._unrecoverable.is_set()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.machine.mpirun import mpirun
-from runner.settings.ports import TritonPorts
+from errors.settings import PortInUse
+from runner.observability.tracing import triton_arguments
+from runner.settings.ports import check_port_free
+from runner.settings.settings import Settings
 from runner.supervision.child import with_parent
 from runner.triton_server.install import TritonInstall
 from runner.triton_server.model_repository import SLOT
@@ -25,9 +27,8 @@ class TritonCommand:
 
     install: TritonInstall
     model_repository: Path
-    ports: TritonPorts
+    settings: Settings
     num_ranks: int = 1
-    more_arguments: Sequence[str] = ()
 
     def words(self) -> list[str]:
         """Triton, or mpirun and a Triton per rank.
@@ -46,7 +47,8 @@ class TritonCommand:
         return command
 
     def _triton(self, shm_prefix: str) -> list[str]:
-        host = self.ports.host
+        settings = self.settings
+        host = settings.triton_host
         return [
             str(self.install.server),
             f"--model-repository={self.model_repository}",
@@ -54,18 +56,32 @@ class TritonCommand:
             # A prefix of our own, so that servers on one machine never meet in shared memory.
             f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
             *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
-            f"--http-port={self.ports.http}",
-            f"--grpc-port={self.ports.grpc}",
-            f"--metrics-port={self.ports.metrics}",
+            f"--http-port={settings.triton_http_port}",
+            f"--grpc-port={settings.triton_grpc_port}",
+            f"--metrics-port={settings.triton_metrics_port}",
             "--disable-auto-complete-config",
             # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
             # more threads, the more room (docs/measurements/tuning.md); they cost next to nothing.
             "--http-thread-count=64",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            *self.more_arguments,
+            *triton_arguments(settings.otlp_traces_url, settings.service_name),
         ]
 
     @property
     def shm_prefix(self) -> str:
         """Prefix of the names of Triton's shared memory."""
-        return f"cog_triton_{os.getpid()}_{self.ports.http}_"
+        return f"cog_triton_{os.getpid()}_{self.settings.triton_http_port}_"
+
+
+def check_triton_ports_free(settings: Settings) -> None:
+    """Raise E1007 for the first port that is taken, by another program or by another of these."""
+    ours: set[int] = set()
+    for port, purpose, variable in (
+        (settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
+        (settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
+        (settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
+    ):
+        if port in ours:
+            raise PortInUse(port=port, purpose=purpose, variable=variable)
+        check_port_free(settings.triton_host, port, purpose, variable)
+        ours.add(port)

@@ -54,35 +54,31 @@ _DEFAULTS: dict[str, dict[str, str]] = {
 }
 
 _NOT_OURS = {
-    "preprocessing": {"postprocessing_instance_count"},
-    "postprocessing": {"postprocessing_instance_count", "preprocessing_instance_count"},
-    "ensemble": set[str](),
-    "tensorrt_llm": set[str](),
+    ("preprocessing", "postprocessing_instance_count"),
+    ("postprocessing", "postprocessing_instance_count"),
+    ("postprocessing", "preprocessing_instance_count"),
 }
 """Keys of the original's configs that have no meaning here: ignored with a warning."""
 
-_INTEGER = re.compile(r"[0-9]+")
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
-_BOOLEAN = re.compile("true|false")
-_CHECKS: dict[str, tuple[re.Pattern[str], str]] = {
-    "triton_max_batch_size": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
-    "max_queue_delay_microseconds": (_INTEGER, "a whole number of microseconds"),
-    "max_queue_size": (_INTEGER, "a whole number, 0 for no limit"),
-    "preprocessing_instance_count": (re.compile(r"[1-9][0-9]*"), "a whole number of at least 1"),
-    "decoupled_mode": (re.compile("true"), "true: predictions are streamed"),
-    "exclude_input_in_output": (_BOOLEAN, "true or false"),
-    "add_special_tokens": (_BOOLEAN, "true or false"),
-    "skip_special_tokens": (_BOOLEAN, "true or false"),
-    "max_tokens_data_type": (re.compile("TYPE_U?INT32"), "TYPE_UINT32 or TYPE_INT32"),
-    "triton_backend": (re.compile("python|tensorrtllm"), "python or tensorrtllm"),
-    "encoder_input_features_data_type": (
-        re.compile("TYPE_FP16|TYPE_BF16|TYPE_FP32"),
-        "TYPE_FP16 or TYPE_BF16",
-    ),
-    "engine_hang_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds, 0 for never"),
-    "engine_start_timeout_s": (re.compile(r"[0-9]+(\.[0-9]+)?"), "a number of seconds"),
+_SWITCH = ("true|false", "true or false")
+_COUNT = (r"[1-9][0-9]*", "a whole number of at least 1")
+_CHECKS = {
+    "triton_max_batch_size": _COUNT,
+    "preprocessing_instance_count": _COUNT,
+    "max_queue_delay_microseconds": (r"[0-9]+", "a whole number of microseconds"),
+    "max_queue_size": (r"[0-9]+", "a whole number, 0 for no limit"),
+    "decoupled_mode": ("true", "true: predictions are streamed"),
+    "exclude_input_in_output": _SWITCH,
+    "add_special_tokens": _SWITCH,
+    "skip_special_tokens": _SWITCH,
+    "max_tokens_data_type": ("TYPE_U?INT32", "TYPE_UINT32 or TYPE_INT32"),
+    "triton_backend": ("python|tensorrtllm", "python or tensorrtllm"),
+    "encoder_input_features_data_type": ("TYPE_FP16|TYPE_BF16|TYPE_FP32", "TYPE_FP16 or TYPE_BF16"),
+    "engine_hang_timeout_s": (r"[0-9]+(\.[0-9]+)?", "a number of seconds, 0 for never"),
+    "engine_start_timeout_s": (r"[0-9]+(\.[0-9]+)?", "a number of seconds"),
 }
-_SWITCHES = frozenset(key for key, (pattern, _) in _CHECKS.items() if pattern.fullmatch("true"))
+"""Pattern of a value, and what it must be."""
 _SHARED = "max_tokens_data_type"
 """One value for the two models that read it, whichever of them it is given for."""
 
@@ -92,8 +88,6 @@ def render(
     target: Path,
     *,
     engine_python: str,
-    end_id: int | None,
-    pad_id: int | None,
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None = None,
     engine_cache_dir: Path | None = None,
@@ -102,12 +96,11 @@ def render(
 ) -> bool:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
-    ``end_id`` and ``pad_id``: None for an engine whose files are still on their way; the file ``arrival``
-    then announces it. ``overrides``: ``instantiate.server.<model>.args`` of the server configuration, by
-    model. ``cpp_backend``: the folder of NVIDIA's C++ backend, which then fills the slot unless ``overrides``
-    say otherwise. ``engine_cache_dir``: where an engine may keep what it compiles; None: where its library
-    wants to. ``slot_socket``: where our slot listens for the runner. Returns whether the C++ backend fills
-    the slot.
+    ``overrides``: ``instantiate.server.<model>.args`` of the server configuration, by model. ``cpp_backend``:
+    the folder of NVIDIA's C++ backend, which then fills the slot unless ``overrides`` say otherwise.
+    ``engine_cache_dir``: where an engine may keep what it compiles; None: where its library wants to.
+    ``slot_socket``: where our slot listens for the runner. ``arrival``: the file that announces that the
+    engine is complete. Returns whether the C++ backend fills the slot.
     """
     if target.exists():
         shutil.rmtree(target)
@@ -118,13 +111,14 @@ def render(
         "engine_kind": engine.manifest.engine_kind,
         "engine_python": engine_python,
         "engine_arrival": _text(arrival),
-        "end_id": _text(end_id),
-        "pad_id": _text(pad_id),
         "engine_cache_dir": _text(engine_cache_dir),
         "slot_socket": _text(slot_socket),
     }
     templates = {model: (TEMPLATES / model / "config.pbtxt").read_text() for model in MODELS}
-    values = {model: _defaults(model, templates[model]) | facts for model in MODELS}
+    values = {
+        model: dict.fromkeys(_VARIABLE.findall(templates[model]), "") | _DEFAULTS[model] | facts
+        for model in MODELS
+    }
     if cpp_backend is not None:
         values[SLOT]["triton_backend"] = CPP_BACKEND
         values[SLOT]["executor_worker_path"] = str(cpp_backend / "trtllmExecutorWorker")
@@ -144,10 +138,6 @@ def render(
     return is_cpp
 
 
-def _defaults(model: str, template: str) -> dict[str, str]:
-    return dict.fromkeys(_VARIABLE.findall(template), "") | _DEFAULTS[model]
-
-
 def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping[str, object]]) -> None:
     for model, arguments in overrides.items():
         for key, value in arguments.items():
@@ -158,7 +148,7 @@ def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping
 
 
 def _override_one(values: dict[str, dict[str, str]], model: str, key: str, value: str) -> None:
-    if model not in values or key in _NOT_OURS[model]:
+    if model not in values or (model, key) in _NOT_OURS:
         print(f"server config: {model}.{key} has no meaning here and is not used", file=sys.stderr)
         return
     if key not in values[model]:
@@ -167,12 +157,14 @@ def _override_one(values: dict[str, dict[str, str]], model: str, key: str, value
         raise InvalidSetting(
             name=f"instantiate.server.{model}.args", expected=f"of keys that the model has{hint}", value=key
         )
-    if key in _SWITCHES:
-        value = _BOOLEANS.get(value.lower(), value)
-    if key in _CHECKS and not _CHECKS[key][0].fullmatch(value):
-        raise InvalidSetting(
-            name=f"instantiate.server.{model}.args.{key}", expected=_CHECKS[key][1], value=value
-        )
+    if key in _CHECKS:
+        pattern, expected = _CHECKS[key]
+        if "true" in pattern:
+            value = _BOOLEANS.get(value.lower(), value)
+        if not re.fullmatch(pattern, value):
+            raise InvalidSetting(
+                name=f"instantiate.server.{model}.args.{key}", expected=expected, value=value
+            )
     values[model][key] = value
 
 

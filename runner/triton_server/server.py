@@ -1,38 +1,35 @@
-"""Triton as a supervised child: started with a deadline, watched, restarted with backoff, stopped whole."""
+"""Triton as a supervised child: started with a deadline, watched, restarted with backoff, stopped whole.
+
+Triton does not notice that a stub, which holds one of its Python models, has ended or was stopped: the model
+fails from then on, and its requests wait for ever. So the stubs are watched as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
-
 from engine.machine.mpirun import mpi_environment
-from engine.machine.processes import StoppedWatch, signal_that_ended
+from engine.machine.processes import StoppedWatch, children_by_parent, name_of, signal_that_ended
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
 from runner.engines.worker.process import ENGINE_LOST
 from runner.supervision.backoff import Backoff
 from runner.supervision.child import Child, Log, cancelled, exit_reason
 from runner.supervision.failures import ProcessFailure
-from runner.triton_server.command import TritonCommand
-from runner.triton_server.stubs import describe_stub, stubs_of
+from runner.supervision.readiness import await_ready
+from runner.triton_server.command import TritonCommand, check_triton_ports_free
 
-_READY_POLL_S = 0.05
-_READY_TIMEOUT_S = 2.0
 _SUPERVISION_POLL_S = 0.1
 _STOP_GRACE_S = 10.0
 _LOG_LINES = 200
 _SHOWN_ERROR_LINES = 3
 _SHOWN_LINES = 15
 _ERROR_LINE = re.compile(r"E\d{4} |error:")
-
-OnFailure = Callable[[ProcessFailure], bool]
-"""Called for each failure; returns whether to start again."""
+_MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
 class TritonServer:
@@ -41,16 +38,20 @@ class TritonServer:
     def __init__(
         self,
         command: TritonCommand,
-        start_timeout_s: float,
         log: Log,
-        arrival: Path | None = None,
-        on_failure: OnFailure = lambda _: True,
+        arrival: Path,
+        on_failure: Callable[[ProcessFailure], bool],
+        on_restart: Callable[[], object],
     ) -> None:
-        """``arrival``: see ``engines.protocol.engine_ready``; the time to become ready counts from then."""
+        """``arrival``: see ``engines.protocol.engine_ready``; the time to become ready counts from then.
+
+        ``on_failure``: called for each failure; returns whether to start again.
+        """
         self._on_failure = on_failure
+        self._on_restart = on_restart
         self._arrival = arrival
         self._command = command
-        self._start_timeout_s = start_timeout_s
+        self._start_timeout_s = command.settings.triton_start_timeout_s
         self._log = log
         self._child = Child(
             "Triton", log, log_prefix="triton", log_lines=_LOG_LINES, stop_grace_s=_STOP_GRACE_S
@@ -59,7 +60,6 @@ class TritonServer:
         self._supervisor: asyncio.Task[None] | None = None
         self._kill_reason: str | None = None
         self.restarts = 0
-        self.on_restart: Callable[[], None] = lambda: None
         self.down_reason: str | None = "it was not started"
         """Why Triton can't take requests, or None while it can."""
 
@@ -69,7 +69,7 @@ class TritonServer:
 
     async def start(self) -> None:
         """Start Triton and wait until all models are ready. Raises E1007 or E2106."""
-        self._command.ports.check_free()
+        check_triton_ports_free(self._command.settings)
         await self._launch()
         self._supervisor = asyncio.create_task(self._supervise(), name="triton-supervisor")
 
@@ -96,8 +96,11 @@ class TritonServer:
             )
         except OSError as exc:
             raise self._start_failed(f"it can't be run ({exc})") from exc
+        url = f"{self._command.settings.triton_url}/v2/health/ready"
         try:
-            await self._await_ready()
+            reason = await await_ready(self._child, url, self._start_timeout_s, self._is_waiting)
+            if reason is not None:
+                raise self._start_failed(reason)
         except BaseException:
             await self._end()
             raise
@@ -105,30 +108,9 @@ class TritonServer:
         self._remove_shared_memory()
         self.down_reason = None
 
-    async def _await_ready(self) -> None:
-        deadline_s = time.monotonic() + self._start_timeout_s
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_READY_TIMEOUT_S)) as session:
-            while not await self._is_ready(session):
-                if (code := self._child.returncode) is not None:
-                    await self._child.drain_log()
-                    raise self._start_failed(f"it ended ({exit_reason(code)})")
-                if self._is_waiting:
-                    deadline_s = time.monotonic() + self._start_timeout_s
-                if time.monotonic() > deadline_s:
-                    raise self._start_failed(f"not within {self._start_timeout_s:g} s")
-                await asyncio.sleep(_READY_POLL_S)
-
-    @property
     def _is_waiting(self) -> bool:
         """Whether Triton's models still wait for the engine."""
-        return self._arrival is not None and not self._arrival.exists()
-
-    async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
-        try:
-            async with session.get(f"{self._command.ports.http_url}/v2/health/ready") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, asyncio.TimeoutError):
-            return False
+        return not self._arrival.exists()
 
     def _start_failed(self, reason: str) -> CodedError:
         """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""
@@ -159,7 +141,7 @@ class TritonServer:
     async def _end_of_triton_or_stub(self) -> str:
         """Wait until Triton or a stub ends or hangs, kill the rest at once, and return the reason."""
         pid = self.pid
-        stubs = {stub: describe_stub(stub) for stub in stubs_of(pid)} if pid is not None else {}
+        stubs = {stub: _described(stub) for stub in _stubs_of(pid)} if pid is not None else {}
         stopped = StoppedWatch()
         self._kill_reason = None
         while (reason := self._why_unusable(stubs, stopped)) is None:  # noqa: ASYNC110
@@ -187,7 +169,7 @@ class TritonServer:
         backoff = Backoff()
         while True:
             self.restarts += 1
-            self.on_restart()
+            self._on_restart()
             try:
                 await self._launch()
             except CodedError as exc:
@@ -202,7 +184,7 @@ class TritonServer:
 
     async def _end(self) -> None:
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine.
-        await self._child.end(signal.SIGKILL if self._is_waiting else signal.SIGTERM)
+        await self._child.end(signal.SIGKILL if self._is_waiting() else signal.SIGTERM)
         self._remove_shared_memory()
 
     def _remove_shared_memory(self) -> None:
@@ -214,3 +196,20 @@ class TritonServer:
         """Count losses of the engine worker, which the slot logs and starts again by itself."""
         if ENGINE_LOST in line:
             self._goes_on("engine", line.partition(ENGINE_LOST)[2])
+
+
+def _stubs_of(triton_pid: int) -> list[int]:
+    """The process ids of Triton's children; of mpirun's Tritons, and of theirs."""
+    by_parent = children_by_parent()
+    children = by_parent.get(triton_pid, [])
+    tritons = [pid for pid in children if name_of(pid) == "tritonserver"]
+    return children + [stub for pid in tritons for stub in by_parent.get(pid, [])]
+
+
+def _described(pid: int) -> str:
+    """A process of Triton that runs, in an operator's words."""
+    try:
+        model = _MODEL.search((Path("/proc") / str(pid) / "cmdline").read_bytes())
+    except OSError:
+        model = None  # It is gone.
+    return f"the process of its Python model {model[1].decode()}" if model else "one of its processes"

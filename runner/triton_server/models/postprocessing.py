@@ -28,8 +28,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
-        if arrival := parameters[PARAMETER]["string_value"]:
-            await_arrival(Path(arrival))
+        await_arrival(Path(parameters[PARAMETER]["string_value"]))
         directory = Path(parameters["tokenizer_dir"]["string_value"])
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._skips_special = parameters["skip_special_tokens"]["string_value"].lower() in ("true", "1")

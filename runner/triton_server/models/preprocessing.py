@@ -24,16 +24,15 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
-        arrival = parameters[PARAMETER]["string_value"]
-        arrived = await_arrival(Path(arrival)) if arrival else None
+        arrived = await_arrival(Path(parameters[PARAMETER]["string_value"]))
         directory = Path(parameters["tokenizer_dir"]["string_value"])
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
         end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
-        self._end_id = arrived.end_id if arrived is not None and not end_id else int(end_id)
-        self._pad_id = arrived.pad_id if arrived is not None and not pad_id else int(pad_id)
+        self._end_id = int(end_id or arrived.end_id)
+        self._pad_id = int(pad_id or arrived.pad_id)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

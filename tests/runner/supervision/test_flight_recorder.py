@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from runner.supervision import failures, flight_recorder
-from runner.supervision.failures import FailureLimit, ProcessFailure, likely_cause
+from runner.supervision.failures import FailureLog, ProcessFailure, likely_cause
 from runner.supervision.flight_recorder import FlightRecorder, RequestShapes
 
 
@@ -66,8 +67,10 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_as_such(
 def test_failures_are_too_many_only_within_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    limit = FailureLimit(3, 60)
-    reached = []
+    unrecoverable = asyncio.Event()
+    log = FailureLog(lambda failure: Path("bundle"), 3, 60, lambda line: None, unrecoverable)
+    goes_on = []
     for now_s[0] in (0, 40, 80, 90, 95):
-        reached.append(limit.is_reached())
-    assert reached == [False, False, False, True, True]
+        goes_on.append(log.add(ProcessFailure("engine", "it ended", ())))
+    assert goes_on == [True, True, True, False, False]
+    assert unrecoverable.is_set()

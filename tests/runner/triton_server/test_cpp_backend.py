@@ -75,8 +75,6 @@ def test_the_rendered_model_is_nvidias(compiled: PacedModel, backends: Path, tmp
         load(compiled.directory),
         repository,
         engine_python="python",
-        end_id=0,
-        pad_id=0,
         overrides={"tensorrt_llm": {"kv_cache_free_gpu_mem_fraction": 0.5}},
         cpp_backend=backends / "tensorrtllm",
     )
@@ -108,7 +106,7 @@ def test_guides_are_passed_on_once_there_is_a_backend_for_them(
     """Else Triton refuses them, where NVIDIA's backend would drop them."""
     overrides = {"tensorrt_llm": guides}
     engine, library = load(compiled.directory), backends / "tensorrtllm"
-    render(engine, tmp_path, engine_python="", end_id=0, pad_id=0, overrides=overrides, cpp_backend=library)
+    render(engine, tmp_path, engine_python="", overrides=overrides, cpp_backend=library)
     for model in ("tensorrt_llm", "ensemble"):
         config = text_format.Parse(
             (tmp_path / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()

@@ -21,7 +21,7 @@ Overrides = Mapping[str, Mapping[str, object]]
 
 def render_config(engine: Engine, target: Path, overrides: Overrides | None = None) -> dict[str, str]:
     """Each model's config.pbtxt."""
-    render(engine, target, engine_python="/usr/bin/python3", end_id=0, pad_id=1, overrides=overrides or {})
+    render(engine, target, engine_python="/usr/bin/python3", overrides=overrides or {})
     return {model: (target / model / "config.pbtxt").read_text() for model in MODELS}
 
 
@@ -135,8 +135,6 @@ def test_a_socket_path_that_triton_could_not_read_is_told(
             engine,
             tmp_path / "repository",
             engine_python="python",
-            end_id=0,
-            pad_id=1,
             overrides={},
             slot_socket=socket,
         )
