@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PROMPT = "What is machine learning?"
+_MAX_TOKENS = 24
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,16 @@ class CurlForm:
         return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
 
 
-def curl_forms(
-    cog_port: int, triton_port: int, openai_port: int = 0, prompt: str = PROMPT, max_tokens: int = 24
-) -> list[CurlForm]:
+def curl_forms(cog_port: int, triton_port: int, openai_port: int = 0) -> list[CurlForm]:
     """Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on."""
     cog = f"http://localhost:{cog_port}/predictions"
     models = f"http://localhost:{triton_port}/v2/models"
-    prediction = {"input": {"prompt": prompt, "max_tokens": max_tokens, "seed": 0}}
+    prediction = {"input": {"prompt": PROMPT, "max_tokens": _MAX_TOKENS, "seed": 0}}
     json_header = "Content-Type: application/json"
     chat = CurlForm(
         "OpenAI's API, a chat",
         f"http://localhost:{openai_port}/v1/chat/completions",
-        {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "seed": 0},
+        {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": _MAX_TOKENS, "seed": 0},
         (json_header,),
     )
     return [
@@ -50,7 +49,7 @@ def curl_forms(
         CurlForm(
             "Triton, ensemble (text in, text out)",
             f"{models}/ensemble/generate",
-            {"text_input": prompt, "max_tokens": max_tokens, "bad_words": "", "stop_words": ""},
+            {"text_input": PROMPT, "max_tokens": _MAX_TOKENS, "bad_words": "", "stop_words": ""},
         ),
         CurlForm(
             "Triton, engine slot (token ids in, token ids out)",

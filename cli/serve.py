@@ -53,14 +53,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"starting; log: {log_path}", flush=True)
         server.wait_ready(_READY_TIMEOUT_S)
         print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
-        openai = _openai(settings.openai_port)
+        url = f"http://localhost:{settings.openai_port}/"
+        openai = f", OpenAI's API and a page to try it at {url}" if settings.openai_port else ""
         print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics){openai}. Try:\n")
         for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
         print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
-
-
-def _openai(port: int) -> str:
-    return f", OpenAI's API and a page to try it at http://localhost:{port}/" if port else ""

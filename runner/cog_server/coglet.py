@@ -46,20 +46,19 @@ PREDICTIONS_DIR = Path("/tmp/coglet/predictions")  # noqa: S108 - coglet uses it
 
 @dataclass(frozen=True)
 class Reliance:
-    """``sign`` is in coglet's library as long as ``name`` is what coglet uses."""
+    """``name`` is in coglet's library as long as coglet uses it."""
 
     name: str
-    sign: str
     lost: str
     """What does not work without it."""
     is_essential: bool
 
 
 RELIANCES = (
-    Reliance(PREDICTION_COROUTINE, f"async def {PREDICTION_COROUTINE}(", "streaming", True),
-    Reliance("run_coroutine_threadsafe", "run_coroutine_threadsafe", "streaming and cancellation", True),
-    Reliance(PREDICTION_ID, PREDICTION_ID, "request ids in logs, removal of prediction folders", False),
-    Reliance(str(PREDICTIONS_DIR), str(PREDICTIONS_DIR), "removal of prediction folders", False),
+    Reliance(PREDICTION_COROUTINE, "streaming", is_essential=True),
+    Reliance("run_coroutine_threadsafe", "streaming and cancellation", is_essential=True),
+    Reliance(PREDICTION_ID, "request ids in logs, removal of prediction folders", is_essential=False),
+    Reliance(str(PREDICTIONS_DIR), "removal of prediction folders", is_essential=False),
 )
 
 
@@ -80,7 +79,7 @@ def check_coglet(log: Callable[[str], None], library: Path | None = None) -> Non
 
 def _missing(library: Path) -> list[Reliance]:
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return [each for each in RELIANCES if content.find(each.sign.encode()) < 0]
+        return [each for each in RELIANCES if content.find(each.name.encode()) < 0]
 
 
 def _listed(reliances: Iterable[Reliance]) -> str:

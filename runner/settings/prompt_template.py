@@ -30,13 +30,11 @@ def _fields(template: str) -> set[str]:
     NOTE: ``{prompt.__class__}``, ``{prompt[0]}`` and the like would let a template read our objects.
     """
     try:
-        parsed = [
-            (field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)
-        ]
+        parsed = list(string.Formatter().parse(template))
     except ValueError as exc:
         raise PromptTemplateError(reason=str(exc).lower()) from exc
     fields = set()
-    for field, spec, conversion in parsed:
+    for _, field, spec, conversion in parsed:
         if field is None:
             continue
         if field not in _FIELDS:

@@ -24,7 +24,9 @@ def open_served_engine(
     """Blocks while it is fetched. ``on_the_way`` is called before, unless Triton needs all files."""
 
     def begin(engine: Engine) -> None:
-        if not _may_be_cpp(settings, engine.manifest):
+        has_cpp_backend = KINDS[engine.manifest.engine_kind].has_cpp_backend
+        # NVIDIA's C++ backend reads the engine when Triton starts.
+        if not (has_cpp_backend and cpp_backend_dir(settings.triton_backend_dir) is not None):
             on_the_way(engine)
 
     check = partial(check_servable, settings)
@@ -45,7 +47,12 @@ def open_served_engine(
 
 def check_servable(settings: Settings, manifest: Manifest) -> None:
     """Raise for an engine that can't run on this machine with these settings, before it is fetched whole."""
-    _check_world_size(settings, manifest.world_size)
+    if settings.world_size not in (None, manifest.world_size):
+        raise InvalidSetting(
+            name="WORLD_SIZE",
+            expected=f"{manifest.world_size}, the number of GPUs the engine was built for, or unset",
+            value=settings.world_size,
+        )
     # NVIDIA's C++ backend brings a TensorRT-LLM of its own.
     has_own_library = cpp_backend_dir(settings.triton_backend_dir) is not None
     if settings.server.get(SLOT, {}).get("triton_backend") == CPP_BACKEND and not has_own_library:
@@ -56,18 +63,3 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
     version = None if has_own_library else installed_version(settings.engine_python)
     gpus = visible_gpus() if needs_gpu(manifest) else ()
     check_runs_here(manifest, Machine(gpus, version))
-
-
-def _check_world_size(settings: Settings, built_for: int) -> None:
-    if settings.world_size not in (None, built_for):
-        raise InvalidSetting(
-            name="WORLD_SIZE",
-            expected=f"{built_for}, the number of GPUs the engine was built for, or unset",
-            value=settings.world_size,
-        )
-
-
-def _may_be_cpp(settings: Settings, manifest: Manifest) -> bool:
-    """NVIDIA's C++ backend reads the engine when Triton starts."""
-    has_cpp_backend = KINDS[manifest.engine_kind].has_cpp_backend
-    return has_cpp_backend and cpp_backend_dir(settings.triton_backend_dir) is not None
