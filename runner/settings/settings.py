@@ -20,6 +20,7 @@ from pydantic import (
     FilePath,
     ValidationError,
 )
+from pydantic.fields import FieldInfo
 
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.coded_error import CodedError
@@ -48,11 +49,12 @@ _Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 _URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
 
 _EXPECTED = {
+    "bool_parsing": "true or false",
     "path_not_file": "a file that exists",
     "path_not_directory": "a folder that exists",
     "string_pattern_mismatch": "an http or https URL",
 }
-"""By pydantic's type of error, where its text is not clear."""
+"""By pydantic's type of error."""
 
 
 def _variable(name: str, default: Any, meaning: str, **limits: Any) -> Any:
@@ -259,9 +261,21 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 def _invalid(error: ValidationError) -> InvalidSetting:
     first = error.errors(include_url=False)[0]
-    text = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ").partition(",")[0]
-    name = str(Settings.model_fields[str(first["loc"][0])].title)
-    return InvalidSetting(name=name, expected=_EXPECTED.get(first["type"], text), value=first["input"])
+    field = Settings.model_fields[str(first["loc"][0])]
+    text = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ").replace("'", "")
+    expected = _EXPECTED.get(first["type"]) or _number(field) or text
+    return InvalidSetting(name=str(field.title), expected=expected, value=first["input"])
+
+
+def _number(field: FieldInfo) -> str | None:
+    """The limits of a field that has a number."""
+    minimum = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+    if minimum is None:
+        return None
+    if any(hasattr(limit, "le") for limit in field.metadata):
+        return "a port, 1 to 65535" if minimum else "a port, 1 to 65535, or 0 for none"
+    noun = "a number" if field.annotation in (float, float | None) else "a whole number"
+    return f"{noun} of at least {minimum:g}"
 
 
 def _check_template(template: str) -> None:
