@@ -105,7 +105,7 @@ class Environment:
         count = len(list(self.site_packages.glob("*.dist-info")))
         say(f"{self.folder.name}: {count} packages in {time.monotonic() - start_s:.0f} s")
 
-    def install(self, *options: str, index: str = "") -> None:
+    def install(self, *options: str, index: str = "", compiles: bool = True) -> None:
         """Install with pip, without looking for what else is needed: the locks name it all.
 
         Packages with a pinned hash come from the folder that all checkouts share; what it lacks is downloaded
@@ -114,7 +114,9 @@ class Environment:
         if "--require-hashes" not in options:
             self._pip("install", *options, index=index)
             return
-        cached = ("--no-index", "-f", str(WHEELS), *options)
+        cached = ["--no-index", "-f", str(WHEELS), *options]
+        if not compiles:
+            cached.append("--no-compile")
         WHEELS.mkdir(parents=True, exist_ok=True)
         with alone(WHEELS / "lock", f"Another set-up is using {WHEELS}: waiting for it to end"):
             if any(WHEELS.glob("*.whl")):
@@ -210,7 +212,9 @@ def set_up() -> list[MissingRequirement]:
     return []
 
 
-def make_environment(folder: str, names: tuple[str, ...], *options: str) -> list[MissingRequirement]:
+def make_environment(
+    folder: str, names: tuple[str, ...], *, compiles: bool = True
+) -> list[MissingRequirement]:
     """Make one environment, if it is not current, by the Python of ``.venv``."""
     python = chosen_python(os.environ.get("PYTHON", ""), os.environ.get("PATH", os.defpath))
     environment = Environment(ROOT / folder, python, names)
@@ -218,13 +222,13 @@ def make_environment(folder: str, names: tuple[str, ...], *options: str) -> list
         if python.missing():
             return python.missing()
         with environment.being_made():
-            environment.install(*options, *locked(*names))
+            environment.install(*locked(*names), compiles=compiles)
     return []
 
 
 def set_up_clients() -> list[MissingRequirement]:
     """Make the environment of other projects' clients. Most of it is never imported, so not compiled."""
-    return make_environment(".venv-clients", ("clients", "test"), "--no-compile")
+    return make_environment(".venv-clients", ("clients", "test"), compiles=False)
 
 
 def set_up_vllm() -> list[MissingRequirement]:
