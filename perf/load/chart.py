@@ -1,73 +1,85 @@
-"""Charts as inline SVG: no script, no fetch; colours are CSS variables, so that light and dark both fit."""
+"""Line charts as inline SVG on one HTML page: no script, nothing is fetched."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 Point = tuple[float, float]
 
+_CSS = Path(__file__).with_name("report.css")
 _WIDTH, _HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 20, 12, 40
 _TICKS = 5
 _MOST_POINTS = 2000
+COLORS = 4
 
 
 @dataclass(frozen=True)
-class Series:
-    """``kind`` is line, steps (a filled area) or dots. ``color`` is a CSS variable's name."""
+class Chart:
+    """``lines`` are points by name, at most COLORS of them. The y axis begins at 0."""
 
-    name: str
-    points: Sequence[Point]
-    kind: str = "line"
-    color: str = "series-1"
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[Point]]
+
+    def svg(self) -> str:
+        points = [point for line in self.lines.values() for point in line]
+        if not points:
+            return '<p class="empty">nothing to show</p>'
+        xs, ys = zip(*points, strict=True)
+        x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(0.0, max(ys))
+
+        def at(point: Point) -> tuple[float, float]:
+            across = (point[0] - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+            up = (point[1] - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+            right, floor = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+            return _LEFT + across * (right - _LEFT), floor - up * (floor - _TOP)
+
+        marks = [
+            *(_y_tick(at((x_ticks[0], tick))[1], tick) for tick in y_ticks),
+            *(_x_tick(at((tick, 0.0))[0], tick) for tick in x_ticks),
+            *(_line(color, map(at, thinned(line))) for color, line in enumerate(self.lines.values(), 1)),
+        ]
+        label = escape(f"{self.y} by {self.x}")
+        return (
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">{"".join(marks)}'
+            f'<text class="axis" x="{_WIDTH / 2}" y="{_HEIGHT - 6}">{escape(self.x)}</text>'
+            f'<text class="axis" transform="translate(12 {_HEIGHT / 2}) rotate(-90)">{escape(self.y)}</text>'
+            f"</svg>{_legend(self.lines)}"
+        )
 
 
-def chart(series: Sequence[Series], *, x: str, y: str, y_from_zero: bool = True) -> str:
-    """An SVG element with axes named ``x`` and ``y``; of no points it says so."""
-    points = [point for each in series for point in each.points]
-    if not points:
-        return '<p class="empty">nothing to show</p>'
-    scale = _Scale.of(points, y_from_zero=y_from_zero)
-    marks = "".join(_mark(each, scale) for each in series)
-    label = escape(f"{y} by {x}")
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
-        f"{''.join(_axes(scale, x, y))}{marks}</svg>{_legend(series)}"
+def page(title: str, text: str, charts: Sequence[Chart]) -> str:
+    """``text`` is shown as it is, below the charts."""
+    figures = "\n".join(
+        f'<figure class="card"><h2>{escape(chart.title)}</h2>{chart.svg()}</figure>' for chart in charts
     )
-
-
-@dataclass(frozen=True)
-class _Scale:
-    """From values to pixels."""
-
-    x_ticks: Sequence[float]
-    y_ticks: Sequence[float]
-
-    @staticmethod
-    def of(points: Sequence[Point], *, y_from_zero: bool) -> _Scale:
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        low = 0.0 if y_from_zero else min(ys)
-        return _Scale(ticks(min(xs), max(xs)), ticks(low, max(ys)))
-
-    def x(self, value: float) -> float:
-        low, high = self.x_ticks[0], self.x_ticks[-1]
-        return _LEFT + (value - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        low, high = self.y_ticks[0], self.y_ticks[-1]
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
-
-    def at(self, point: Point) -> str:
-        return f"{self.x(point[0]):.1f},{self.y(point[1]):.1f}"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{_CSS.read_text()}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<div class="charts">{figures}</div>
+<pre class="card">{escape(text)}</pre>
+</body>
+</html>
+"""
 
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers, evenly spaced, the first not above ``low`` and the last not below ``high``."""
-    span = (high - low) or abs(high) or 1.0
-    rough = span / _TICKS
+    rough = ((high - low) or abs(high) or 1.0) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = magnitude * next(each for each in (1, 2, 2.5, 5, 10) if each * magnitude >= rough * 0.999)
     first = math.floor(low / step + 1e-9)
@@ -75,64 +87,32 @@ def ticks(low: float, high: float) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def number(value: float) -> str:
-    """As short as it is still exact enough to read."""
-    if abs(value) >= 10_000:
-        return f"{value / 1000:,.4g}k"
-    return f"{value:.4g}"
-
-
-def _axes(scale: _Scale, x: str, y: str) -> Iterator[str]:
-    floor = _HEIGHT - _BOTTOM
-    for tick in scale.y_ticks:
-        at = scale.y(tick)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        yield f'<text class="tick" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{number(tick)}</text>'
-    for tick in scale.x_ticks:
-        at = scale.x(tick)
-        yield f'<text class="tick" x="{at:.1f}" y="{floor + 16}" text-anchor="middle">{number(tick)}</text>'
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    yield f'<text class="axis" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(x)}</text>'
-    yield (
-        f'<text class="axis" transform="translate(12 {(_TOP + floor) / 2}) rotate(-90)" '
-        f'text-anchor="middle">{escape(y)}</text>'
-    )
-
-
-def _mark(series: Series, scale: _Scale) -> str:
-    points = thinned(series.points)
-    style = f'style="--c: var(--{series.color})"'
-    if series.kind == "dots":
-        dots = "".join(
-            f'<circle cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="2.5">'
-            f"<title>{number(x)}: {number(y)}</title></circle>"
-            for x, y in points
-        )
-        return f'<g class="dots" {style}>{dots}</g>'
-    if not points:
-        return ""
-    if series.kind == "line":
-        return f'<polyline class="line" {style} points="{" ".join(map(scale.at, points))}"/>'
-    corners = [points[0]]
-    for point in points[1:]:
-        corners += [(point[0], corners[-1][1]), point]
-    area = [(corners[0][0], scale.y_ticks[0]), *corners, (corners[-1][0], scale.y_ticks[0])]
-    return (
-        f'<polygon class="area" {style} points="{" ".join(map(scale.at, area))}"/>'
-        f'<polyline class="line" {style} points="{" ".join(map(scale.at, corners))}"/>'
-    )
-
-
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most so many that a browser draws them at once, the last kept."""
+    """At most as many as a browser draws at once, with the last."""
     stride = math.ceil(len(points) / _MOST_POINTS) or 1
-    return [*points[:-1:stride], points[-1]] if points else points
+    return [*points[:-1:stride], *points[-1:]]
 
 
-def _legend(series: Sequence[Series]) -> str:
-    if len(series) < 2:
+def _y_tick(y: float, value: float) -> str:
+    grid = f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return f'{grid}<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.5g}</text>'
+
+
+def _x_tick(x: float, value: float) -> str:
+    y = _HEIGHT - _BOTTOM + 16
+    return f'<text class="tick" x="{x:.1f}" y="{y}" text-anchor="middle">{value:.5g}</text>'
+
+
+def _line(color: int, places: Iterator[tuple[float, float]]) -> str:
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline class="line" style="stroke: var(--series-{color})" points="{points}"/>'
+
+
+def _legend(names: Mapping[str, object]) -> str:
+    if len(names) < 2:
         return ""
-    items = "".join(
-        f'<li><i style="background: var(--{each.color})"></i>{escape(each.name)}</li>' for each in series
+    items = (
+        f'<li><i style="background: var(--series-{color})"></i>{escape(name)}</li>'
+        for color, name in enumerate(names, 1)
     )
-    return f'<ul class="legend">{items}</ul>'
+    return f'<ul class="legend">{"".join(items)}</ul>'

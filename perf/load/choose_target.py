@@ -13,7 +13,6 @@ from errors.settings import InvalidSetting
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.options import COG, MOCK, OPENAI, TRITON, extra_of
 from perf.load.prompt import exact_prompt, guessed_prompt
-from perf.load.record import Answer
 from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.replicate import API_URL, ReplicateTarget
@@ -29,23 +28,30 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
     url = (options.url or _default_url(options.target)).rstrip("/")
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(name="url", expected="a URL that begins with http:// or https://", value=url)
+    workload = Workload(
+        prompt=guessed_prompt(options.n_input_tokens),
+        input_tokens=options.n_input_tokens,
+        output_tokens=options.n_output_tokens,
+        is_fixed_length=not options.no_fixed_length,
+        extra=extra_of(options),
+    )
+
+    async def count(prompt: str) -> int:
+        probe = _make(options, url, replace(workload, prompt=prompt, output_tokens=1))
+        try:
+            answer = probe.read(await probe.exchange(http))
+        except RequestFailed as exc:
+            raise LoadTargetUnreachable(url=url, reason=exc) from exc
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise LoadTargetRefused(url=url, reason=f"its answer can't be read: {exc}") from exc
+        if answer.outcome != "completed":
+            raise LoadTargetRefused(url=url, reason=answer.error)
+        return answer.input_tokens or 0
+
     try:
-        workload = Workload(
-            prompt=guessed_prompt(options.n_input_tokens),
-            input_tokens=options.n_input_tokens,
-            output_tokens=options.n_output_tokens,
-            is_fixed_length=not options.no_fixed_length,
-            extra=extra_of(options),
-        )
         if options.target == OPENAI and not options.model:
             options.model = await _only_model(http, url)
-        answer = await _probe(http, _make(options, url, replace(workload, output_tokens=1)))
-        if answer.input_tokens is not None:
-
-            async def count(prompt: str) -> int:
-                probe = replace(workload, prompt=prompt, output_tokens=1)
-                return (await _probe(http, _make(options, url, probe))).input_tokens or 0
-
+        if await count(workload.prompt):
             prompt, tokens = await exact_prompt(options.n_input_tokens, count)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)
         return _make(options, url, workload), workload
@@ -107,17 +113,3 @@ async def _only_model(http: HttpClient, url: str) -> str:
         raise LoadTargetUnreachable(url=url, reason=exc) from exc
     except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise LoadTargetRefused(url=request.url, reason="it lists no model; name one with --model") from exc
-
-
-async def _probe(http: HttpClient, target: Target) -> Answer:
-    try:
-        responses = await target.exchange(http)
-    except RequestFailed as exc:
-        raise LoadTargetUnreachable(url=target.url, reason=exc) from exc
-    try:
-        answer = target.read(responses)
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise LoadTargetRefused(url=target.url, reason=f"its answer can't be read: {exc}") from exc
-    if answer.outcome != "completed":
-        raise LoadTargetRefused(url=target.url, reason=answer.error)
-    return answer

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 
-from errors.requests import InvalidInput
 from perf.load.generator import Generator
-from perf.load.plan import Plan, arrivals
+from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.targets.target import Target
 
@@ -36,47 +37,36 @@ class Run:
 
 def run(plan: Plan, target: Target, processes: int = 1) -> Run:
     """Run the whole plan. Records come from all client processes, in the order of their schedule."""
-    if processes < 1:
-        raise InvalidInput(name="processes", expected="at least 1", value=processes)
     if processes == 1:
         cpu_before_s = time.process_time()
-        records = asyncio.run(Generator(plan, target).run())
-        return Run(plan, 1, records, time.process_time() - cpu_before_s)
-    return _run_in_processes(plan, target, processes)
-
-
-def _run_in_processes(plan: Plan, target: Target, processes: int) -> Run:
-    shares = _shares(plan, processes)
+        generator = Generator(plan, target)
+        records = asyncio.run(generator.run())
+        return Run(plan, 1, _since(generator.started_s, records), time.process_time() - cpu_before_s)
+    shares = plan.shares(processes)
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(shares), timeout=_RENDEZVOUS_TIMEOUT_S)
     children = []
-    for share, arrivals_s in shares:
+    for share in shares:
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_child, args=(share, target, arrivals_s, barrier, theirs), daemon=True)
-        child.start()
+        context.Process(target=_child, args=(share, target, barrier, theirs), daemon=True).start()
         theirs.close()
-        children.append((child, ours))
-    records: list[Record] = []
-    cpu_s = 0.0
-    for child, connection in children:
-        its_records, its_cpu_s = connection.recv()
-        records += its_records
-        cpu_s += its_cpu_s
-        child.join()
-    records.sort(key=lambda record: record.scheduled_s)
-    return Run(plan, len(shares), records, cpu_s)
+        children.append(ours)
+    parts, starts_s, cpu_s = zip(*(connection.recv() for connection in children), strict=True)
+    return Run(plan, len(shares), _since(min(starts_s), chain.from_iterable(parts)), sum(cpu_s))
 
 
-def _shares(plan: Plan, processes: int) -> list[tuple[Plan, Sequence[float] | None]]:
-    if plan.unit == "rps":
-        times = list(arrivals(plan))
-        return [(plan, times[index::processes]) for index in range(processes)]
-    return [(share, None) for share in plan.shares(processes)]
-
-
-def _child(
-    plan: Plan, target: Target, arrivals_s: Sequence[float] | None, barrier: Barrier, results: Connection
-) -> None:
+def _child(plan: Plan, target: Target, barrier: Barrier, results: Connection) -> None:
     generator = Generator(plan, target, barrier.wait)
-    records = asyncio.run(generator.run(arrivals_s))
-    results.send((records, time.process_time()))
+    records = asyncio.run(generator.run())
+    results.send((records, generator.started_s, time.process_time()))
+
+
+def _since(start_s: float, records: Iterable[Record]) -> list[Record]:
+    """With times that count from the start; all processes have the same clock."""
+    ordered = sorted(records, key=lambda record: record.scheduled_s)
+    for record in ordered:
+        record.scheduled_s -= start_s
+        record.sent_s -= start_s
+        record.ended_s -= start_s
+        record.answer.output_s = array("d", (at_s - start_s for at_s in record.answer.output_s))
+    return ordered

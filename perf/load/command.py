@@ -16,7 +16,7 @@ from perf.load.clients import run
 from perf.load.export import records_csv, summary_json
 from perf.load.html_report import html_report
 from perf.load.options import MOCK, add_options, check, plan_of
-from perf.load.statistics import Slo
+from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.targets.target import Workload
 from perf.load.text_report import text_report
@@ -48,12 +48,14 @@ def main(
 
 def _test(options: argparse.Namespace) -> int:
     check(options)
-    plan = plan_of(options)
+    plan, slo = plan_of(options), parse_slo(options.slo)
     for path in filter(None, (options.json, options.csv, options.report)):
-        _check_writable(path)
+        # Before the test rather than after it.
+        if path != "-" and not os.access(Path(path).parent, os.W_OK):
+            raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
     target, workload = asyncio.run(choose_target(options))
     done = run(plan, target, options.processes)
-    summary = summarize(done, Slo.parse(options.slo))
+    summary = summarize(done, slo)
     facts = configuration(options, workload, target.url)
     if options.json != "-":
         print(text_report(facts, summary))
@@ -64,12 +66,6 @@ def _test(options: argparse.Namespace) -> int:
     if options.report:
         _write(options.report, html_report(facts, summary, done.records))
     return 0 if summary.completed else _EXIT_FAILURES
-
-
-def _check_writable(path: str) -> None:
-    """Before the test rather than after it. Raises E1005."""
-    if path != "-" and not os.access(Path(path).parent, os.W_OK):
-        raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
 
 
 def _write(path: str, text: str) -> None:

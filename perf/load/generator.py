@@ -31,11 +31,11 @@ class Generator:
         self._unread_bytes = 0
         self._records: list[Record] = []
         self.started_s = 0.0
-        """On the clock of ``time.perf_counter``."""
 
-    async def run(self, arrivals_s: Sequence[float] | None = None) -> list[Record]:
-        """All requests' records, by the time they were to be sent. ``arrivals_s`` is this process's share."""
-        allow_many_connections()
+    async def run(self) -> list[Record]:
+        """All requests' records; times are those of ``time.perf_counter``, as is ``started_s``."""
+        _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         await self._http.prepare(self._target.url, self._plan.most_at_once)
         gc.collect()
         gc.disable()  # A collection would stop the clock of every stream.
@@ -43,7 +43,7 @@ class Generator:
             await self._meet()
             self.started_s = time.perf_counter()
             if self._plan.unit == "rps":
-                await self._open_loop(list(arrivals(self._plan)) if arrivals_s is None else arrivals_s)
+                await self._open_loop()
             elif self._plan.unit == "batch":
                 await self._batches()
             else:
@@ -53,11 +53,11 @@ class Generator:
             self._http.close()
         while self._unread:
             self._read_next()
-        return sorted(self._records, key=lambda record: record.scheduled_s)
+        return self._records
 
-    async def _open_loop(self, arrivals_s: Sequence[float]) -> None:
+    async def _open_loop(self) -> None:
         running: set[asyncio.Task[None]] = set()
-        for arrival_s in arrivals_s:
+        for arrival_s in list(arrivals(self._plan)):
             scheduled_s = self.started_s + arrival_s
             delay_s = scheduled_s - time.perf_counter()
             if delay_s > 0:
@@ -109,10 +109,7 @@ class Generator:
         else:
             self._unread_bytes -= sum(len(data) for each in responses for _, data in each.pieces)
             answer = _read(self._target, responses)
-        start_s = self.started_s
-        for index, at_s in enumerate(answer.output_s):
-            answer.output_s[index] = at_s - start_s
-        self._records.append(Record(scheduled_s - start_s, sent_s - start_s, ended_s - start_s, answer))
+        self._records.append(Record(scheduled_s, sent_s, ended_s, answer))
 
 
 def _read(target: Target, responses: Sequence[Response]) -> Answer:
@@ -123,9 +120,3 @@ def _read(target: Target, responses: Sequence[Response]) -> Answer:
         return Answer(
             outcome="failed", error=f"an answer that {target.url} should not give ({exc}): {text!r}"
         )
-
-
-def allow_many_connections() -> None:
-    """Raise the limit on open files as far as we may: each request in flight is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

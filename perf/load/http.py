@@ -7,12 +7,12 @@ that load tests run with any Python there is. docs/measurements/comparisons.md c
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from perf.load.response import MalformedResponse, Response, ResponseReader
@@ -21,31 +21,24 @@ _CONNECT_TIMEOUT_S = 30.0
 
 
 class RequestFailed(Exception):
-    """No whole answer came; the text says why, ``partial`` is what came of it."""
-
-    def __init__(self, reason: str, partial: Response | None = None) -> None:
-        super().__init__(reason)
-        self.partial = partial
+    """No whole answer came; the text says why."""
 
 
 class _NothingCame(RequestFailed):
     """The server closed the connection without a word."""
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where connections go to."""
 
     scheme: str
     host: str
     port: int
 
-    @staticmethod
-    def of(url: str) -> Origin:
+    @classmethod
+    def of(cls, url: str) -> Origin:
         parts = urlsplit(url)
-        return Origin(
-            parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        )
+        return cls(parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 
 
 @dataclass(frozen=True)
@@ -77,79 +70,64 @@ class _Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
     _reader: ResponseReader
-    _answer: asyncio.Future[Response]
+    _answer: asyncio.Future[Response] | None = None
+    _has_received = False
 
-    def __init__(self) -> None:
-        self.is_open = False
-        self._is_waiting = False
-        self._has_received = False
+    @property
+    def is_open(self) -> bool:
+        return not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.is_open = True
 
     def send(self, request: Request) -> asyncio.Future[Response]:
-        self._reader = ResponseReader(has_body=request.method != "HEAD")
+        self._reader = ResponseReader()
         self._answer = asyncio.get_running_loop().create_future()
-        self._is_waiting = True
         self._has_received = False
         self._transport.write(request.encoded)
         return self._answer
 
     def data_received(self, data: bytes) -> None:
         now_s = time.perf_counter()
-        if not self._is_waiting:
-            self._transport.close()  # No request is in flight.
+        if self._answer is None or self._answer.done():
+            self.close()  # No request is in flight.
             return
         self._has_received = True
         try:
             self._reader.feed(now_s, data)
         except MalformedResponse as exc:
-            self._fail(RequestFailed(str(exc)))
+            self.fail(RequestFailed(str(exc)))
             return
         if self._reader.is_over:
-            self._finish()
+            self._finish(self._answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_open = False
-        if self._is_waiting:
-            self._end(exc)
-
-    def _end(self, exc: Exception | None) -> None:
+        if self._answer is None or self._answer.done():
+            return
         if self._reader.end():
-            self._finish()
-        elif not self._has_received:
-            self._fail(_NothingCame(f"no answer came ({exc or 'the server closed the connection'})"))
-        else:
+            self._finish(self._answer)
+        elif self._has_received:
             reason = f"the connection ended before the answer did ({exc or 'the server closed it'})"
-            self._fail(RequestFailed(reason, self._reader.response))
+            self.fail(RequestFailed(reason))
+        else:
+            self.fail(_NothingCame(f"no answer came ({exc or 'the server closed the connection'})"))
 
-    def give_up(self, reason: str) -> None:
+    def fail(self, error: RequestFailed) -> None:
         """End the request in flight, if there is one, and the connection."""
-        if self._is_waiting:
-            self._fail(RequestFailed(reason, self._reader.response))
         self.close()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
 
     def close(self) -> None:
-        self.is_open = False
         self._transport.abort()
 
-    def _finish(self) -> None:
-        self._is_waiting = False
+    def _finish(self, answer: asyncio.Future[Response]) -> None:
         response = self._reader.response
         assert response is not None
         if response.headers.get("connection", "").lower() == "close":
             self._transport.close()
-            self.is_open = False
-        if not self._answer.done():
-            self._answer.set_result(response)
-
-    def _fail(self, error: RequestFailed) -> None:
-        self._is_waiting = False
-        self.close()
-        if not self._answer.done():
-            self._answer.set_exception(error)
+        answer.set_result(response)
 
 
 class HttpClient:
@@ -186,9 +164,8 @@ class HttpClient:
         self._idle.clear()
 
     async def _exchange(self, connection: _Connection, request: Request) -> Response:
-        loop = asyncio.get_running_loop()
-        reason = f"no whole answer within {self._timeout_s:g} s"
-        timer = loop.call_later(self._timeout_s, connection.give_up, reason)
+        late = RequestFailed(f"no whole answer within {self._timeout_s:g} s")
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, connection.fail, late)
         try:
             response = await connection.send(request)
         except asyncio.CancelledError:
@@ -201,43 +178,20 @@ class HttpClient:
         return response
 
     async def _connect(self, origin: Origin) -> _Connection:
-        loop = asyncio.get_running_loop()
         is_tls = origin.scheme == "https"
+        connecting = asyncio.get_running_loop().create_connection(
+            _Connection,
+            self._addresses.get(origin, origin.host),
+            origin.port,
+            ssl=ssl.create_default_context() if is_tls else None,
+            server_hostname=origin.host if is_tls else None,
+        )
         try:
-            _, connection = await asyncio.wait_for(
-                loop.create_connection(
-                    _Connection,
-                    await self._address(origin),
-                    origin.port,
-                    ssl=ssl.create_default_context() if is_tls else None,
-                    server_hostname=origin.host if is_tls else None,
-                ),
-                _CONNECT_TIMEOUT_S,
-            )
+            transport, connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError as exc:
             raise RequestFailed(f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
         except OSError as exc:
             raise RequestFailed(f"no connection: {exc}") from exc
+        # Names are looked up once: threads that look them up cost more than the requests.
+        self._addresses[origin] = transport.get_extra_info("peername")[0]
         return connection
-
-    async def _address(self, origin: Origin) -> str:
-        """The host's address, looked up once: threads that look up names cost more than the requests."""
-        if origin not in self._addresses:
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-            self._addresses[origin] = await _first_answering(
-                [str(entry[4][0]) for entry in found], origin.port
-            )
-        return self._addresses[origin]
-
-
-async def _first_answering(addresses: list[str], port: int) -> str:
-    """The first that takes a connection, such as 127.0.0.1 where ``localhost`` is ::1 too; else the last."""
-    for address in addresses[:-1]:
-        try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), _CONNECT_TIMEOUT_S)
-        except (OSError, asyncio.TimeoutError):
-            continue
-        writer.close()
-        return address
-    return addresses[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate, count, islice, repeat, takewhile
 from typing import Literal, get_args
 
 from errors.requests import InvalidInput
@@ -23,43 +24,41 @@ class Plan:
     duration_s: float
     pause_s: float = 1.0
     is_poisson: bool = False
-    seed: int = 0
     timeout_s: float = 600.0
+    first: int = 0
+    every: int = 1
+    """An open loop sends the request ``first`` and, after it, one of so many: the share of a process."""
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
             raise InvalidInput(name="unit", expected="rps, batch or concurrency", value=self.unit)
-        if not 0 < self.rate < float("inf"):
-            raise InvalidInput(name="rate", expected="a number above 0", value=self.rate)
+        for name, value in (("rate", self.rate), ("duration", self.duration_s), ("timeout", self.timeout_s)):
+            if not 0 < value < float("inf"):
+                raise InvalidInput(name=name, expected="above 0", value=value)
+        if not 0 <= self.pause_s < float("inf"):
+            raise InvalidInput(name="pause", expected="at least 0", value=self.pause_s)
         if self.unit != "rps" and self.rate != int(self.rate):
             raise InvalidInput(
                 name="rate", expected=f"a whole number where the unit is {self.unit}", value=self.rate
             )
-        if not 0 < self.duration_s < float("inf"):
-            raise InvalidInput(name="duration", expected="seconds above 0", value=self.duration_s)
 
     @property
     def most_at_once(self) -> int:
-        """How many requests are surely in flight together; an open loop does not know."""
+        """How many requests are in flight together; 0 for an open loop, where it depends on the server."""
         return 0 if self.unit == "rps" else int(self.rate)
 
-    def shares(self, count: int) -> list[Plan]:
-        """The plans of ``count`` client processes in closed loop, whose rates add up to this one's."""
-        whole, more = divmod(int(self.rate), count)
-        sizes = [whole + (index < more) for index in range(count)]
+    def shares(self, processes: int) -> list[Plan]:
+        """The plans of client processes, which add up to this one."""
+        if self.unit == "rps":
+            return [replace(self, first=index, every=processes) for index in range(processes)]
+        whole, more = divmod(int(self.rate), processes)
+        sizes = [whole + (index < more) for index in range(processes)]
         return [replace(self, rate=size) for size in sizes if size]
 
 
 def arrivals(plan: Plan) -> Iterator[float]:
     """Seconds since the start at which an open loop sends, in order, each below the plan's duration."""
-    if not plan.is_poisson:
-        count = 0
-        while (at_s := count / plan.rate) < plan.duration_s:
-            yield at_s
-            count += 1
-        return
-    draw = random.Random(plan.seed)
-    at_s = draw.expovariate(plan.rate)
-    while at_s < plan.duration_s:
-        yield at_s
-        at_s += draw.expovariate(plan.rate)
+    times: Iterator[float] = (number / plan.rate for number in count())
+    if plan.is_poisson:
+        times = accumulate(map(random.Random(0).expovariate, repeat(plan.rate)))
+    return islice(takewhile(lambda at_s: at_s < plan.duration_s, times), plan.first, None, plan.every)

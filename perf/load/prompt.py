@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 _WORD = " a"
-_ODD_ENDS = ("", ".", "!", "?!", " b", " b.", "\n", " ~")
+_ODD_ENDS = (".", "!", "?!", " b", " b.", "\n", " ~")
 """What may make up for a token that one more word would overshoot."""
 _MOST_PROBES = 24
 
@@ -20,30 +20,16 @@ def guessed_prompt(tokens: int) -> str:
 
 async def exact_prompt(tokens: int, count: Count) -> tuple[str, int]:
     """The prompt that comes nearest to ``tokens``, and how many it has. Calls ``count`` a few times."""
-    words = await _words_below(tokens, count)
-    best = ("", 0)
+    found: dict[int, int] = {}
+    words = tokens
+    while words not in found and len(found) < _MOST_PROBES:
+        found[words] = await count(guessed_prompt(words))
+        words = max(1, words + (tokens - found[words]) * words // max(found[words], 1))
+    words = max((each for each in found if found[each] <= tokens), default=min(found))
+    prompts = {guessed_prompt(words): found[words]}
     for end in _ODD_ENDS:
+        if tokens in prompts.values():
+            break
         text = guessed_prompt(words) + end
-        found = await count(text)
-        if abs(found - tokens) < abs(best[1] - tokens) or not best[0]:
-            best = (text, found)
-        if found == tokens:
-            break
-    return best
-
-
-async def _words_below(tokens: int, count: Count) -> int:
-    """The most words that are not more tokens than wanted (at least one)."""
-    low, high = 1, tokens + 1
-    guess = tokens
-    for _ in range(_MOST_PROBES):
-        found = await count(guessed_prompt(guess))
-        if found <= tokens:
-            low = max(low, guess)
-        else:
-            high = min(high, guess)
-        if found == tokens or high - low <= 1:
-            break
-        step = guess + round((tokens - found) * guess / found)
-        guess = min(max(step, low + 1), high - 1)
-    return low
+        prompts[text] = await count(text)
+    return min(prompts.items(), key=lambda prompt: abs(prompt[1] - tokens))

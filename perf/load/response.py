@@ -29,9 +29,8 @@ class Response:
 class ResponseReader:
     """Feed it what a connection receives until ``is_over``."""
 
-    def __init__(self, *, has_body: bool = True) -> None:
+    def __init__(self) -> None:
         self._unread = b""
-        self._has_body = has_body
         self._left_bytes: int | None = None
         self._is_chunked = False
         self.response: Response | None = None
@@ -75,7 +74,7 @@ class ResponseReader:
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         self.response = Response(int(status[:3]), headers)
         self._is_chunked = headers.get("transfer-encoding", "").lower() == "chunked"
-        if status.startswith(("204", "304")) or not self._has_body:
+        if status.startswith(("204", "304")):
             self._left_bytes = 0
         elif not self._is_chunked and "content-length" in headers:
             self._left_bytes = int(headers["content-length"])

@@ -1,12 +1,12 @@
-"""From records to figures: distributions, exact concurrency, throughput, goodput. Pure functions."""
+"""From records to figures: distributions, exact concurrency, goodput. Pure functions."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from errors.requests import InvalidInput
 from perf.load.record import Record
@@ -26,9 +26,9 @@ class Distribution:
     max: float
 
 
-def distribution(values: Iterable[float]) -> Distribution | None:
-    """None of no values."""
-    ordered = sorted(values)
+def distribution(values: Iterable[float | None]) -> Distribution | None:
+    """Of the values that are not None; None where there is none."""
+    ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
     mean = math.fsum(ordered) / len(ordered)
@@ -58,7 +58,7 @@ class Concurrency:
 
 def concurrency_steps(records: Iterable[Record]) -> list[tuple[float, int]]:
     """(seconds, requests in flight from then on), from 0 to the last answer."""
-    changes: Counter[float] = Counter()
+    changes: defaultdict[float, int] = defaultdict(int)
     for record in records:
         changes[record.sent_s] += 1
         changes[record.ended_s] -= 1
@@ -70,65 +70,44 @@ def concurrency_steps(records: Iterable[Record]) -> list[tuple[float, int]]:
 
 def concurrency(records: Iterable[Record]) -> Concurrency:
     """Between the first request and the last answer. Of no records all is 0."""
-    lasted_s: Counter[int] = Counter()
-    steps = concurrency_steps(records)[1:]
-    for (start_s, level), (end_s, _) in pairwise(steps):
-        lasted_s[level] += end_s - start_s  # type: ignore[assignment]  # Counter's values may be floats
+    lasted_s: defaultdict[int, float] = defaultdict(float)
+    for (start_s, level), (end_s, _) in pairwise(concurrency_steps(records)[1:]):
+        lasted_s[level] += end_s - start_s
     total_s = math.fsum(lasted_s.values())
     if not total_s:
         return Concurrency(0, 0.0, 0.0, 0, 0)
     mean = math.fsum(level * seconds for level, seconds in lasted_s.items()) / total_s
     mode = max(lasted_s, key=lambda level: (lasted_s[level], level))
-    return Concurrency(mode, mean, _weighted_median(lasted_s, total_s), max(lasted_s), min(lasted_s))
+    levels = sorted(lasted_s)
+    passed_s = accumulate(lasted_s[level] for level in levels)
+    median = next((level for level, at_s in zip(levels, passed_s, strict=True) if at_s >= total_s / 2), 0)
+    return Concurrency(mode, mean, float(median), levels[-1], levels[0])
 
 
-def _weighted_median(lasted_s: Counter[int], total_s: float) -> float:
-    passed_s = 0.0
-    for level in sorted(lasted_s):
-        passed_s += lasted_s[level]
-        if passed_s >= total_s / 2:
-            return float(level)
-    return float(max(lasted_s))
+SLO_NAMES = {"ttft_ms": "first_token_s", "itl_ms": "inter_token_s", "total_ms": "latency_s"}
+"""The value of a record that each limit is for."""
 
 
-SLO_NAMES = ("ttft_ms", "itl_ms", "total_ms")
+def parse_slo(terms: Sequence[str]) -> dict[str, float]:
+    """Limits in seconds by the record's value, of ``ttft_ms=300`` and the like. Raises E1005."""
+    limits_s = {}
+    for term in terms:
+        name, _, value = term.partition("=")
+        try:
+            limit_s = float(value) / 1000
+        except ValueError:
+            limit_s = math.nan
+        if name not in SLO_NAMES or not 0 < limit_s < math.inf:
+            raise InvalidInput(
+                name="slo", expected=f"NAME=MILLISECONDS with {', '.join(SLO_NAMES)}", value=term
+            )
+        limits_s[SLO_NAMES[name]] = limit_s
+    return limits_s
 
 
-@dataclass(frozen=True)
-class Slo:
-    """What a request must keep to be good. Seconds; None where it does not matter."""
-
-    first_token_s: float | None = None
-    inter_token_s: float | None = None
-    total_s: float | None = None
-
-    @staticmethod
-    def parse(terms: Sequence[str]) -> Slo:
-        """Of ``ttft_ms=300``, ``itl_ms=50``, ``total_ms=5000``. Raises E1005."""
-        limits: dict[str, float] = {}
-        for term in terms:
-            name, _, value = term.partition("=")
-            try:
-                limits[name] = float(value) / 1000
-            except ValueError:
-                limits[name] = -1.0
-            if name not in SLO_NAMES or not 0 < limits[name] < float("inf"):
-                raise InvalidInput(
-                    name="slo", expected=f"NAME=MILLISECONDS with {', '.join(SLO_NAMES)}", value=term
-                )
-        return Slo(*(limits.get(name) for name in SLO_NAMES))
-
-    @property
-    def is_set(self) -> bool:
-        return self != Slo()
-
-    def is_kept(self, record: Record) -> bool:
-        """Whether it completed within all limits. What an answer without a stream can't show, is not kept."""
-        pairs = (
-            (self.first_token_s, record.first_token_s),
-            (self.inter_token_s, record.inter_token_s if record.answer.output_tokens > 1 else 0.0),
-            (self.total_s, record.latency_s),
-        )
-        return record.is_completed and all(
-            limit is None or (value is not None and value <= limit) for limit, value in pairs
-        )
+def is_good(record: Record, slo: Mapping[str, float]) -> bool:
+    """Whether it completed within all limits; one whose value an answer without a stream lacks is missed."""
+    if record.answer.output_tokens < 2:  # No time between tokens.
+        slo = {name: limit_s for name, limit_s in slo.items() if name != "inter_token_s"}
+    values = ((getattr(record, name), limit_s) for name, limit_s in slo.items())
+    return record.is_completed and all(value is not None and value <= limit for value, limit in values)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from perf.load.clients import Run
-from perf.load.record import Record
-from perf.load.statistics import Concurrency, Distribution, Slo, concurrency, distribution
+from perf.load.statistics import Concurrency, Distribution, concurrency, distribution, is_good
 
 _LATE_S = 0.05
 _BUSY_CLIENT = 0.9
@@ -31,7 +30,8 @@ class Summary:
     inter_token_s: Distribution | None
     gap_s: Distribution | None
     """Between pieces of output, of all streams: its maximum is the longest stall anyone saw."""
-    server: dict[str, Distribution]
+    server: dict[str, Distribution | None]
+    """What the server measured, by the name in its log."""
     input_tokens: int
     output_tokens: int
     good: int | None
@@ -59,11 +59,15 @@ class Summary:
         return None if self.good is None else self.good / self.duration_s if self.duration_s else 0.0
 
 
-def summarize(run: Run, slo: Slo | None = None) -> Summary:
+def summarize(run: Run, slo: Mapping[str, float] | None = None) -> Summary:
+    """``slo`` is what parse_slo returns."""
     records = run.records
     done = [record for record in records if record.is_completed]
     outcomes = Counter(record.answer.outcome for record in records)
-    slo = slo if slo is not None and slo.is_set else None
+    server: defaultdict[str, list[float]] = defaultdict(list)
+    for record in done:
+        for name, value in record.answer.server.items():
+            server[name].append(value)
     return Summary(
         requests=len(records),
         completed=len(done),
@@ -74,32 +78,17 @@ def summarize(run: Run, slo: Slo | None = None) -> Summary:
         concurrency=concurrency(records),
         tokens_per_second_per_stream=distribution(record.tokens_per_second for record in done),
         latency_s=distribution(record.latency_s for record in done),
-        first_token_s=_distribution_of(done, lambda record: record.first_token_s),
-        inter_token_s=_distribution_of(done, lambda record: record.inter_token_s),
+        first_token_s=distribution(record.first_token_s for record in done),
+        inter_token_s=distribution(record.inter_token_s for record in done),
         gap_s=distribution(gap for record in done for gap in record.gaps_s),
-        server=_server_figures(done),
+        server={name: distribution(values) for name, values in server.items()},
         input_tokens=sum(record.answer.input_tokens or 0 for record in done),
         output_tokens=sum(record.answer.output_tokens for record in done),
-        good=sum(map(slo.is_kept, records)) if slo else None,
+        good=sum(is_good(record, slo) for record in records) if slo else None,
         sent_late_s=distribution(record.sent_s - record.scheduled_s for record in records),
         client_cpu_s=run.client_cpu_s,
         warnings=tuple(_warnings(run)),
     )
-
-
-def _distribution_of(
-    records: Iterable[Record], value: Callable[[Record], float | None]
-) -> Distribution | None:
-    return distribution(found for found in map(value, records) if found is not None)
-
-
-def _server_figures(records: Iterable[Record]) -> dict[str, Distribution]:
-    values: dict[str, list[float]] = {}
-    for record in records:
-        for name, value in record.answer.server.items():
-            values.setdefault(name, []).append(value)
-    distributions = ((name, distribution(each)) for name, each in values.items())
-    return {name: each for name, each in distributions if each is not None}
 
 
 def _warnings(run: Run) -> Iterable[str]:

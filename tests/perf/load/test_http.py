@@ -116,18 +116,13 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_failure() -> None:
     assert [response.body for response in found] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_an_answer_cut_off_is_a_failure_that_keeps_what_came() -> None:
+def test_an_answer_cut_off_is_a_failure() -> None:
     def answer(asked: Asked, write: Write) -> bool:
         write(STREAM[:-10])
         return False
 
-    with (
-        ScriptedServer(answer) as server,
-        pytest.raises(RequestFailed, match="ended before the answer") as caught,
-    ):
+    with ScriptedServer(answer) as server, pytest.raises(RequestFailed, match="ended before the answer"):
         asyncio.run(_ask(server.url))
-    assert caught.value.partial is not None
-    assert caught.value.partial.status == 200
 
 
 def test_a_server_that_hangs_is_given_up() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errors.requests import InvalidInput
-from perf.load.clients import _shares
 from perf.load.plan import Plan, arrivals
 
 
@@ -36,15 +35,15 @@ def test_a_poisson_loop_has_the_rate_on_average_and_repeats_itself() -> None:
 
 @given(st.integers(1, 100), st.integers(1, 9), st.sampled_from(["batch", "concurrency"]))
 def test_client_processes_share_a_closed_loop_without_a_rest(rate: int, processes: int, unit: str) -> None:
-    shares = _shares(Plan(unit, rate, 1.0), processes)  # type: ignore[arg-type]
-    assert sum(plan.rate for plan, _ in shares) == rate
-    assert all(plan.most_at_once >= 1 for plan, _ in shares)
+    shares = Plan(unit, rate, 1.0).shares(processes)  # type: ignore[arg-type]
+    assert sum(plan.rate for plan in shares) == rate
+    assert all(plan.most_at_once >= 1 for plan in shares)
 
 
 @given(st.integers(1, 5))
 def test_client_processes_share_an_open_loop_without_a_rest(processes: int) -> None:
     plan = Plan("rps", 30, 1.0)
-    times = [time for _, share in _shares(plan, processes) for time in share or ()]
+    times = [time for share in plan.shares(processes) for time in arrivals(share)]
     assert sorted(times) == list(arrivals(plan))
 
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errors.requests import InvalidInput
-from perf.load.statistics import Slo, concurrency, concurrency_steps, distribution, percentile
+from perf.load.statistics import (
+    concurrency,
+    concurrency_steps,
+    distribution,
+    is_good,
+    parse_slo,
+    percentile,
+)
 from tests.perf.load.records import record
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
@@ -80,14 +87,14 @@ def test_time_between_tokens_does_not_depend_on_how_they_were_bundled() -> None:
 
 
 def test_goodput_counts_requests_within_all_limits() -> None:
-    slo = Slo.parse(["ttft_ms=100", "itl_ms=20", "total_ms=1000"])
+    slo = parse_slo(["ttft_ms=100", "itl_ms=20", "total_ms=1000"])
     good = record(0, 0.9, output_s=(0.1, 0.11))
-    assert slo.is_kept(good)
-    assert not slo.is_kept(record(0, 1.1, output_s=(0.1, 0.11)))
-    assert not slo.is_kept(record(0, 0.9, output_s=(0.2, 0.21)))
-    assert not slo.is_kept(record(0, 0.9, output_s=(0.1, 0.2)))
-    assert not slo.is_kept(record(0, 0.9))  # nothing streamed: nobody saw a first token
-    assert not slo.is_kept(record(0, 0.9, output_s=(0.1, 0.11), outcome="failed"))
+    assert is_good(good, slo)
+    assert not is_good(record(0, 1.1, output_s=(0.1, 0.11)), slo)
+    assert not is_good(record(0, 0.9, output_s=(0.2, 0.21)), slo)
+    assert not is_good(record(0, 0.9, output_s=(0.1, 0.2)), slo)
+    assert not is_good(record(0, 0.9), slo)  # nothing streamed: nobody saw a first token
+    assert not is_good(record(0, 0.9, output_s=(0.1, 0.11), outcome="failed"), slo)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +102,4 @@ def test_goodput_counts_requests_within_all_limits() -> None:
 )
 def test_a_limit_that_is_none_is_refused(term: str) -> None:
     with pytest.raises(InvalidInput, match="slo must be NAME=MILLISECONDS"):
-        Slo.parse([term])
+        parse_slo([term])
