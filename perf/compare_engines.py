@@ -10,22 +10,19 @@ inter-token latency and throughput by concurrency; --report writes an HTML page 
 from __future__ import annotations
 
 import argparse
-import html
-import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.cache.store import open_engine
 from engine.directory import load as load_engine
 from engine.machine.description import machine
 from engine.machine.python import engine_python
 from errors.requests import InvalidInput
-from perf.load.chart import Series, chart
+from perf.load.chart import COLORS, Chart, Point, page
 from perf.load.clients import run
-from perf.load.html_report import card, page
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import summarize
@@ -37,12 +34,9 @@ from perf.table import table
 
 _HEAD = ("engine", "kind", "concurrency", "tokens/s", "first token, ms", "inter-token, ms", "failed")
 _WARM_UP_S = 1.0
-_MOST_ENGINES = 4
-"""As many as the charts have colours."""
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """One engine to be compared."""
 
     name: str
@@ -50,10 +44,37 @@ class Contender:
     python: str
 
 
+class Result(NamedTuple):
+    """One engine at one concurrency."""
+
+    engine: str
+    kind: str
+    concurrency: int
+    summary: Summary
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """The median; None where nothing was completed."""
+        values = self.summary.first_token_s
+        return values.p50 * 1000 if values else None
+
+    @property
+    def inter_token_ms(self) -> float | None:
+        values = self.summary.inter_token_s
+        return values.p50 * 1000 if values else None
+
+    @property
+    def cells(self) -> list[str]:
+        times_ms = (self.first_token_ms, self.inter_token_ms)
+        return [
+            *(self.engine, self.kind, str(self.concurrency), f"{self.summary.tokens_per_second:,.0f}"),
+            *("-" if value is None else f"{value:.1f}" for value in times_ms),
+            str(self.summary.failed),
+        ]
+
+
 def parse_contenders(texts: Sequence[str]) -> list[Contender]:
     """Raises InvalidInput."""
-    if len(texts) > _MOST_ENGINES:
-        raise InvalidInput(name="engines", expected=f"at most {_MOST_ENGINES}", value=len(texts))
     contenders: dict[str, Contender] = {}
     for text in texts:
         name, _, rest = text.partition("=")
@@ -63,91 +84,35 @@ def parse_contenders(texts: Sequence[str]) -> list[Contender]:
         if name in contenders:
             raise InvalidInput(name="engine", expected="a name of its own for each", value=name)
         contenders[name] = Contender(name, Path(place), python or engine_python())
+    if len(contenders) > COLORS:
+        raise InvalidInput(name="engines", expected=f"at most {COLORS}", value=len(contenders))
     return list(contenders.values())
 
 
-@dataclass(frozen=True)
-class Point:
-    """One engine at one concurrency. Times in seconds, medians; None where nothing was completed."""
-
-    engine: str
-    kind: str
-    concurrency: int
-    tokens_per_second: float
-    first_token_s: float | None
-    inter_token_s: float | None
-    failed: int
-
-
-def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> list[Point]:
+def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> Iterator[Result]:
     """Start the stack on the engine, warm it up, load it with each concurrency in turn."""
     place = contender.place
     engine = load_engine(place) if place.is_dir() else open_engine(str(place), folder / "cache")
-    workload = Workload(
-        guessed_prompt(options.n_input_tokens), options.n_input_tokens, options.n_output_tokens
-    )
+    prompt = guessed_prompt(options.n_input_tokens)
+    work = Workload(prompt, options.n_input_tokens, options.n_output_tokens)
     folder.mkdir(exist_ok=True)
-    points = []
     settings = {"ENGINE_DIR": str(engine.path)}
     with whole_stack(folder, settings, engine_python=contender.python) as stack:
-        target = CogTarget(stack.cog_url, runner_inputs(workload), is_streaming=True)
+        target = CogTarget(stack.cog_url, runner_inputs(work), is_streaming=True)
         run(Plan("concurrency", max(options.concurrency), _WARM_UP_S), target)
         for concurrency in options.concurrency:
             summary = summarize(run(Plan("concurrency", concurrency, options.duration), target))
-            first, inter = summary.first_token_s, summary.inter_token_s
-            point = Point(
-                contender.name,
-                engine.manifest.engine_kind,
-                concurrency,
-                summary.tokens_per_second,
-                first.p50 if first else None,
-                inter.p50 if inter else None,
-                summary.failed,
-            )
-            points.append(point)
-            print(
-                ", ".join(map(": ".join, zip(_HEAD, _cells(point), strict=True))), file=sys.stderr, flush=True
-            )
-    return points
+            result = Result(contender.name, engine.manifest.engine_kind, concurrency, summary)
+            print(table(_HEAD, [result.cells]).splitlines()[-1], file=sys.stderr, flush=True)
+            yield result
 
 
-def _cells(point: Point) -> list[str]:
-    times = [
-        "-" if value_s is None else f"{1000 * value_s:.1f}"
-        for value_s in (point.first_token_s, point.inter_token_s)
-    ]
-    speed = f"{point.tokens_per_second:,.0f}"
-    return [point.engine, point.kind, str(point.concurrency), speed, *times, str(point.failed)]
-
-
-def report(points: Sequence[Point], facts: str) -> str:
-    """One self-contained page: three charts and the table."""
-    charts = [
-        _chart(points, "throughput, tokens/s", "tokens_per_second", 1),
-        _chart(points, "time to first token, ms", "first_token_s", 1000),
-        _chart(points, "inter-token latency, ms", "inter_token_s", 1000),
-    ]
-    body = _row("th", _HEAD) + "".join(_row("td", _cells(point)) for point in points)
-    parts = [
-        f'<div class="charts">{"".join(charts)}</div>',
-        f'<div class="card scroll"><table>{body}</table></div>',
-    ]
-    return page("Engines compared", facts, parts)
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _chart(points: Sequence[Point], title: str, field: str, factor: int) -> str:
-    lines: dict[str, list[tuple[float, float]]] = {point.engine: [] for point in points}
-    for point in points:
-        if (value := getattr(point, field)) is not None:
-            lines[point.engine].append((float(point.concurrency), factor * value))
-    series = [
-        Series(name, line, color=f"series-{index}") for index, (name, line) in enumerate(lines.items(), 1)
-    ]
-    return card(title, "", chart(series, x="concurrency", y=title))
+def _chart(results: Sequence[Result], title: str, value: Callable[[Result], float | None]) -> Chart:
+    lines: dict[str, list[Point]] = {}
+    for each in results:
+        if (shown := value(each)) is not None:
+            lines.setdefault(each.engine, []).append((each.concurrency, shown))
+    return Chart(title, "concurrency", title, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -158,24 +123,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--n_input_tokens", type=int, default=100, help="of each request")
     parser.add_argument("--n_output_tokens", type=int, default=100, help="of each request")
     parser.add_argument("--report", type=Path, metavar="HTML", help="write a page with charts")
-    parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args(arguments)
-    points: list[Point] = []
+    results: list[Result] = []
     contenders = parse_contenders(options.engines)
     # Wrong options are refused before anything starts.
     for concurrency in options.concurrency:
         Plan("concurrency", concurrency, options.duration)
-    for path in filter(None, (options.report, options.json)):
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise InvalidInput(name="file", expected="one in a folder that exists", value=path)
+    path = options.report
+    if path and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InvalidInput(name="file", expected="one in a folder that exists", value=path)
     with tempfile.TemporaryDirectory() as folder:
         for number, contender in enumerate(contenders):
-            points += measure(contender, options, Path(folder) / str(number))
+            results += measure(contender, options, Path(folder) / str(number))
     facts = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
-    by_load = sorted(points, key=lambda each: each.concurrency)
-    print(f"{facts}\n\n{table(_HEAD, list(map(_cells, by_load)))}")
-    if options.report:
-        options.report.write_text(report(by_load, facts))
-    if options.json:
-        options.json.write_text(json.dumps([vars(each) for each in points], indent=1) + "\n")
+    rows = [each.cells for each in sorted(results, key=lambda each: each.concurrency)]
+    text = f"{facts}\n\n{table(_HEAD, rows)}"
+    print(text)
+    if path:
+        charts = [
+            _chart(results, "throughput, tokens/s", lambda each: each.summary.tokens_per_second),
+            _chart(results, "time to first token, ms", lambda each: each.first_token_ms),
+            _chart(results, "inter-token latency, ms", lambda each: each.inter_token_ms),
+        ]
+        path.write_text(page("Engines compared", text, charts))
     return 0
