@@ -23,19 +23,9 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
         "max_seq_len": MAX_SEQUENCE_TOKENS,
         "max_batch_size": _MAX_BATCH_SIZE,
     }
-    path = folder / f"{name}.yaml"
+    path, tar, target = folder / f"{name}.yaml", folder / f"{name}.tar", folder / name
     path.write_text(yaml.safe_dump(config))
-    tar = folder / f"{name}.tar"
-    return _built(path, tar, folder / name)
-
-
-def tiny_engine(folder: Path) -> Path:
-    """Build the transformers engine that ships as an example; its folder."""
-    return _built(OWN_FOLDER / "examples" / "tiny" / "config.yaml", folder / "tiny.tar", folder / "tiny")
-
-
-def _built(config: Path, tar: Path, target: Path) -> Path:
-    build(config, tar, base_dir=OWN_FOLDER, report=lambda line: None)
+    build(path, tar, base_dir=OWN_FOLDER, report=lambda line: None)
     with tar.open("rb", buffering=0) as stream:
         unpack(stream, target)
     tar.unlink()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 _SEND_BYTES = 8 << 20
-_PACED_SEND_BYTES = 256 << 10
 
 
 @contextmanager
-def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
-    """Serve ``path`` under any name, to all connections together at most so fast; yields its URL."""
-    pace = _Pace(bytes_per_s)
+def serve_file(path: Path) -> Iterator[str]:
+    """Serve ``path`` under any name; yields its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -41,7 +37,7 @@ def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
             self.end_headers()
             self.wfile.flush()
             with path.open("rb") as file:
-                _send(self.connection.fileno(), file.fileno(), first, last + 1, pace)
+                _send(self.connection.fileno(), file.fileno(), first, last + 1)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -55,33 +51,12 @@ def serve_file(path: Path, bytes_per_s: float = math.inf) -> Iterator[str]:
         thread.join()
 
 
-class _Pace:
-    """A network with this rate in bytes per second, shared by all senders."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self.step_bytes = _SEND_BYTES if bytes_per_s == math.inf else _PACED_SEND_BYTES
-        self._bytes_per_s = bytes_per_s
-        self._lock = threading.Lock()
-        self._free_s = 0.0
-        """When it has carried all that it was given."""
-
-    def wait(self, size_bytes: int) -> None:
-        with self._lock:
-            now_s = time.monotonic()
-            self._free_s = max(now_s, self._free_s) + size_bytes / self._bytes_per_s
-            wait_s = self._free_s - now_s
-        if wait_s > 0:
-            time.sleep(wait_s)
-
-
-def _send(connection: int, file: int, first: int, end: int, pace: _Pace) -> None:
+def _send(connection: int, file: int, first: int, end: int) -> None:
     while first < end:
-        step_bytes = min(pace.step_bytes, end - first)
-        pace.wait(step_bytes)
         try:
-            sent = os.sendfile(connection, file, first, step_bytes)
+            sent = os.sendfile(connection, file, first, min(_SEND_BYTES, end - first))
         except ConnectionError:
-            return  # Who reads may leave.
+            return  # The client has disconnected.
         if not sent:
             return
         first += sent

@@ -15,7 +15,7 @@ from errors.requests import InvalidInput
 from perf import __main__ as perf_command
 from perf import cold_start
 from perf.bench.budget import Row, budget_table
-from perf.cold_start import Step, _steps, start_table
+from perf.cold_start import _steps, start_table
 from perf.file_server import serve_file
 from perf.processes import OTHER, ROLES, cpu_s_by_role, resident_bytes, role_of
 from perf.table import table
@@ -150,10 +150,10 @@ def test_a_start_is_told_from_its_log_in_the_order_of_its_lines() -> None:
         ]
     )
     started_s = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)) - time.timezone
-    steps = sorted(_steps(log, started_s), key=lambda step: step.at_s)
-    assert [round(step.at_s, 3) for step in steps] == [1.5, 3.0, 3.0, 4.0]
-    assert steps[-1].what == "the engine is fetched, unpacked and verified"
-    assert start_table([Step(1.5, "a"), Step(4.0, "b")]).splitlines()[-1] == "| b       | 4.00 s | +2.50 s |"
+    steps = sorted(_steps(log, started_s))
+    assert [round(at_s, 3) for at_s, _ in steps] == [1.5, 3.0, 3.0, 4.0]
+    assert steps[-1][1] == "the engine is fetched, unpacked and verified"
+    assert start_table([(1.5, "a"), (4.0, "b")]).splitlines()[-1] == "| b       | 4.00 s | +2.50 s |"
 
 
 @pytest.mark.parametrize("options", [["--gib", "0"], ["--rounds", "0"], ["--gib", "nan"]])
