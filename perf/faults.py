@@ -17,7 +17,6 @@ from pathlib import Path
 
 import aiohttp
 
-from perf.calls import call
 from perf.engines import paced_engine
 from perf.options import Options
 from perf.processes import processes
@@ -44,8 +43,8 @@ async def _when(http: aiohttp.ClientSession, stack: Stack, wanted: str) -> float
 
 async def _predict(http: aiohttp.ClientSession, stack: Stack) -> tuple[float, str]:
     """When a long prediction ended, and with which code."""
-    request = call("cog", "Once upon a time", 10_000)
-    async with http.post(request.url(stack), json=request.body) as response:
+    inputs = {"prompt": "Once upon a time", "max_tokens": 10_000}
+    async with http.post(f"{stack.cog_url}/predictions", json={"input": inputs}) as response:
         document = await response.json()
     error = str(document.get("error") or "")
     return time.monotonic(), error[error.find("E2") :][:5] if "E2" in error else document["status"]

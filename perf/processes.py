@@ -1,4 +1,4 @@
-"""What each process of a server takes: CPU seconds, memory, files, threads; by what the process is."""
+"""The processes of a server: which each is, by its command line, and its CPU seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 OTHER = "other"
 SIGNS = (
@@ -71,8 +70,3 @@ def cpu_s_by_role(session: int | None = None, signs: Sequence[tuple[str, str]] =
     for process in processes(session):
         seconds[role_of(process.command, signs)] += process.cpu_s  # type: ignore[assignment]
     return seconds
-
-
-def resident_bytes(session: int) -> int:
-    """Memory of all the session's processes; pages that several share count several times."""
-    return sum(int(process.fields[21]) * _PAGE_BYTES for process in processes(session))

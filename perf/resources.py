@@ -12,6 +12,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from perf.processes import processes
+from perf.table import table
 
 _MOST_GROWTH = 0.02
 _SPARE_FILES = 8
@@ -29,13 +30,15 @@ class Resources:
 
     def compare(self, before: Resources) -> bool:
         """Print what changed since ``before``; whether more is held than may be."""
-        print(f"  {'process':<22} {'memory, MiB':>20} {'files':>14} {'threads':>12}")
+        rows = []
         for role in sorted(self.memory_bytes):
             then, now = before.memory_bytes[role] / 2**20, self.memory_bytes[role] / 2**20
-            print(
-                f"  {role:<22} {then:>8.1f} -> {now:>8.1f} {before.files[role]:>5} -> {self.files[role]:>5}"
-                f" {before.threads[role]:>4} -> {self.threads[role]:>4}"
+            others = (
+                (each[role], mine[role])
+                for each, mine in ((before.files, self.files), (before.threads, self.threads))
             )
+            rows.append([role, f"{then:.1f} -> {now:.1f}", *(f"{first} -> {last}" for first, last in others)])
+        print(table(["process", "memory, MiB", "files", "threads"], rows))
         growth = self.memory_bytes.total() / before.memory_bytes.total() - 1
         print(f"  memory grew by {growth:.2%}; shared memory: {before.shared_memory} -> {self.shared_memory}")
         return (

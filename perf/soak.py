@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import tempfile
 import time
@@ -20,15 +21,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from tokenizers import Tokenizer
 
-from perf.calls import REFUSED, call, text_of
 from perf.engines import paced_engine
 from perf.options import Options
 from perf.resources import Resources, measure, settle
-from perf.servers import Stack, whole_stack
+from perf.servers import MODEL, Stack, whole_stack
 
 _KINDS = (
     *("cog", "cog stream", "openai", "openai stream") * 4,
@@ -86,13 +87,18 @@ class Soak:
     async def _send(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
         expected = self._expected(prompt, count)
         is_stream = kind.endswith(("stream", "hang-up"))
-        request = call(kind.split()[0], prompt, count, is_stream=is_stream, seed=number)
+        inputs = {"prompt": prompt, "max_tokens": count, "seed": number}
+        headers = {"Accept": "text/event-stream"} if is_stream else {}
+        body: dict[str, Any] = {"input": inputs}
+        url, refused = f"{self._stack.cog_url}/predictions", 409
+        if kind.startswith("openai"):
+            url, refused = f"{self._stack.openai_url}/v1/completions", 429
+            body = {"model": MODEL, **inputs, "stream": is_stream}
         enough = int(len(expected) * part) if kind.endswith("hang-up") else None
-        url = request.url(self._stack)
         while True:
-            async with self._session.post(url, json=request.body, headers=request.headers) as response:
-                if response.status != REFUSED[request.api]:
-                    text = await text_of(response, enough)
+            async with self._session.post(url, json=body, headers=headers) as response:
+                if response.status != refused:
+                    text = await _text_of(response, enough)
                     is_cut = enough is not None and len(text) < len(expected)
                     is_right = expected.startswith(text) if is_cut else text == expected
                     self._check(kind, number, is_right, text)
@@ -101,11 +107,11 @@ class Soak:
             await asyncio.sleep(0.05)
 
     async def _cancel(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
-        request = call("cog", prompt, 50 * count)
-        url = f"{request.url(self._stack)}/soak-{number}"
-        async with self._session.put(url, json=request.body, headers={"Prefer": "respond-async"}) as response:
-            if response.status == REFUSED[request.api]:
-                self.ends[f"{kind}: refused {response.status}"] += 1
+        body = {"input": {"prompt": prompt, "max_tokens": 50 * count}}
+        url = f"{self._stack.cog_url}/predictions/soak-{number}"
+        async with self._session.put(url, json=body, headers={"Prefer": "respond-async"}) as response:
+            if response.status == 409:
+                self.tally.ends[f"{kind}: refused {response.status}"] += 1
                 return
             response.raise_for_status()
         await asyncio.sleep(part / 50)
@@ -119,8 +125,57 @@ class Soak:
         return text
 
 
-async def _run_parts(soak: Soak, numbers: range, concurrency: int, session: int) -> Resources:
-    """Print the memory of all processes after each part of the requests; returns what they hold when idle."""
+async def _text_of(response: aiohttp.ClientResponse, enough: int | None = None) -> str:
+    """The text of an answer; of a stream until it is longer than ``enough``. Raises ValueError."""
+    if not response.ok:
+        raise ValueError(f"{response.status}: {await response.text()}")
+    if not response.content_type.startswith("text/event-stream"):
+        document = await response.json()
+        return str(document["choices"][0]["text"]) if "choices" in document else "".join(document["output"])
+    text = ""
+    event = ""
+    async for raw in response.content:
+        line = raw.decode().rstrip("\r\n")
+        if line.startswith("event:"):
+            event = line[6:].strip()
+        elif line.startswith("data:") and line[5:].strip() != "[DONE]":
+            text += _piece(event, json.loads(line[5:]))
+            if enough is not None and len(text) > enough:
+                response.close()
+                break
+    return text
+
+
+def _piece(event: str, data: Any) -> str:
+    if data.get("error"):
+        raise ValueError(f"an error in the stream: {data['error']}")
+    if "choices" in data:
+        return "".join(choice.get("text") or "" for choice in data["choices"])
+    return str(data["chunk"]) if event == "output" else ""
+
+
+def _report(
+    before: Resources,
+    after: Resources,
+    tally: Tally,
+    seconds: float,
+    metrics_url: str,
+    judges_resources: bool,
+) -> bool:
+    sent = sum(count for end, count in tally.ends.items() if "sent again" not in end)
+    print(f"\n{sent} requests in {seconds:.0f} s, {sent / seconds:.0f} a second")
+    for end, count in sorted(tally.ends.items()):
+        print(f"  {end:<40} {count:>8}")
+    for line in tally.wrong[:20]:
+        print(f"  {line}")
+    is_settled = settle(metrics_url, _SETTLE_S)
+    print(f"  slots leaked: {0 if is_settled else 'SOME'}")
+    broken = after.compare(before)
+    return not tally.wrong and is_settled and not (broken and judges_resources)
+
+
+async def _run_parts(soak: Soak, numbers: range, concurrency: int, session: int) -> None:
+    """With the memory of all processes after each part of the requests, while it is warm."""
     for part in range(_PARTS):
         start, stop = (len(numbers) * each // _PARTS for each in (part, part + 1))
         await soak.run(numbers[start:stop], concurrency)

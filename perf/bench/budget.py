@@ -219,7 +219,7 @@ def _long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     )
     yield Row(
         f"memory after {_MANY_TOKENS:,} tokens over after {_SOME_TOKENS}",
-        (long.resident_bytes - short.resident_bytes) / (1 << 20),
+        (long.memory_bytes - short.memory_bytes) / (1 << 20),
         _FLAT_BYTES / (1 << 20),
         " MiB",
         not_served=not_served,

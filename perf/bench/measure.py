@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from perf import resources
 from perf.load.clients import Run, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
-from perf.load.targets.target import Target, Workload
+from perf.load.targets.openai import OpenAITarget
+from perf.load.targets.target import Posting, Target, Workload
 from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
-from perf.processes import cpu_s_by_role, resident_bytes
-from perf.servers import Stack
+from perf.processes import cpu_s_by_role
+from perf.servers import MODEL, Stack
 
 GENERATOR = "load generator"
 _BATCH_PAUSE_S = 0.3
@@ -23,12 +25,12 @@ _REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """``cpu_s`` is by process; ``resident_bytes`` is the server's memory right after."""
+    """``cpu_s`` is by process; ``memory_bytes`` is the server's memory right after."""
 
     name: str
     run: Run
     cpu_s: Counter[str]
-    resident_bytes: int
+    memory_bytes: int
 
     @property
     def summary(self) -> Summary:
@@ -56,7 +58,7 @@ def measure(name: str, stack: Stack, target: Target, plan: Plan) -> Measurement:
     before = cpu_s_by_role(stack.session)
     done = run(plan, target)
     after = cpu_s_by_role(stack.session)
-    return Measurement(name, done, after - before, resident_bytes(stack.session))
+    return Measurement(name, done, after - before, resources.measure(stack.session).memory_bytes.total())
 
 
 def pooled(parts: Sequence[Measurement]) -> Measurement:
@@ -80,7 +82,7 @@ def workload(input_tokens: int, output_tokens: int) -> Workload:
     return Workload(guessed_prompt(input_tokens), input_tokens, output_tokens)
 
 
-def cog_target(stack: Stack, work: Workload, *, is_streaming: bool) -> Target:
+def cog_target(stack: Stack, work: Workload, *, is_streaming: bool) -> Posting:
     # As users send it: without the log lines of load tests.
     inputs = runner_inputs(work) | {"log_performance_metrics": False}
     return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
@@ -91,6 +93,10 @@ def mock_target(stack: Stack, work: Workload, *, tokens_per_second: float, is_st
         tps=tokens_per_second, output_tokens=work.output_tokens, output_method="yield", buffer_size=None
     )
     return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
+
+
+def openai_target(stack: Stack, work: Workload) -> Posting:
+    return OpenAITarget(stack.openai_url, "completions", MODEL, work, None)
 
 
 def slot_target(stack: Stack, work: Workload) -> Target:

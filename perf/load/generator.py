@@ -13,7 +13,7 @@ from perf.load.http import HttpClient, RequestFailed
 from perf.load.plan import Plan, arrivals
 from perf.load.record import Answer, Record
 from perf.load.response import Response
-from perf.load.targets.target import Target, failure
+from perf.load.targets.target import BUSY_STATUSES, Target
 
 _MOST_UNREAD_BYTES = 256 << 20
 """Reading answers takes time from taking time, so it waits until the end, or until this much is waiting."""
@@ -56,7 +56,7 @@ class Generator:
         return self._records
 
     async def _open_loop(self) -> None:
-        running: set[asyncio.Task[None]] = set()
+        running: set[asyncio.Task[bool]] = set()
         for arrival_s in list(arrivals(self._plan)):
             scheduled_s = self.started_s + arrival_s
             delay_s = scheduled_s - time.perf_counter()
@@ -78,15 +78,18 @@ class Generator:
     async def _one_after_another(self) -> None:
         end_s = self.started_s + self._plan.duration_s
         while (now_s := time.perf_counter()) < end_s:
-            await self._request(now_s)
+            if await self._request(now_s):
+                await asyncio.sleep(self._plan.retry_s)
 
-    async def _request(self, scheduled_s: float) -> None:
+    async def _request(self, scheduled_s: float) -> bool:
+        """Send one request; whether the server refused it for want of room."""
         sent_s = time.perf_counter()
         try:
             responses: Sequence[Response] | RequestFailed = await self._target.exchange(self._http)
         except RequestFailed as exc:
             responses = exc
         self._keep(scheduled_s, sent_s, responses)
+        return not isinstance(responses, RequestFailed) and responses[-1].status in BUSY_STATUSES
 
     async def _meet(self) -> None:
         if self._rendezvous is not None:
@@ -105,7 +108,7 @@ class Generator:
     def _read_next(self) -> None:
         scheduled_s, sent_s, ended_s, responses = self._unread.popleft()
         if isinstance(responses, RequestFailed):
-            answer = failure(responses)
+            answer = Answer(outcome="failed", error=str(responses))
         else:
             self._unread_bytes -= sum(len(data) for each in responses for _, data in each.pieces)
             answer = _read(self._target, responses)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from perf.load.http import HttpClient, Request, RequestFailed
+from perf.load.http import HttpClient, Request
 from perf.load.record import Answer, Outcome
 from perf.load.response import Response
 
@@ -40,16 +40,16 @@ class Target(Protocol):
     def read(self, responses: Sequence[Response]) -> Answer: ...
 
 
-class Posting:
+class Posting(Target):
     """A target that sends one request, the same each time."""
 
     def __init__(self, url: str, path: str, document: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self.url = url
         headers = {"Content-Type": "application/json", **headers}
-        self._request = Request("POST", url + path, headers, json.dumps(document).encode())
+        self.request = Request("POST", url + path, headers, json.dumps(document).encode())
 
     async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        return [await http.send(self._request)]
+        return [await http.send(self.request)]
 
 
 def refusal(response: Response) -> Answer:
@@ -57,7 +57,3 @@ def refusal(response: Response) -> Answer:
     text = " ".join(response.body.decode(errors="replace").split())[:_QUOTED_CHARACTERS]
     outcome: Outcome = "busy" if response.status in BUSY_STATUSES else "failed"
     return Answer(outcome=outcome, error=f"HTTP {response.status}: {text}")
-
-
-def failure(error: RequestFailed) -> Answer:
-    return Answer(outcome="failed", error=str(error))

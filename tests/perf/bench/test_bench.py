@@ -17,7 +17,8 @@ from perf import cold_start
 from perf.bench.budget import Row, budget_table
 from perf.cold_start import _steps, start_table
 from perf.file_server import serve_file
-from perf.processes import OTHER, ROLES, cpu_s_by_role, resident_bytes, role_of
+from perf.processes import OTHER, ROLES, cpu_s_by_role, role_of
+from perf.resources import measure
 from perf.table import table
 from tests.runner.servers import is_running, wait_until
 
@@ -99,7 +100,7 @@ def test_cpu_time_is_that_of_the_session() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         spent_s = cpu_s_by_role(process.pid)[OTHER]
-        memory_bytes = resident_bytes(process.pid)
+        memory_bytes = measure(process.pid).memory_bytes.total()
         process.kill()
     assert 0.25 <= spent_s <= 2.0
     assert memory_bytes > 1 << 20

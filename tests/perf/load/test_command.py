@@ -91,7 +91,7 @@ def test_a_server_that_refuses_the_first_request_is_not_tested() -> None:
     with ScriptedServer(lambda asked, write: write(refusal) is None) as server:
         code, _, errors = perf("--rate", 8, "--unit", "rps", "--duration", 1, "--url", server.url)
     assert code == 2
-    assert errors.startswith(f"E1502 LoadTargetRefused: {server.url} refuses")
+    assert errors.startswith(f"E1502 LoadTargetRefused: {server.url} rejected")
     assert len(server.asked) == 1
 
 
