@@ -21,7 +21,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "bench": Command("perf.bench.command", "measure the budget table"),
+    "bench": Command("perf.bench.budget", "measure the budget table"),
     "layers": Command("perf.bench.layers", "put the same load on each layer of the stack"),
     "load": Command("perf.load.command", "load test of one server"),
     "cold-start": Command("perf.cold_start", "time from an engine.tar's URL to READY"),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from perf.bench.measure import cog_target, openai_target, workload
 from perf.engines import paced_engine
-from perf.load.generator import Generator
+from perf.load.generator import run_together
 from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.statistics import percentile
@@ -52,7 +52,7 @@ async def _load(stack: Stack, streams: int, seconds: float) -> Records:
     """So many clients of each API that send one request after another."""
     plan = Plan("concurrency", streams, seconds, retry_s=_RETRY_S)
     targets = _targets(stack, _TOKENS)
-    found = await asyncio.gather(*(Generator(plan, target).run() for target in targets.values()))
+    found = await run_together([(plan, target) for target in targets.values()])
     return dict(zip(targets, found, strict=True))
 
 

@@ -11,14 +11,12 @@ from perf.load.clients import Run, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
-from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
+from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.target import Posting, Target, Workload
-from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
 from perf.processes import cpu_s_by_role
 from perf.servers import MODEL, Stack
 
-GENERATOR = "load generator"
 _BATCH_PAUSE_S = 0.3
 _REQUEST_TIMEOUT_S = 120.0
 
@@ -27,7 +25,6 @@ _REQUEST_TIMEOUT_S = 120.0
 class Measurement:
     """``cpu_s`` is by process; ``memory_bytes`` is the server's memory right after."""
 
-    name: str
     run: Run
     cpu_s: Counter[str]
     memory_bytes: int
@@ -37,37 +34,44 @@ class Measurement:
         return summarize(self.run)
 
     @property
+    def not_served(self) -> int:
+        return sum(not record.is_completed for record in self.run.records)
+
+    @property
     def tokens_per_second_per_stream(self) -> float:
         """Mean SSTPS; 0 where nothing was completed."""
         values = self.summary.tokens_per_second_per_stream
         return values.mean if values else 0.0
 
     @property
-    def first_token_s(self) -> float | None:
+    def first_token_ms(self) -> float | None:
         """Median time to first token as the client saw it."""
         values = self.summary.first_token_s
-        return values.p50 if values else None
+        return values.p50 * 1000 if values else None
 
-    @property
-    def server_cpu_s_per_1000_tokens(self) -> float:
-        tokens = self.summary.output_tokens
-        return sum(self.cpu_s.values()) * 1000 / tokens if tokens else 0.0
+    def cpu_s_per_1000_tokens(self, *roles: str) -> float:
+        """Of these processes of the server, or of all."""
+        seconds = sum(self.cpu_s[role] for role in roles or self.cpu_s)
+        return seconds * 1000 / (self.summary.output_tokens or 1)
 
 
-def measure(name: str, stack: Stack, target: Target, plan: Plan) -> Measurement:
+def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
     before = cpu_s_by_role(stack.session)
     done = run(plan, target)
     after = cpu_s_by_role(stack.session)
-    return Measurement(name, done, after - before, resources.measure(stack.session).memory_bytes.total())
+    return Measurement(done, after - before, resources.measure(stack.session).memory_bytes.total())
 
 
-def pooled(parts: Sequence[Measurement]) -> Measurement:
-    """Several measurements of the same as one."""
-    first = parts[0]
+def measure_in_turns(plan: Plan, rounds: int, *places: tuple[Stack, Target]) -> list[Measurement]:
+    """Each place ``rounds`` times in turn, so that all meet the same machine; a place's rounds are pooled."""
+    found = [[measure(stack, target, plan) for stack, target in places] for _ in range(rounds)]
+    return [_pooled(parts) for parts in zip(*found, strict=True)]
+
+
+def _pooled(parts: Sequence[Measurement]) -> Measurement:
     records = [record for part in parts for record in part.run.records]
     cpu_s = sum((part.cpu_s for part in parts), Counter[str]())
-    client_cpu_s = sum(part.run.client_cpu_s for part in parts)
-    return replace(first, run=replace(first.run, records=records, client_cpu_s=client_cpu_s), cpu_s=cpu_s)
+    return replace(parts[0], run=replace(parts[0].run, records=records), cpu_s=cpu_s)
 
 
 def batches(streams: int, request_s: float, count: int) -> Plan:
@@ -88,20 +92,10 @@ def cog_target(stack: Stack, work: Workload, *, is_streaming: bool) -> Posting:
     return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
 
 
-def mock_target(stack: Stack, work: Workload, *, tokens_per_second: float, is_streaming: bool) -> Target:
-    inputs = mock_inputs(
-        tps=tokens_per_second, output_tokens=work.output_tokens, output_method="yield", buffer_size=None
-    )
+def mock_target(stack: Stack, tokens: int, *, tokens_per_second: float, is_streaming: bool) -> Posting:
+    inputs = {"tps": tokens_per_second, "n_output_tokens": tokens}
     return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
 
 
 def openai_target(stack: Stack, work: Workload) -> Posting:
     return OpenAITarget(stack.openai_url, "completions", MODEL, work, None)
-
-
-def slot_target(stack: Stack, work: Workload) -> Target:
-    return TritonTarget(stack.triton_url, SLOT, work)
-
-
-def ensemble_target(stack: Stack, work: Workload) -> Target:
-    return TritonTarget(stack.triton_url, ENSEMBLE, work)

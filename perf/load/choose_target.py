@@ -13,7 +13,7 @@ from errors.settings import InvalidSetting
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.options import COG, MOCK, OPENAI, TRITON, extra_of
 from perf.load.prompt import exact_prompt, guessed_prompt
-from perf.load.targets.cog import CogTarget, mock_inputs, runner_inputs
+from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
 from perf.load.targets.replicate import API_URL, ReplicateTarget
 from perf.load.targets.target import Target, Workload
@@ -64,12 +64,9 @@ def _make(options: argparse.Namespace, url: str, workload: Workload) -> Target:
     if options.target == COG:
         return CogTarget(url, runner_inputs(workload), is_streaming=is_streaming)
     if options.target == MOCK:
-        inputs = mock_inputs(
-            tps=options.tps or 100.0,
-            output_tokens=workload.output_tokens,
-            output_method=options.output_method or "yield",
-            buffer_size=options.buffer_size,
-        )
+        inputs = {"tps": options.tps or 100.0, "n_output_tokens": workload.output_tokens}
+        chosen = {name: getattr(options, name) for name in ("output_method", "buffer_size")}
+        inputs |= {name: value for name, value in chosen.items() if value is not None}
         return CogTarget(url, {**inputs, **workload.extra}, is_streaming=is_streaming)
     if options.target == TRITON:
         return TritonTarget(url, options.model or SLOT, workload)

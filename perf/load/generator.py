@@ -115,6 +115,11 @@ class Generator:
         self._records.append(Record(scheduled_s, sent_s, ended_s, answer))
 
 
+async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record]]:
+    """Several loads at the same time; the records of each."""
+    return list(await asyncio.gather(*(Generator(plan, target).run() for plan, target in loads)))
+
+
 def _read(target: Target, responses: Sequence[Response]) -> Answer:
     try:
         return target.read(responses)

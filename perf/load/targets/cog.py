@@ -51,13 +51,6 @@ def runner_inputs(workload: Workload) -> dict[str, Any]:
     return {**inputs, "log_performance_metrics": True, **workload.extra}
 
 
-def mock_inputs(
-    *, tps: float, output_tokens: int, output_method: str, buffer_size: int | None
-) -> dict[str, Any]:
-    inputs = {"tps": tps, "n_output_tokens": output_tokens, "output_method": output_method}
-    return inputs if buffer_size is None else {**inputs, "buffer_size": buffer_size}
-
-
 def read_prediction(answer: Answer, prediction: Any) -> None:
     """Take status, counts and the server's own figures from a finished prediction's document."""
     if not isinstance(prediction, dict) or prediction.get("status") != "succeeded":
