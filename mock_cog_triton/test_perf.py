@@ -1,4 +1,4 @@
-"""Load test of the mock: scripts/test_perf.py with ``--target mock`` by default (Python 3.10 or newer).
+"""Load test of the mock: scripts/test_perf.py with ``--target mock`` (Python 3.10 or newer).
 
     python3 mock_cog_triton/test_perf.py --unit batch --duration 10 --tps 100 --n_output_tokens 128 \\
         --output_method yield --rate 24
@@ -11,10 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from perf.load.command import main
-from perf.load.options import MOCK
+from perf.__main__ import main
 
 __test__ = False  # For pytest: the name is documented, and no test.
 
 if __name__ == "__main__":
-    sys.exit(main(description=__doc__ or "", prog="test_perf.py", target=MOCK))
+    sys.exit(main(["load", "--target", "mock", *sys.argv[1:]]))

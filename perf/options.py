@@ -10,8 +10,8 @@ from typing import NoReturn
 class Options(argparse.ArgumentParser):
     """A parser that answers a wrong option with one sentence; it shows default values in the help."""
 
-    def __init__(self, name: str, description: str | None, prog: str | None = None) -> None:
-        super().__init__(prog or f"python -m perf {name}", description=description, formatter_class=_Help)
+    def __init__(self, name: str, description: str | None) -> None:
+        super().__init__(f"python -m perf {name}", description=description, formatter_class=_Help)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (--help lists the options).", file=sys.stderr)

@@ -48,6 +48,19 @@ _WORDS = (
 """Pieces of prompts."""
 
 
+@dataclass
+class Tally:
+    """What happened, by kind and by how it ended."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def check(self, kind: str, number: int, is_right: bool, got: str) -> None:
+        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
+        if not is_right:
+            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
+
+
 class Soak:
     """Requests by number: each one's prompt, length and kind follow from it alone."""
 

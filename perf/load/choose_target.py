@@ -11,7 +11,7 @@ from errors.load_test import LoadTargetRefused, LoadTargetUnreachable
 from errors.requests import InvalidInput
 from errors.settings import InvalidSetting
 from perf.load.http import HttpClient, Request, RequestFailed
-from perf.load.options import COG, MOCK, OPENAI, TRITON, extra_of
+from perf.load.options import COG, MOCK, OPENAI, TRITON
 from perf.load.prompt import exact_prompt, guessed_prompt
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.openai import OpenAITarget
@@ -33,7 +33,7 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
         input_tokens=options.n_input_tokens,
         output_tokens=options.n_output_tokens,
         is_fixed_length=not options.no_fixed_length,
-        extra=extra_of(options),
+        extra=options.extra,
     )
 
     async def count(prompt: str) -> int:
@@ -76,14 +76,12 @@ def _make(options: argparse.Namespace, url: str, workload: Workload) -> Target:
 
 
 def _default_url(target: str) -> str:
-    if target in (COG, MOCK):
-        return f"http://localhost:{os.environ.get('PORT') or 5000}"
-    if target == TRITON:
-        return f"http://localhost:{os.environ.get('TRITON_HTTP_PORT') or 8000}"
     if target == OPENAI:
         return "http://localhost:8000"
-    owner, slash, name = target.partition("/")
-    if not (owner and slash and name):
+    if target in (COG, MOCK, TRITON):
+        name, port = ("TRITON_HTTP_PORT", 8000) if target == TRITON else ("PORT", 5000)
+        return f"http://localhost:{os.environ.get(name) or port}"
+    if not all(target.partition("/")):
         raise InvalidInput(
             name="target", expected="cog-triton, mock, triton, openai or a model as OWNER/NAME", value=target
         )

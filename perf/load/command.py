@@ -1,4 +1,10 @@
-"""A load test as a command: ``python -m perf load``, and ``scripts/test_perf.py`` with any Python."""
+"""Load test of cog-triton, its mock, Triton, an OpenAI server or a model on Replicate (Python 3.10 or newer).
+
+    python3 scripts/test_perf.py --target cog-triton --rate 8 --unit rps --duration 30 \\
+        --n_input_tokens 100 --n_output_tokens 100
+    python3 scripts/test_perf.py --unit batch --duration 10 --tps 100 --n_output_tokens 128 \\
+        --output_method yield --rate 24                              # the mock (mock_cog_triton/)
+"""
 
 from __future__ import annotations
 
@@ -9,46 +15,35 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from perf.load.choose_target import choose_target
 from perf.load.clients import run
 from perf.load.export import records_csv, summary_json
 from perf.load.html_report import html_report
-from perf.load.options import MOCK, add_options, check, plan_of
+from perf.load.options import MOCK, add_options, check
+from perf.load.plan import Plan
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.targets.target import Workload
 from perf.load.text_report import text_report
 from perf.options import Options
 
-_EXIT_FAILURES, _EXIT_USAGE, _EXIT_INTERRUPTED = 1, 2, 130
 
-
-def main(
-    arguments: Sequence[str] | None = None,
-    *,
-    description: str = "Load test of one server.",
-    prog: str | None = None,
-    target: str | None = None,
-) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 also where requests failed: that is a result. 1 where none was completed."""
-    parser = Options("load", description, prog)
+    parser = Options("load", __doc__)
     add_options(parser)
-    parser.set_defaults(target=target)
     options = parser.parse_args(arguments)
-    try:
-        return _test(options)
-    except CodedError as exc:
-        print(exc, file=sys.stderr)
-        return _EXIT_USAGE
-    except KeyboardInterrupt:
-        return _EXIT_INTERRUPTED
-
-
-def _test(options: argparse.Namespace) -> int:
     check(options)
-    plan, slo = plan_of(options), parse_slo(options.slo)
+    plan = Plan(
+        unit=options.unit,
+        rate=options.rate,
+        duration_s=options.duration,
+        pause_s=options.pause,
+        is_poisson=options.arrivals == "poisson",
+        timeout_s=options.timeout,
+    )
+    slo = parse_slo(options.slo)
     for path in filter(None, (options.json, options.csv, options.report)):
         # Before the test rather than after it.
         if path != "-" and not os.access(Path(path).parent, os.W_OK):
@@ -65,7 +60,7 @@ def _test(options: argparse.Namespace) -> int:
         _write(options.csv, records_csv(done.records))
     if options.report:
         _write(options.report, html_report(facts, summary, done.records))
-    return 0 if summary.completed else _EXIT_FAILURES
+    return 0 if summary.completed else 1
 
 
 def _write(path: str, text: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from typing import Any
+from contextlib import suppress
 
 from errors.requests import InvalidInput
-from perf.load.plan import Plan
 from perf.load.statistics import SLO_NAMES
 from perf.load.targets.triton import ENSEMBLE, SLOT
 
@@ -67,20 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--report", metavar="FILE", help="write one HTML page with charts")
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
-    """Raises E1005."""
-    return Plan(
-        unit=options.unit,
-        rate=options.rate,
-        duration_s=options.duration,
-        pause_s=options.pause,
-        is_poisson=options.arrivals == "poisson",
-        timeout_s=options.timeout,
-    )
-
-
 def check(options: argparse.Namespace) -> None:
-    """What neither argparse nor a plan checks, and the target where none was named. Raises E1005."""
+    """What neither argparse nor a plan checks; the target where none was named. Raises E1005."""
+    with suppress(ValueError):
+        options.extra = json.loads(options.extra)
+    if not isinstance(options.extra, dict):
+        raise InvalidInput(name="extra", expected="a JSON object", value=options.extra)
     for name in ("n_input_tokens", "n_output_tokens", "processes", "buffer_size", "tps"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
@@ -92,13 +83,3 @@ def check(options: argparse.Namespace) -> None:
         raise InvalidInput(
             name="target", expected="mock with --tps, --output_method or --buffer_size", value=options.target
         )
-
-
-def extra_of(options: argparse.Namespace) -> dict[str, Any]:
-    try:
-        extra = json.loads(options.extra)
-    except ValueError:
-        extra = None
-    if not isinstance(extra, dict):
-        raise InvalidInput(name="extra", expected="a JSON object", value=options.extra)
-    return extra

@@ -20,13 +20,30 @@ _SHOWN_ERRORS = 5
 
 def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
     """``configuration`` is shown line by line, in order."""
+    levels = summary.concurrency
     sections = [
         ["Test Configuration:"],
         [f"{key}: {value}" for key, value in configuration.items()],
-        list(_concurrency(summary)),
+        [
+            "Concurrency levels:",
+            f"Mode concurrency: {levels.mode}",
+            f"Mean concurrency: {levels.mean:.4f}",
+            f"Median concurrency: {levels.median}",
+            f"Max concurrency: {levels.max}",
+            f"Min concurrency: {levels.min}",
+        ],
         ["Statistics for completed predictions:"],
-        list(_tps(summary)),
-        list(_latency(summary)),
+        [
+            "Single-stream TPS:",
+            *(f"SSTPS - {name}: {_value(summary.tokens_per_second_per_stream, of)}" for name, of in _FIELDS),
+        ],
+        [
+            f"Latency - Std: {_value(summary.latency_s, 'std')} seconds",
+            *(
+                f"{name} response latency: {_value(summary.latency_s, of)} seconds"
+                for name, of in _FIELDS[1:]
+            ),
+        ],
         ["Server-side metrics:"],
         list(_server(summary)) or ["(this kind of server reports none)"],
         list(_totals(summary)),
@@ -36,28 +53,6 @@ def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
     for section in sections:
         lines += [*section, _RULE]
     return "\n".join(lines[:-1] + [f"Warning: {warning}" for warning in summary.warnings])
-
-
-def _concurrency(summary: Summary) -> Iterator[str]:
-    levels = summary.concurrency
-    yield "Concurrency levels:"
-    yield f"Mode concurrency: {levels.mode}"
-    yield f"Mean concurrency: {levels.mean:.4f}"
-    yield f"Median concurrency: {levels.median}"
-    yield f"Max concurrency: {levels.max}"
-    yield f"Min concurrency: {levels.min}"
-
-
-def _tps(summary: Summary) -> Iterator[str]:
-    yield "Single-stream TPS:"
-    for name, field in _FIELDS:
-        yield f"SSTPS - {name}: {_value(summary.tokens_per_second_per_stream, field)}"
-
-
-def _latency(summary: Summary) -> Iterator[str]:
-    yield f"Latency - Std: {_value(summary.latency_s, 'std')} seconds"
-    for name, field in _FIELDS[1:]:
-        yield f"{name} response latency: {_value(summary.latency_s, field)} seconds"
 
 
 def _server(summary: Summary) -> Iterator[str]:

@@ -24,8 +24,10 @@ class TritonTarget(Posting):
     def __init__(self, url: str, model: str, workload: Workload) -> None:
         self._is_slot = model == SLOT
         self._asked_tokens = workload.output_tokens if workload.is_fixed_length else None
-        inputs = slot_inputs(workload) if self._is_slot else ensemble_inputs(workload)
-        super().__init__(url, f"/v2/models/{model}/generate_stream", inputs, {})
+        inputs = _slot_inputs(workload) if self._is_slot else _ensemble_inputs(workload)
+        if workload.is_fixed_length:
+            inputs["min_length"] = workload.output_tokens
+        super().__init__(url, f"/v2/models/{model}/generate_stream", {**inputs, **workload.extra}, {})
 
     def read(self, responses: Sequence[Response]) -> Answer:
         response = responses[-1]
@@ -47,30 +49,24 @@ class TritonTarget(Posting):
         return answer
 
 
-def slot_inputs(workload: Workload) -> dict[str, Any]:
+def _slot_inputs(workload: Workload) -> dict[str, Any]:
     ids = [_FIRST_TOKEN_ID + index % _TOKEN_IDS for index in range(workload.input_tokens)]
-    inputs: dict[str, Any] = {
+    return {
         "input_ids": ids,
         "input_lengths": len(ids),
         "request_output_len": workload.output_tokens,
         "streaming": True,
     }
-    if workload.is_fixed_length:
-        inputs["min_length"] = workload.output_tokens
-    return {**inputs, **workload.extra}
 
 
-def ensemble_inputs(workload: Workload) -> dict[str, Any]:
-    inputs: dict[str, Any] = {
+def _ensemble_inputs(workload: Workload) -> dict[str, Any]:
+    return {
         "text_input": workload.prompt,
         "max_tokens": workload.output_tokens,
         "bad_words": "",
         "stop_words": "",
         "stream": True,
     }
-    if workload.is_fixed_length:
-        inputs["min_length"] = workload.output_tokens
-    return {**inputs, **workload.extra}
 
 
 def _token_count(document: dict[str, Any]) -> int:
