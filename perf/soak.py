@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 
 from perf.engines import paced_engine
 from perf.options import Options
-from perf.resources import Resources, measure, settle
+from perf.resources import measure, settle
 from perf.servers import MODEL, Stack, whole_stack
 
 _KINDS = (
@@ -38,6 +38,7 @@ _KINDS = (
 _WARM_UP = 0.3
 """Of the requests: until then memory rises, by each tokenizer's cache of 10,000 words among others."""
 _PARTS = 10
+_MOST_TOKENS = 400
 _SETTLE_S = 10.0
 _IDLE_S = 12.0
 """Tokio keeps a thread that has nothing to do for 10 s."""
@@ -48,26 +49,16 @@ _WORDS = (
 """Pieces of prompts."""
 
 
-@dataclass
-class Tally:
-    """What happened, by kind and by how it ended."""
-
-    ends: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
-    def check(self, kind: str, number: int, is_right: bool, got: str) -> None:
-        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
-        if not is_right:
-            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
-
-
 class Soak:
     """Requests by number: each one's prompt, length and kind follow from it alone."""
 
-    def __init__(self, stack: Stack, tokenizer: Tokenizer, most_tokens: int) -> None:
+    def __init__(self, stack: Stack, tokenizer: Tokenizer, concurrency: int) -> None:
         self._stack = stack
         self._tokenizer = tokenizer
-        self._most_tokens = most_tokens
+        self._concurrency = concurrency
+        self.ends: Counter[str] = Counter()
+        """Requests by kind and by how they ended."""
+        self.wrong: list[str] = []
         self._session: aiohttp.ClientSession
         self.ends: Counter[str] = Counter()
         """By kind and by how it ended."""
@@ -78,18 +69,23 @@ class Soak:
         if not is_right:
             self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
 
-    async def run(self, numbers: range, concurrency: int) -> None:
-        rest = iter(numbers)
+    async def run(self, numbers: range) -> None:
+        """Print the memory of all processes after each part of the requests, while it is warm."""
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=120)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as self._session:
-            await asyncio.gather(*[self._work(rest) for _ in range(concurrency)])
+            for part in range(_PARTS):
+                start, stop = (len(numbers) * each // _PARTS for each in (part, part + 1))
+                rest = iter(numbers[start:stop])
+                await asyncio.gather(*[self._work(rest) for _ in range(self._concurrency)])
+                memory_mib = measure(self._stack.session).memory_bytes.total() / 2**20
+                print(f"{numbers.start + stop:>8} requests: {memory_mib:.1f} MiB", flush=True)
 
     async def _work(self, rest: Iterator[int]) -> None:
         for number in rest:
             chance = random.Random(number)
             kind = chance.choice(_KINDS)
-            count = int(chance.triangular(1, self._most_tokens, 8))
+            count = int(chance.triangular(1, _MOST_TOKENS, 8))
             prompt = f"{number} " + " ".join(chance.choices(_WORDS, k=chance.randint(1, 12)))
             send = self._cancel if kind == "cog cancel" else self._send
             try:
@@ -124,13 +120,18 @@ class Soak:
         url = f"{self._stack.cog_url}/predictions/soak-{number}"
         async with self._session.put(url, json=body, headers={"Prefer": "respond-async"}) as response:
             if response.status == 409:
-                self.tally.ends[f"{kind}: refused {response.status}"] += 1
+                self.ends[f"{kind}: refused {response.status}"] += 1
                 return
             response.raise_for_status()
         await asyncio.sleep(part / 50)
         async with self._session.post(f"{url}/cancel") as response:
             # 404: it has ended already.
             self._check(kind, number, response.status in (200, 404), str(response.status))
+
+    def _check(self, kind: str, number: int, is_right: bool, got: str) -> None:
+        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
+        if not is_right:
+            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
 
     def _expected(self, prompt: str, count: int) -> str:
         ids = self._tokenizer.encode(prompt).ids
@@ -167,64 +168,38 @@ def _piece(event: str, data: Any) -> str:
     return str(data["chunk"]) if event == "output" else ""
 
 
-def _report(
-    before: Resources,
-    after: Resources,
-    tally: Tally,
-    seconds: float,
-    metrics_url: str,
-    judges_resources: bool,
-) -> bool:
-    sent = sum(count for end, count in tally.ends.items() if "sent again" not in end)
-    print(f"\n{sent} requests in {seconds:.0f} s, {sent / seconds:.0f} a second")
-    for end, count in sorted(tally.ends.items()):
-        print(f"  {end:<40} {count:>8}")
-    for line in tally.wrong[:20]:
-        print(f"  {line}")
-    is_settled = settle(metrics_url, _SETTLE_S)
-    print(f"  slots leaked: {0 if is_settled else 'SOME'}")
-    broken = after.compare(before)
-    return not tally.wrong and is_settled and not (broken and judges_resources)
-
-
-async def _run_parts(soak: Soak, numbers: range, concurrency: int, session: int) -> None:
-    """With the memory of all processes after each part of the requests, while it is warm."""
-    for part in range(_PARTS):
-        start, stop = (len(numbers) * each // _PARTS for each in (part, part + 1))
-        await soak.run(numbers[start:stop], concurrency)
-        memory_bytes = measure(session).memory_bytes.total()
-        print(f"{numbers.start + stop:>8} requests: {memory_bytes / 2**20:.1f} MiB", flush=True)
-    await asyncio.sleep(_IDLE_S)
-    return measure(session)
-
-
 async def _soak(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         engine = paced_engine(Path(name), 0)
         with whole_stack(Path(name), {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
             tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))
-            soak = Soak(stack, tokenizer, options.most_tokens)
+            soak = Soak(stack, tokenizer, options.concurrency)
             warm = int(options.requests * _WARM_UP)
             start_s = time.monotonic()
-            before = await _run_parts(soak, range(warm), options.concurrency, stack.session)
-            after = await _run_parts(soak, range(warm, options.requests), options.concurrency, stack.session)
-            print(f"\n{options.requests} requests in {time.monotonic() - start_s:.0f} s")
-            for end, count in sorted(soak.ends.items()):
-                print(f"  {end:<40} {count:>8}")
-            for line in soak.wrong[:20]:
-                print(f"  {line}")
+            await soak.run(range(warm))
+            await asyncio.sleep(_IDLE_S)
+            before = measure(stack.session)
+            await soak.run(range(warm, options.requests))
+            seconds = time.monotonic() - start_s
+            await asyncio.sleep(_IDLE_S)
+            after = measure(stack.session)
             is_settled = settle(stack.metrics_url, _SETTLE_S)
-            print(f"  slots leaked: {0 if is_settled else 'SOME'}")
-            is_grown = after.compare(before)
-        is_kept = not soak.wrong and is_settled and (options.short or not is_grown)
-        print("all promises kept" if is_kept else "BROKEN")
-        return 0 if is_kept else 1
+    sent = sum(count for end, count in soak.ends.items() if "sent again" not in end)
+    print(f"\n{sent} requests in {seconds:.0f} s, {sent / seconds:.0f} a second")
+    for end, count in sorted(soak.ends.items()):
+        print(f"  {end:<40} {count:>8}")
+    for line in soak.wrong[:20]:
+        print(f"  {line}")
+    print(f"  slots leaked: {0 if is_settled else 'SOME'}")
+    has_grown = after.compare(before)
+    is_kept = not soak.wrong and is_settled and (options.short or not has_grown)
+    print("all promises kept" if is_kept else "BROKEN")
+    return 0 if is_kept else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options("soak", __doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="how many")
     parser.add_argument("--concurrency", type=int, default=64, help="requests at once")
-    parser.add_argument("--most-tokens", type=int, default=400, help="of an answer")
     parser.add_argument("--short", action="store_true", help="too few requests to judge memory and files by")
     return asyncio.run(_soak(parser.parse_args(arguments)))

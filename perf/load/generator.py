@@ -27,7 +27,7 @@ class Generator:
         self._target = target
         self._rendezvous = rendezvous
         self._http = HttpClient(plan.timeout_s)
-        self._unread: deque[tuple[float, float, float, Sequence[Response] | RequestFailed]] = deque()
+        self._unread: deque[tuple[float, float, float, Sequence[Response]]] = deque()
         self._unread_bytes = 0
         self._records: list[Record] = []
         self.started_s = 0.0
@@ -85,33 +85,32 @@ class Generator:
         """Send one request; whether the server refused it for want of room."""
         sent_s = time.perf_counter()
         try:
-            responses: Sequence[Response] | RequestFailed = await self._target.exchange(self._http)
+            responses = await self._target.exchange(self._http)
         except RequestFailed as exc:
-            responses = exc
-        self._keep(scheduled_s, sent_s, responses)
-        return not isinstance(responses, RequestFailed) and responses[-1].status in BUSY_STATUSES
+            answer = Answer(outcome="failed", error=str(exc))
+            self._records.append(Record(scheduled_s, sent_s, time.perf_counter(), answer))
+            return False
+        pieces = responses[-1].pieces
+        ended_s = pieces[-1][0] if pieces else time.perf_counter()
+        self._unread.append((scheduled_s, sent_s, ended_s, responses))
+        self._unread_bytes += _size_bytes(responses)
+        while self._unread_bytes > _MOST_UNREAD_BYTES:
+            self._read_next()
+        return responses[-1].status in BUSY_STATUSES
 
     async def _meet(self) -> None:
         if self._rendezvous is not None:
             await asyncio.to_thread(self._rendezvous)
 
-    def _keep(self, scheduled_s: float, sent_s: float, responses: Sequence[Response] | RequestFailed) -> None:
-        ended_s = time.perf_counter()
-        if not isinstance(responses, RequestFailed):
-            self._unread_bytes += sum(len(data) for each in responses for _, data in each.pieces)
-            if responses[-1].pieces:
-                ended_s = responses[-1].pieces[-1][0]
-        self._unread.append((scheduled_s, sent_s, ended_s, responses))
-        while self._unread_bytes > _MOST_UNREAD_BYTES:
-            self._read_next()
-
     def _read_next(self) -> None:
         scheduled_s, sent_s, ended_s, responses = self._unread.popleft()
-        if isinstance(responses, RequestFailed):
-            answer = Answer(outcome="failed", error=str(responses))
-        else:
-            self._unread_bytes -= sum(len(data) for each in responses for _, data in each.pieces)
-            answer = _read(self._target, responses)
+        self._unread_bytes -= _size_bytes(responses)
+        try:
+            answer = self._target.read(responses)
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            text = responses[-1].body[:100].decode(errors="replace")
+            reason = f"an answer that {self._target.url} should not give ({exc}): {text!r}"
+            answer = Answer(outcome="failed", error=reason)
         self._records.append(Record(scheduled_s, sent_s, ended_s, answer))
 
 
@@ -120,11 +119,5 @@ async def run_together(loads: Sequence[tuple[Plan, Target]]) -> list[list[Record
     return list(await asyncio.gather(*(Generator(plan, target).run() for plan, target in loads)))
 
 
-def _read(target: Target, responses: Sequence[Response]) -> Answer:
-    try:
-        return target.read(responses)
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        text = responses[-1].body[:100].decode(errors="replace")
-        return Answer(
-            outcome="failed", error=f"an answer that {target.url} should not give ({exc}): {text!r}"
-        )
+def _size_bytes(responses: Sequence[Response]) -> int:
+    return sum(len(data) for each in responses for _, data in each.pieces)
