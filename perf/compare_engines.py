@@ -25,7 +25,7 @@ from perf.load.chart import COLORS, Chart, Point, page
 from perf.load.clients import run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
-from perf.load.summary import summarize
+from perf.load.summary import Summary, summarize
 from perf.load.targets.cog import CogTarget, runner_inputs
 from perf.load.targets.target import Workload
 from perf.options import Options

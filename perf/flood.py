@@ -56,7 +56,7 @@ async def _load(stack: Stack, streams: int, seconds: float) -> Records:
     return dict(zip(targets, found, strict=True))
 
 
-async def _open_silent(port: int, api: str, idle: int, deaf: int) -> list[asyncio.StreamWriter]:
+class Silent:
     """Clients that only connect, and clients that request a long stream and read nothing."""
 
     def __init__(self) -> None:

@@ -60,14 +60,6 @@ class Soak:
         """Requests by kind and by how they ended."""
         self.wrong: list[str] = []
         self._session: aiohttp.ClientSession
-        self.ends: Counter[str] = Counter()
-        """By kind and by how it ended."""
-        self.wrong: list[str] = []
-
-    def _check(self, kind: str, number: int, is_right: bool, got: str) -> None:
-        self.ends[f"{kind}: {'right' if is_right else 'WRONG'}"] += 1
-        if not is_right:
-            self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
 
     async def run(self, numbers: range) -> None:
         """Print the memory of all processes after each part of the requests, while it is warm."""
