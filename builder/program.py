@@ -187,17 +187,12 @@ def _in_words(count_bytes: int | None) -> str:
     return in_words(count_bytes) if count_bytes else "an unknown amount"
 
 
-def ram_here_bytes() -> int | None:
-    """This machine's memory, or its container's limit; None if unknown."""
-    try:
-        total = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        total = None
-    if total is None:
-        return None
+def ram_here_bytes() -> int:
+    """This machine's memory, or its container's limit."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     names = ("memory.max", "memory/memory.limit_in_bytes")
     limits = [_limit(Path("/sys/fs/cgroup") / name) for name in names]
-    return min([int(total[1]) << 10, *filter(None, limits)])
+    return min([total, *filter(None, limits)])
 
 
 def _limit(path: Path) -> int | None:

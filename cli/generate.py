@@ -90,7 +90,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
 
 async def _generate(settings: Settings, request: GenerationRequest, *, is_verbose: bool) -> None:
     with progress_on_stderr() as progress:
-        service = Service(settings, log_text if is_verbose else _log_nothing, progress)
+        service = Service(settings, log_text if is_verbose else lambda line: None, progress)
         await service.open()
     try:
         generation = service.generate(request)
@@ -105,7 +105,3 @@ async def _generate(settings: Settings, request: GenerationRequest, *, is_verbos
             )
     finally:
         await service.close()
-
-
-def _log_nothing(line: str) -> None:
-    """Errors are raised; this shows the rest with ``--verbose``."""

@@ -43,7 +43,6 @@ _TRANSFER = Transfer(connections=1, attempts=3, head_bytes=MAX_CONFIG_BYTES + 1)
 
 TOKEN_KEY = "hf_token"
 _PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
-_IGNORED_KEYS = {"merge": "cog-trt-llm added it to the configs that it packed"}
 _SECTIONS: dict[str, type[BaseModel]] = {
     "convert_to_ft": ProgramStep,
     "quantize": ProgramStep,
@@ -105,9 +104,8 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
     keys = _parse_yaml(text, shown)
     placeholder = _drop_placeholder(keys)
     token = _take_token(keys)
-    ignored = tuple(
-        f"{key}: ignored ({why})" for key, why in _IGNORED_KEYS.items() if keys.pop(key, None) is not None
-    )
+    is_packed = keys.pop("merge", None) is not None
+    ignored = ("merge: ignored (cog-trt-llm added it to the configs that it packed)",) if is_packed else ()
     keys, changes = migrate(keys)
     try:
         config = BuildConfig.model_validate(keys)

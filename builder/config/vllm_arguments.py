@@ -55,6 +55,7 @@ _DECIDED = {
     "enable_lora": "use the key lora of the build config",
 }
 _REPLICAS = "run one runner for each replica"
+
 _GONE = {
     "disable_log_requests": "leave it out: requests are not logged",
     "swap_space": "leave it out: vLLM recomputes instead of swapping",
@@ -122,12 +123,9 @@ def engine_arguments(config: BuildConfig) -> dict[str, Any]:
 
 
 def _check(name: str, value: object) -> None:
-    if name in _DECIDED:
-        raise ConflictingBuildKeys(
-            problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {_DECIDED[name]}"
-        )
-    if name.startswith("data_parallel_"):
-        raise ConflictingBuildKeys(problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {_REPLICAS}")
+    reason = _REPLICAS if name.startswith("data_parallel_") else _DECIDED.get(name)
+    if reason is not None:
+        raise ConflictingBuildKeys(problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {reason}")
     known = _data()["arguments"]
     if name not in known:
         raise UnknownBuildKey(

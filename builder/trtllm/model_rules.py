@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from builder.trtllm.summary import TrtllmBuild
 from errors.build_config import ConflictingBuildKeys, SequenceTooLong
 
 
-@dataclass(frozen=True)
-class ModelLimits:
-    """Facts of a model's config.json; None for those that it does not have."""
-
-    max_position_embeddings: int | None = None
-    num_hidden_layers: int | None = None
-    num_attention_heads: int | None = None
-    num_key_value_heads: int | None = None
-
-
-def fit_model(build: TrtllmBuild, model: ModelLimits) -> tuple[TrtllmBuild, list[str]]:
-    """``build`` for this model, with notes. Raises E1204 and E1223."""
-    _check_split(build, model)
-    limit = model.max_position_embeddings
+def fit_model(
+    build: TrtllmBuild,
+    max_positions: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+) -> tuple[TrtllmBuild, list[str]]:
+    """``build`` for the model with these facts (None: unknown), with notes. Raises E1204 and E1223."""
+    _check_split(build, num_layers, num_heads, num_kv_heads)
+    limit = max_positions
     if limit is None:
         return build, []
     notes = []
@@ -47,9 +43,8 @@ def _with_length(build: TrtllmBuild, name: str, length: int) -> TrtllmBuild:
     return replace(build, **changes)  # type: ignore[arg-type]
 
 
-def _check_split(build: TrtllmBuild, model: ModelLimits) -> None:
+def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_heads: int | None) -> None:
     """tp_size GPUs share the heads, pp_size GPUs the layers."""
-    heads, kv_heads, layers = model.num_attention_heads, model.num_key_value_heads, model.num_hidden_layers
     tp_size, pp_size = build.tp_size, build.pp_size
     problem = None
     if heads is not None and heads % tp_size:

@@ -53,7 +53,8 @@ def check(config: BuildConfig) -> tuple[TrtllmBuild, list[str]]:
         if call.program in (CONVERT, QUANTIZE):
             _check_calibration(call)
     _check_checkpoint(build)
-    _check_features(build)
+    for problem, remedy in _feature_conflicts(build):
+        raise ConflictingBuildKeys(problem=problem, remedy=remedy)
     return build, list(_notes(build))
 
 
@@ -83,8 +84,7 @@ def _check_nvfp4(config: BuildConfig) -> None:
     """Raise E1222 for NVFP4, which this quantize.py does not support."""
     for key, step in config.program_steps.items():
         for name, value in (step.args or {}).items():
-            formats = str(value).lower().split(",")
-            if "nvfp4" in formats:
+            if "nvfp4" in str(value).lower().split(","):
                 raise QuantizationUnsupported(
                     key=f"{key}.args.{name}",
                     value=value,
@@ -176,38 +176,37 @@ def _check_checkpoint(build: TrtllmBuild) -> None:
         problem = f"quantizes twice ({' and '.join(f'{call.key}.args.{each}' for each in kinds)})"
         raise ConflictingBuildKeys(problem=problem, remedy="choose one")
     if call.value("int8_kv_cache") and call.value("fp8_kv_cache"):
-        problem = "asks for an int8 and an fp8 KV cache"
-        raise ConflictingBuildKeys(problem=problem, remedy="choose one")
+        raise ConflictingBuildKeys(problem="asks for an int8 and an fp8 KV cache", remedy="choose one")
 
 
-def _check_features(build: TrtllmBuild) -> None:
+def _feature_conflicts(build: TrtllmBuild) -> Iterator[tuple[str, str]]:
+    """Problem and remedy of each."""
     value = build.build.value
     for name, at, needed, needed_at in _NEEDS:
         if value(name) == at and value(needed) != needed_at:
-            raise ConflictingBuildKeys(
-                problem=f"has build.args.{name} {at}, which needs {needed} {needed_at}, not {value(needed)}",
-                remedy=f"set {needed} to {needed_at} or leave out {name}",
+            yield (
+                f"has build.args.{name} {at}, which needs {needed} {needed_at}, not {value(needed)}",
+                f"set {needed} to {needed_at} or leave out {name}",
             )
     needs_fp8 = value("use_fp8_context_fmha") == "enable" and build.checkpoint is not None
-    if needs_fp8 and build.quantization not in _FP8_WEIGHTS and build.quantization != "MIXED_PRECISION":
-        raise ConflictingBuildKeys(
-            problem=f"has build.args.use_fp8_context_fmha for {build.quantization or build.dtype} weights",
-            remedy="quantize to fp8 or w4a8_awq, or leave it out",
+    if needs_fp8 and build.quantization not in (*_FP8_WEIGHTS, "MIXED_PRECISION"):
+        weights = build.quantization or build.dtype
+        yield (
+            f"has build.args.use_fp8_context_fmha for {weights} weights",
+            "quantize to fp8 or w4a8_awq, or leave it out",
         )
     if value("gpt_attention_plugin") == "disable" and build.kv_cache_type == "paged":
-        raise ConflictingBuildKeys(
-            problem="has build.args.gpt_attention_plugin disable, but a paged KV cache is that plugin's",
-            remedy="leave out gpt_attention_plugin, or set kv_cache_type to continuous",
+        yield (
+            "has build.args.gpt_attention_plugin disable, but a paged KV cache is that plugin's",
+            "leave out gpt_attention_plugin, or set kv_cache_type to continuous",
         )
     if value("lora_dir") and value("lora_plugin") == "disable":
-        raise ConflictingBuildKeys(
-            problem="gives build.args.lora_dir, but lora_plugin is disable", remedy="set lora_plugin to auto"
-        )
+        yield "gives build.args.lora_dir, but lora_plugin is disable", "set lora_plugin to auto"
     has_lengths = build.max_seq_len is not None and "max_input_len" in build.build.args
     if has_lengths and build.max_input_len > (build.max_seq_len or 0):
-        raise ConflictingBuildKeys(
-            problem=f"has max_input_len {build.max_input_len} above max_seq_len {build.max_seq_len}",
-            remedy="max_seq_len counts prompt and output: make it the larger one",
+        yield (
+            f"has max_input_len {build.max_input_len} above max_seq_len {build.max_seq_len}",
+            "max_seq_len counts prompt and output: make it the larger one",
         )
 
 

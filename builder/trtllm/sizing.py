@@ -33,8 +33,8 @@ from builder.sizes.memory import (
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import count_in_words, in_words
-from builder.trtllm import model_rules
 from builder.trtllm.flags import BUILD, QUANTIZE
+from builder.trtllm.model_rules import fit_model
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.weights.checkpoint import ModelConfig
 from errors.build_config import ModelTooLarge
@@ -75,15 +75,8 @@ def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, lis
     try:
         shape = shape_of(values)
     except UnknownShape:
-        known = model_rules.ModelLimits(max_position_embeddings=positions(values))
-        return model_rules.fit_model(build, known)
-    known = model_rules.ModelLimits(
-        max_position_embeddings=positions(values),
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-    )
-    return model_rules.fit_model(build, known)
+        return fit_model(build, positions(values))
+    return fit_model(build, positions(values), shape.num_layers, shape.num_heads, shape.num_kv_heads)
 
 
 def positions(values: Mapping[str, Any]) -> int | None:
@@ -256,7 +249,6 @@ def _building(sizing: Sizing) -> Iterator[str]:
     present = ram_here_bytes()
     for key, needs in sizing.needs.items():
         gpu = f", GPU memory about {in_words(needs.gpu_bytes)}" if needs.gpu_bytes else ""
-        short = present is not None and needs.ram_bytes > present
-        here = f" (this machine has {in_words(present)})" if short and present is not None else ""
+        here = f" (this machine has {in_words(present)})" if needs.ram_bytes > present else ""
         yield f"{key:<14}memory about {in_words(needs.ram_bytes)}{here}{gpu}"
     yield f"disk          about {in_words(sizing.disk_bytes)} with download, checkpoint, engine and tar"

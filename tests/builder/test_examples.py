@@ -9,7 +9,7 @@ import pytest
 
 import builder
 from builder.config.file import read_config
-from builder.trtllm.model_rules import ModelLimits, fit_model
+from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check
 from builder.trtllm.summary import TrtllmBuild
 
@@ -52,7 +52,7 @@ def test_each_example_is_checked_and_fits_its_model(path: Path) -> None:
     quantization, world_size = ASKED[f"{path.parent.name}/{path.stem}"]
     assert (build.quantization, build.world_size) == (quantization, world_size)
     assert not build.fit_lengths
-    fit_model(build, ModelLimits(POSITIONS.get(path.stem, 4096)))
+    fit_model(build, POSITIONS.get(path.stem, 4096))
 
 
 @pytest.mark.parametrize("path", TRTLLM, ids=lambda each: each.stem)

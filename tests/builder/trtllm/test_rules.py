@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builder.config.config import BuildConfig
-from builder.trtllm.model_rules import ModelLimits, fit_model
+from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check, check_gpu
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.build_config import (
@@ -19,7 +19,7 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 
-LLAMA_2 = ModelLimits(4096, num_hidden_layers=40, num_attention_heads=40, num_key_value_heads=40)
+LLAMA_2 = {"max_positions": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
 
 
 def config(
@@ -240,11 +240,11 @@ def test_a_config_without_a_build_or_with_programs_in_wrong_places_is_refused() 
 
 def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
     with pytest.raises(SequenceTooLong) as caught:
-        fit_model(asked(build={"max_seq_len": 8192}), LLAMA_2)
+        fit_model(asked(build={"max_seq_len": 8192}), **LLAMA_2)
     assert "max_seq_len is 8192, but the model has 4096 positions" in str(caught.value)
     assert "fit_lengths" in str(caught.value)
     build, notes = fit_model(
-        asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), LLAMA_2
+        asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), **LLAMA_2
     )
     assert (build.max_seq_len, build.max_input_len) == (4096, 4096)
     assert "--max_seq_len 4096" in " ".join(build.calls[-1].argv)
@@ -255,10 +255,10 @@ def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
 
 
 def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None:
-    build, notes = fit_model(asked(build={"max_seq_len": 4096}), LLAMA_2)
+    build, notes = fit_model(asked(build={"max_seq_len": 4096}), **LLAMA_2)
     assert (build.max_seq_len, notes) == (4096, [])
-    assert fit_model(asked(), LLAMA_2)[0].max_seq_len == 4096
-    assert fit_model(asked(), ModelLimits())[0].max_seq_len is None
+    assert fit_model(asked(), **LLAMA_2)[0].max_seq_len == 4096
+    assert fit_model(asked())[0].max_seq_len is None
 
 
 @pytest.mark.parametrize(
@@ -267,19 +267,19 @@ def test_lengths_within_the_model_stay_and_one_not_given_is_the_models() -> None
         ({"tp_size": 3}, LLAMA_2, "splits 40 attention heads over tp_size 3"),
         (
             {"tp_size": 4},
-            ModelLimits(num_attention_heads=12, num_key_value_heads=6),
+            {"num_heads": 12, "num_kv_heads": 6},
             "6 key/value heads over tp_size 4",
         ),
         ({"pp_size": 41}, LLAMA_2, "splits 40 layers over pp_size 41"),
     ],
 )
 def test_a_model_that_does_not_divide_is_refused(
-    convert: dict[str, Any], model: ModelLimits, words: str
+    convert: dict[str, Any], model: dict[str, int], words: str
 ) -> None:
     with pytest.raises(ConflictingBuildKeys) as caught:
-        fit_model(asked(convert=convert), model)
+        fit_model(asked(convert=convert), **model)
     assert words in str(caught.value)
 
 
 def test_fewer_key_value_heads_than_gpus_are_repeated() -> None:
-    fit_model(asked(convert={"tp_size": 8}), ModelLimits(num_attention_heads=64, num_key_value_heads=1))
+    fit_model(asked(convert={"tp_size": 8}), num_heads=64, num_kv_heads=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builder.config.file import ConfigFile, parse_config
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE
-from builder.trtllm.model_rules import ModelLimits, fit_model
+from builder.trtllm.model_rules import fit_model
 from builder.trtllm.old.config import migrate
 from builder.trtllm.old.flags import flag_changes
 from builder.trtllm.rules import check
@@ -66,7 +66,7 @@ def test_each_known_shape_plans_without_a_hand_on_it(name: str) -> None:
     assert build.calls[-1].program == "trtllm-build"
     assert build.max_seq_len is None or build.fit_lengths
     assert {call.program for call in build.calls[:-1]} <= {"convert_checkpoint.py", "quantize.py"}
-    fit_model(build, ModelLimits(4096))
+    fit_model(build, 4096)
 
 
 @pytest.mark.parametrize("name", old.ALL)
@@ -254,7 +254,7 @@ def test_a_script_of_another_example_is_found_by_its_name() -> None:
 
 def test_lengths_of_old_knew_no_limit_and_are_cut_to_the_models() -> None:
     build, _ = planned(old.LLAMA_INT8_2GPU)
-    fitted, (note,) = fit_model(build, ModelLimits(4096, 40, 40, 40))
+    fitted, (note,) = fit_model(build, 4096, 40, 40, 40)
     assert fitted.max_seq_len == 4096
     assert "8192 reduced to 4096" in note
 
