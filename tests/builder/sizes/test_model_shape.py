@@ -14,7 +14,7 @@ from tests.builder.sizes.published import GPT2, LLAMA_2_7B, LLAMA_3_70B, MIXTRAL
 def test_the_count_is_the_published_one_within_a_percent(name: str) -> None:
     config, published = PUBLISHED[name]
     shape = shape_of(config)
-    assert shape.is_exact
+    assert shape.is_known
     assert shape.num_parameters == pytest.approx(published, rel=0.01)
 
 
@@ -23,9 +23,9 @@ def test_a_multimodal_models_text_part_is_counted() -> None:
     assert shape_of(nested).num_parameters == shape_of(LLAMA_2_7B).num_parameters
 
 
-def test_an_unknown_family_is_counted_as_llama_like_and_said_not_to_be_exact() -> None:
+def test_an_unknown_family_is_counted_as_llama_like_and_said_not_to_be_known() -> None:
     shape = shape_of({**LLAMA_2_7B, "model_type": "brand_new"})
-    assert not shape.is_exact
+    assert not shape.is_known
     assert shape.num_parameters == shape_of(LLAMA_2_7B).num_parameters
 
 
