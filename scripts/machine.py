@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,9 @@ OLDEST_GLIBC = (2, 35)  # the wheel of nvidia-pytriton, which brings Triton, is 
 
 # Run by each candidate: what only that Python knows about itself.
 _PROBE = """
-import importlib.util, json, os, platform, sys, sysconfig
+import ctypes.util, importlib.util, json, os, platform, sys, sysconfig
+version = "{}.{}".format(*sys.version_info)
+library = "libpython{}.so.1.0".format(version)
 folders = [sysconfig.get_config_var(name) or "" for name in ("LIBDIR", "LIBPL")]
 folders += [os.path.join(folders[0], sysconfig.get_config_var("MULTIARCH") or "")]
 folders += [os.path.join(sys.base_prefix, name) for name in ("lib", "lib64")]
@@ -33,8 +35,9 @@ print(json.dumps({
     "executable": os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
     "implementation": platform.python_implementation(),
     "version": platform.python_version(),
-    "library_folders": folders,
     "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
+    "has_library": any(os.path.isfile(os.path.join(folder, library)) for folder in folders if folder)
+    or ctypes.util.find_library("python" + version) is not None,
 }))
 """
 
@@ -43,13 +46,13 @@ print(json.dumps({
 class Python:
     """A Python of this machine: its own command, never a virtual environment's.
 
-    ``library`` is its shared libpython, which the stub of Triton's Python backend loads.
+    ``has_library``: it has a shared libpython, which the stub of Triton's Python backend loads.
     """
 
     executable: str
     version: str
     has_venv: bool
-    library: str | None
+    has_library: bool
 
     @property
     def minor_version(self) -> str:
@@ -62,7 +65,7 @@ class Python:
         found = []
         if not self.has_venv:
             found.append(_missing(f"the venv module of {self.executable}", f"{name}-venv", name))
-        if self.library is None:
+        if not self.has_library:
             found.append(_missing(f"lib{name}.so.1.0 of {self.executable}", f"lib{name}", name))
         return found
 
@@ -109,18 +112,7 @@ def describe(executable: str) -> Python | None:
     version = facts["version"]
     if facts["implementation"] != "CPython" or _minor(version) not in SUPPORTED_VERSIONS:
         return None
-    library = find_library(f"libpython{_minor(version)}.so.1.0", facts["library_folders"], _ldconfig())
-    return Python(facts["executable"], version, facts["has_venv"], library)
-
-
-def find_library(name: str, folders: Sequence[str], ldconfig: str) -> str | None:
-    """The path of a shared library: in ``folders``, else in the output of ``ldconfig -p``, else None."""
-    for folder in filter(None, folders):
-        library = Path(folder, name)
-        if library.is_file():
-            return str(library)
-    match = re.search(rf"^\s*{re.escape(name)} \(libc6,x86-64.*\) => (.+)$", ldconfig, re.MULTILINE)
-    return match[1] if match else None
+    return Python(facts["executable"], version, facts["has_venv"], facts["has_library"])
 
 
 def missing_from_system(system: str, machine: str, glibc: str, path: str) -> list[MissingRequirement]:
@@ -159,11 +151,6 @@ def _output_of(*command: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode(errors="replace")
-
-
-def _ldconfig() -> str:
-    """The libraries that the loader knows; its folder is not on every user's PATH."""
-    return _output_of(shutil.which("ldconfig") or "/sbin/ldconfig", "-p")
 
 
 def _minor(version: str) -> str:

@@ -5,22 +5,17 @@ Stand-ins: shell scripts that answer as Pythons do, because this machine does no
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from errors.settings import InvalidSetting, MissingRequirement
 from scripts import machine
-
-LDCONFIG = (
-    "1234 libs found in cache `/etc/ld.so.cache'\n"
-    "\tlibpython3.11.so.1.0 (libc6) => /lib/i386-linux-gnu/libpython3.11.so.1.0\n"
-    "\tlibpython3.11.so.1.0 (libc6,x86-64) => /lib/x86_64-linux-gnu/libpython3.11.so.1.0\n"
-    "\tlibpython3.12.so.1.0 (libc6,x86-64, OS ABI: Linux 3.2.0) => /usr/lib64/libpython3.12.so.1.0\n"
-)
 
 
 def put_python(
@@ -32,27 +27,19 @@ def put_python(
     has_library: bool = True,
     kind: str = "CPython",
 ) -> Path:
-    """A command that answers as a Python of that version would; its library is in the same folder."""
+    """A command that answers as a Python of that version would."""
     folder.mkdir(exist_ok=True)
     executable = folder / name
     facts = {
         "executable": str(executable),
         "implementation": kind,
         "version": version,
-        "library_folders": [str(folder)],
         "has_venv": has_venv,
+        "has_library": has_library,
     }
     executable.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(facts)}\nEND\n")
     executable.chmod(0o755)
-    if has_library:
-        (folder / f"libpython{version.rpartition('.')[0]}.so.1.0").touch()
     return executable
-
-
-@pytest.fixture
-def no_ldconfig(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The libraries of the machine that runs the test are not those of the machine in the test."""
-    monkeypatch.setattr(machine, "_ldconfig", lambda: "")
 
 
 def test_the_python_whose_torch_wheel_has_a_known_hash_is_preferred(tmp_path: Path) -> None:
@@ -68,7 +55,6 @@ def test_python3_alone_is_enough(tmp_path: Path) -> None:
     assert machine.choose_python("", f"/nowhere::{tmp_path}").executable == str(executable)
 
 
-@pytest.mark.usefixtures("no_ldconfig")
 def test_a_complete_python_is_taken_before_a_better_one_that_lacks_something(tmp_path: Path) -> None:
     put_python(tmp_path / "1", "python3.11", "3.11.7", has_library=False)
     put_python(tmp_path / "2", "python3.11", "3.11.2", has_venv=False)
@@ -77,7 +63,6 @@ def test_a_complete_python_is_taken_before_a_better_one_that_lacks_something(tmp
     assert machine.choose_python("", path).version == "3.10.13"
 
 
-@pytest.mark.usefixtures("no_ldconfig")
 def test_what_the_best_python_lacks_is_named_with_the_packages_that_bring_it(tmp_path: Path) -> None:
     put_python(tmp_path, "python3.11", "3.11.2", has_venv=False, has_library=False)
     venv, library = map(str, machine.choose_python("", str(tmp_path)).missing())
@@ -122,16 +107,25 @@ def test_inside_a_virtual_environment_the_python_that_made_it_is_described() -> 
     assert sys.version.startswith(found.version)
 
 
+@pytest.mark.parametrize(
+    ("is_beside_python", "found_by_loader", "has_library"),
+    [(True, None, True), (False, "libpython.so.1.0", True), (False, None, False)],
+)
 def test_the_shared_library_is_looked_for_beside_python_and_then_where_the_loader_looks(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_beside_python: bool,
+    found_by_loader: str | None,
+    has_library: bool,
 ) -> None:
-    name = "libpython3.11.so.1.0"
-    loaders = "/lib/x86_64-linux-gnu/libpython3.11.so.1.0"
-    assert machine.find_library(name, ["", str(tmp_path)], LDCONFIG) == loaders
-    (tmp_path / name).touch()
-    assert machine.find_library(name, ["", str(tmp_path)], LDCONFIG) == str(tmp_path / name)
-    assert machine.find_library("libpython3.12.so.1.0", [], LDCONFIG) == "/usr/lib64/libpython3.12.so.1.0"
-    assert machine.find_library("libpython3.10.so.1.0", [], LDCONFIG) is None
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: found_by_loader)
+    if is_beside_python:
+        (tmp_path / "libpython{}.{}.so.1.0".format(*sys.version_info)).touch()
+    exec(machine._PROBE, {})
+    assert json.loads(capsys.readouterr().out)["has_library"] is has_library
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ fi
 case "$*" in
 -c*)
     echo '{{"executable": "{folder}/python3.11", "implementation": "CPython", "version": "3.11.7",
-        "library_folders": ["{folder}"], "has_venv": true}}'
+        "has_venv": true, "has_library": true}}'
     exit ;;
 *"-m venv"*)
     rm -rf "$4"
@@ -50,7 +50,6 @@ def put_fake_python(folder: Path) -> None:
     python = folder / "python3.11"
     python.write_text(FAKE_PYTHON.format(folder=folder))
     python.chmod(0o755)
-    (folder / "libpython3.11.so.1.0").touch()
 
 
 class Checkout:
