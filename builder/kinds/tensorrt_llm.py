@@ -23,7 +23,7 @@ from builder.trtllm.summary import TrtllmBuild
 from builder.trtllm.workspace import find_inputs, place_inputs, place_model
 from builder.weights.checkpoint import read_config
 from builder.weights.files import CACHE_VARIABLE, need_space, place
-from builder.weights.model_identity import identity
+from builder.weights.model_files import identity
 from engine.tar.manifest import EngineFacts, Library
 
 KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", "build", "target"})

@@ -15,7 +15,7 @@ from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv, find_flag
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.trtllm.workspace import check_output, relative, relative_args
-from builder.weights.model_identity import looks
+from builder.weights.model_files import looks
 from engine.machine.python import engine_python
 from errors.build_config import ScriptUnavailable
 

@@ -27,34 +27,14 @@ from builder.weights.files import CACHE_VARIABLE, need_space
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
-from errors.build import BuildFailed, DownloadFailed
+from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed, NotEnoughSpace
 from errors.build_config import ModelAccessDenied, ModelNotFound
 from errors.coded_error import CodedError
-from errors.download import (
-    RedirectRefused,
-    SourceChanged,
-    SourceFailed,
-    SourceForbidden,
-    SourceInterrupted,
-    SourceNotFound,
-    SourceUnreachable,
-    SourceUnsupported,
-)
 
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
-_FAILED_DOWNLOAD = (
-    RedirectRefused,
-    SourceChanged,
-    SourceFailed,
-    SourceForbidden,
-    SourceInterrupted,
-    SourceNotFound,
-    SourceUnreachable,
-    SourceUnsupported,
-)
 _CHECK_NETWORK = "check the network and start the build again: what has arrived is kept and continued"
 
 
@@ -113,7 +93,9 @@ class Hub:
                 raise OfflineModeIsEnabled
             need_space(self._folder, missing_bytes, purpose="the download", variable=CACHE_VARIABLE)
             fetch_all(missing, progress)
-        except (*_FAILED_DOWNLOAD, *_FOREIGN) as exc:
+        except (DownloadCorrupt, NotEnoughSpace):
+            raise
+        except (CodedError, *_FOREIGN) as exc:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
         return {name: download.destination for name, download in downloads.items()}
 
@@ -193,7 +175,7 @@ class Hub:
         """The one place where errors of huggingface_hub, of the network and of the cache become ours."""
         endpoint = redact_url(self.endpoint)
         status: object = exc.response.status_code if isinstance(exc, HfHubHTTPError) else None
-        if isinstance(exc, _FAILED_DOWNLOAD):
+        if isinstance(exc, CodedError):
             status = exc.facts.get("status")
         if status == HTTPStatus.NOT_FOUND or isinstance(exc, HFValidationError):
             return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
@@ -207,13 +189,15 @@ class Hub:
         remedy = _CHECK_NETWORK
         if status is not None:
             reason = f"HTTP {status}"
-        elif isinstance(exc, _FAILED_DOWNLOAD):
-            reason = str(exc.facts["reason"])
+        elif isinstance(exc, CodedError):
+            reason = str(exc.facts.get("reason", exc.sentence))
         elif isinstance(exc, OfflineModeIsEnabled):
             remedy = "unset HF_HUB_OFFLINE to download it"
             reason = f"HF_HUB_OFFLINE is set and {model_id}@{revision} is not whole in the cache"
+        elif isinstance(exc, httpx2.TimeoutException):
+            reason = "it does not answer in time"
         elif isinstance(exc, httpx2.HTTPError):
-            reason = _network_reason(exc)
+            reason = redact_text(str(exc)) or type(exc).__name__
         elif isinstance(exc, OSError):
             return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
         else:
@@ -223,15 +207,7 @@ class Hub:
 
 def _digest(snapshot: Snapshot, file: HubFile) -> tuple[Digest | None, str]:
     """What ``file`` is checked against, and the name of its content in the cache."""
-    if file.sha256 is not None:
-        return Digest("sha256", file.sha256), file.sha256
-    if file.git_sha1 is not None:
-        return Digest("git-sha1", file.git_sha1), file.git_sha1
+    if announced := file.sha256 or file.git_sha1:
+        return Digest("sha256" if file.sha256 else "git-sha1", announced), announced
     unchecked = hashlib.sha256(f"{snapshot.commit}/{file.name}".encode()).hexdigest()
     return None, f"unchecked-{unchecked}"
-
-
-def _network_reason(exc: httpx2.HTTPError) -> str:
-    if isinstance(exc, httpx2.TimeoutException):
-        return "it does not answer in time"
-    return redact_text(str(exc)) or type(exc).__name__

@@ -1,7 +1,8 @@
-"""Which of a model's files belong to an engine: names in, names out."""
+"""A model's files: which of them belong to an engine, and what identifies their content."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,3 +71,22 @@ def _one_set(names: list[str], weight_format: WeightFormat) -> list[str]:
         if found := sorted(name for name in names if re.fullmatch(pattern, name)):
             return found
     return []
+
+
+def identity(model: Model) -> str:
+    """The model's revision; of a folder what its files look like."""
+    return model.revision if model.revision is not None else _digest(model.files.items())
+
+
+def looks(path: Path) -> str:
+    """A digest of names, sizes and times of change of the file or folder at ``path``."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return _digest((each.relative_to(path).as_posix(), each) for each in files)
+
+
+def _digest(files: Iterable[tuple[str, Path]]) -> str:
+    digest = hashlib.sha256()
+    for name, path in sorted(files):
+        status = path.stat()
+        digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return f"files {digest.hexdigest()[:16]}"

@@ -44,8 +44,7 @@ def obtain_model(
     hub = Hub(token=token, cache=cache)
     snapshot = hub.snapshot(config.model_id, config.revision)
     names = wanted_names(config, snapshot.names, with_weights=with_weights)
-    files = hub.fetch(snapshot, set(names), progress)
-    return Model(config.model_id, snapshot.commit, files)
+    return Model(config.model_id, snapshot.commit, hub.fetch(snapshot, names, progress))
 
 
 def obtain_files(
@@ -60,16 +59,13 @@ def obtain_files(
     """Exactly the files ``names`` of ``source``; raises E1210 if one is missing."""
     if source.model_path is not None:
         folder = _find(source.model_path, folders)
-        model = Model(
-            source.model_path, None, {path.name: path for path in folder.iterdir() if path.is_file()}
-        )
-        _require(model.name, names, model.files)
-        return Model(model.name, None, {name: model.files[name] for name in names})
+        _require(source.model_path, names, [path.name for path in folder.iterdir() if path.is_file()])
+        return Model(source.model_path, None, {name: folder / name for name in names})
     assert source.model_id is not None, "a checked config names one"
     hub = Hub(token=token, cache=cache)
     snapshot = hub.snapshot(source.model_id, source.revision)
     _require(source.model_id, names, snapshot.names)
-    return Model(source.model_id, snapshot.commit, hub.fetch(snapshot, set(names), progress))
+    return Model(source.model_id, snapshot.commit, hub.fetch(snapshot, names, progress))
 
 
 def _require(model: str, names: Sequence[str], present: Collection[str]) -> None:

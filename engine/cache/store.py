@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -63,27 +63,18 @@ def open_engine(
     return engine
 
 
+@dataclass(frozen=True)
 class _Cache:
-    def __init__(
-        self,
-        folder: Path,
-        limit_bytes: int | None,
-        check: Callable[[Manifest], None],
-        on_the_way: Callable[[Engine], None],
-        progress: Progress | None,
-    ) -> None:
-        self._engines = folder / "engines"
-        self._sources = folder / "sources"
-        self._limit_bytes = limit_bytes
-        self._check = check
-        self._on_the_way = on_the_way
-        self._progress = progress
-        with writing(folder):
-            self._engines.mkdir(parents=True, exist_ok=True)
-            self._sources.mkdir(exist_ok=True)
-            remove_stale(self._engines)
+    folder: Path
+    limit_bytes: int | None
+    check: Callable[[Manifest], None]
+    on_the_way: Callable[[Engine], None]
+    progress: Progress | None
 
     def open(self, source: str | Path, transfer: Transfer) -> Engine:
+        with writing(self.folder):
+            self._engines.mkdir(parents=True, exist_ok=True)
+            remove_stale(self._engines)
         try:
             stream = fetch(source, transfer=transfer)
         except (SourceUnreachable, SourceForbidden, SourceFailed) as error:
@@ -94,11 +85,15 @@ class _Cache:
         with stream:
             return self._open(stream, source)
 
+    @property
+    def _engines(self) -> Path:
+        return self.folder / "engines"
+
     def _open(self, stream: Source, source: str | Path) -> Engine:
         tar = plain_tar(stream, stream.place, stream.size_bytes)
         manifest = leading_manifest(tar, stream.place)
         if manifest is not None:
-            self._check(manifest)
+            self.check(manifest)
             key, is_content_known = content_key(manifest), True
         else:
             key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
@@ -127,12 +122,12 @@ class _Cache:
         target = self._engines / key
         if target.exists():
             discard(target)
-        if self._limit_bytes is not None:
+        if self.limit_bytes is not None:
             wanted_bytes = manifest.size_bytes if manifest is not None else stream.size_bytes or 0
-            make_room(self._engines, wanted_bytes, self._limit_bytes)
+            make_room(self._engines, wanted_bytes, self.limit_bytes)
         if manifest is not None:
-            self._on_the_way(Engine(target, manifest, ()))
-        unpack(tar, target, place=stream.place, manifest=manifest, progress=self._progress)
+            self.on_the_way(Engine(target, manifest, ()))
+        unpack(tar, target, place=stream.place, manifest=manifest, progress=self.progress)
         return _leased(load(target) if manifest is None else Engine(target, manifest, ()))
 
     def _remember(self, source: str | Path, key: str) -> None:
@@ -140,7 +135,7 @@ class _Cache:
             record.write_text(key)
 
     def _record(self, source: str | Path) -> Path:
-        return self._sources / _digest(_name(source))
+        return self.folder / "sources" / _digest(_name(source))
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -148,8 +143,8 @@ class _Cache:
         path = lock_path_of(self._engines / key)
 
         def tell() -> None:
-            if self._progress:
-                self._progress(0, None, "waiting for another process that unpacks this engine")
+            if self.progress:
+                self.progress(0, None, "waiting for another process that unpacks this engine")
 
         with writing(path):
             descriptor = lock(path, tell)

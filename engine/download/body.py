@@ -7,7 +7,7 @@ import threading
 from urllib3 import BaseHTTPResponse
 
 from engine.download.http import Client, Temporary
-from engine.download.transfer import Patience, Transfer
+from engine.download.transfer import Transfer
 from engine.download.version import Version, range_of, version_of
 from errors.download import SourceChanged, SourceFailed, SourceInterrupted
 
@@ -21,7 +21,7 @@ _CAREFUL_READ_BYTES = 64 << 10
 
 
 class Body:
-    """Bytes ``first`` to ``end`` (None: the last) of the content, for one thread.
+    """Bytes ``first`` to ``end`` (None: the last) of the content, for one thread; setting ``stop`` ends it.
 
     A server without ranges sends all: after a failure the content is fetched again and what has been read is
     skipped. That takes a known version (ETag, Last-Modified), because other content could follow, or a caller
@@ -48,7 +48,9 @@ class Body:
         self._client = client
         self._end = end
         self._is_verified = is_verified
-        self._patience = Patience(transfer, stop)
+        self._transfer = transfer
+        self._stop = stop
+        self._failures = 0
         self._response: BaseHTTPResponse | None = None
         self._has_progressed = False
         self._whole_responses = 0
@@ -92,19 +94,20 @@ class Body:
     def _retry(self, failure: Temporary) -> None:
         """Prepare another request; raise the failure's error if there have been too many."""
         self.close()
-        if self.has_ranges is False and self._whole_responses > (MAX_RESTARTS if self._can_restart else 0):
+        can_restart = self._is_verified or (self.version is not None and self.version.is_known)
+        if self.has_ranges is False and self._whole_responses > (MAX_RESTARTS if can_restart else 0):
             reason = f"{failure.error.facts['reason']}, and the server has no ranges to resume by"
             raise self._interrupted(reason) from failure
         if self._has_progressed:
             self._has_progressed = False
-            self._patience.reset()
-        else:
-            self._read_bytes = _CAREFUL_READ_BYTES
-            self._patience.wait(failure)
-
-    @property
-    def _can_restart(self) -> bool:
-        return self._is_verified or (self.version is not None and self.version.is_known)
+            self._failures = 0
+            return
+        self._read_bytes = _CAREFUL_READ_BYTES
+        self._failures += 1
+        if self._failures >= self._transfer.attempts or self._stop.is_set():
+            raise failure.error from failure
+        wait_s = min(self._transfer.first_wait_s * 2 ** (self._failures - 1), self._transfer.longest_wait_s)
+        self._stop.wait(max(wait_s, failure.retry_after_s))
 
     def _request(self) -> BaseHTTPResponse:
         """A response whose body begins at ``position``."""

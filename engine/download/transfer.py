@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
-
-from engine.download.http import Temporary
 
 
 @dataclass(frozen=True)
@@ -29,24 +26,3 @@ class Transfer:
 
 
 DEFAULT_TRANSFER = Transfer()
-
-
-class Patience:
-    """Waits between attempts, longer each time, until there have been too many."""
-
-    def __init__(self, transfer: Transfer, stop: threading.Event) -> None:
-        self._transfer = transfer
-        self._stop = stop
-        self._failures = 0
-
-    def reset(self) -> None:
-        """There was progress: failures count from one again."""
-        self._failures = 0
-
-    def wait(self, failure: Temporary) -> None:
-        """Before the next attempt; raises the failure's error if that was the last."""
-        self._failures += 1
-        if self._failures >= self._transfer.attempts or self._stop.is_set():
-            raise failure.error from failure
-        wait_s = min(self._transfer.first_wait_s * 2 ** (self._failures - 1), self._transfer.longest_wait_s)
-        self._stop.wait(max(wait_s, failure.retry_after_s))
