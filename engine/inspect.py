@@ -14,8 +14,8 @@ from engine.disk import reading
 from engine.download.fetch import fetch, local_path, shown
 from engine.tar.archive import TarReader
 from engine.tar.compression import PlainTar, plain_tar
-from engine.tar.contents import ContentReader, Found, compare, require_all
-from engine.tar.file_writer import Write
+from engine.tar.contents import ContentReader, compare, require_all
+from engine.tar.file_writer import Found, Write
 from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from errors.engine_tar import EngineNotFound, InvalidManifest
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from engine.progress import Progress
 from engine.tar.archive import Member, TarReader
 from engine.tar.compression import PlainTar
-from engine.tar.file_writer import SMALL_BYTES, Digests, FileWriter, Write
+from engine.tar.file_writer import SMALL_BYTES, FileWriter, Found, Write
 from engine.tar.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -22,13 +21,6 @@ from engine.tar.manifest import (
 from engine.tar.manifestless import DOCUMENTS, MAX_DOCUMENT_BYTES, describe
 from engine.tar.window import Buffer
 from errors.engine_tar import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
-
-
-class Found(NamedTuple):
-    """What a file turned out to be."""
-
-    size_bytes: int
-    sha256: str
 
 
 class Files(Protocol):
@@ -66,9 +58,6 @@ class ContentReader:
         self._found: dict[str, Found | FileEntry] = {}
         self._uncompared: dict[str, Found] = {}
         """Those of ``_found`` that came before the manifest."""
-        self._added: list[Member] = []
-        """Given to the writer, but not set to work on."""
-        self._unchecked: deque[tuple[list[Member], Digests]] = deque()
         self._documents: dict[str, bytes] = {}
 
     def read_all(self) -> Manifest:
@@ -80,9 +69,8 @@ class ContentReader:
         with FileWriter(self._files.write) as writer:
             while (member := self._tar.next_file()) is not None:
                 self._take(member, writer)
-                self._settle(wait=False)
-            self._flush(writer)
-            self._settle(wait=True)
+                self._settle(writer, wait=False)
+            self._settle(writer, wait=True)
         if self.manifest is not None:
             compare(self.manifest, self._uncompared, self._place)
             require_all(self.manifest, self._found, self._place)
@@ -102,26 +90,25 @@ class ContentReader:
         if self.manifest is not None:
             _compare_size(self.manifest, member.name, member.size_bytes, self._place)
         if member.name in DOCUMENTS and member.size_bytes <= MAX_DOCUMENT_BYTES:
-            self._documents[member.name] = content = self._read(member)
-            self._add(member, memoryview(content), None, writer)
+            self._documents[member.name] = content = self._read()
+            writer.add(member.name, memoryview(content), None)
         elif member.size_bytes <= SMALL_BYTES:
             content_there = self._tar.content()
-            self._add(member, content_there, self._tar.buffer, writer)
+            writer.add(member.name, content_there, self._tar.buffer)
         else:
-            self._flush(writer)
             with self._files.create(member.name, member.size_bytes) as write:
-                self._unchecked.append(([member], writer.copy(self._chunk, write)))
+                writer.copy(member.name, self._chunk, write)
         self._tell()
 
     def _take_manifest(self, member: Member) -> None:
         if member.size_bytes > MAX_MANIFEST_BYTES:
             raise InvalidManifest(place=self._place, reason=f"its {member.size_bytes} bytes are too many")
-        content = self._read(member)
+        content = self._read()
         if not self._is_manifest_known:
             self.manifest = parse_manifest(content, self._place)
         self._files.write(member.name, memoryview(content))
 
-    def _read(self, member: Member) -> bytes:
+    def _read(self) -> bytes:
         content = bytearray()
         while chunk := self._tar.chunk():
             content += chunk
@@ -132,33 +119,18 @@ class ContentReader:
         self._tell()
         return chunk, self._tar.buffer
 
-    def _add(self, member: Member, content: memoryview, buffer: Buffer | None, writer: FileWriter) -> None:
-        digests = writer.add(member.name, content, buffer)
-        if digests is not None:
-            self._unchecked.append((self._added, digests))
-            self._added = []
-        self._added.append(member)
-
-    def _flush(self, writer: FileWriter) -> None:
-        if self._added:
-            self._unchecked.append((self._added, writer.flush()))
-            self._added = []
-
     def _tell(self) -> None:
         if self._progress:
             self._progress(self._tar.offset_bytes, self._size_bytes, "unpacking")
 
-    def _settle(self, *, wait: bool) -> None:
+    def _settle(self, writer: FileWriter, *, wait: bool) -> None:
         """Hold the files whose digests are known against the manifest, so that damage shows early."""
-        while self._unchecked and (wait or self._unchecked[0][1].done()):
-            members, digests = self._unchecked.popleft()
-            for member, sha256 in zip(members, digests.result(), strict=True):
-                found = Found(member.size_bytes, sha256)
-                if self.manifest is not None:
-                    # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
-                    self._found[member.name] = _compare_file(self.manifest, member.name, found, self._place)
-                else:
-                    self._found[member.name] = self._uncompared[member.name] = found
+        for name, found in writer.finished(wait=wait):
+            if self.manifest is not None:
+                # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
+                self._found[name] = _compare_file(self.manifest, name, found, self._place)
+            else:
+                self._found[name] = self._uncompared[name] = found
 
 
 def compare(manifest: Manifest, found: Mapping[str, Found], place: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import NamedTuple
 
 from engine.tar.window import Buffer
 
@@ -15,14 +17,19 @@ _BATCH_BYTES = 1 << 20
 
 Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]
-Digests = Future[list[str]]
-"""SHA-256 (hex) of some files, in order."""
+
+
+class Found(NamedTuple):
+    """What a file turned out to be."""
+
+    size_bytes: int
+    sha256: str
 
 
 class FileWriter:
     """Two threads: of a large file one hashes and one writes; small files are done whole by either.
 
-    For one thread alone, and no more after an error. Await digests before leaving its ``with`` block.
+    For one thread alone, and no more after an error. Take all ``finished`` files within its ``with`` block.
     ``write_file`` makes a small file of its name and content, on either thread.
     """
 
@@ -34,6 +41,7 @@ class FileWriter:
         self._batch_bytes = 0
         self._batch_buffer: Buffer | None = None
         self._submitted = 0
+        self._unfinished: deque[Future[list[tuple[str, Found]]]] = deque()
 
     def __enter__(self) -> FileWriter:
         return self
@@ -42,36 +50,42 @@ class FileWriter:
         self._writer.shutdown(cancel_futures=True)
         self._hasher.shutdown(cancel_futures=True)
 
-    def add(self, name: str, content: memoryview, buffer: Buffer | None) -> Digests | None:
-        """Add a small file, whose ``content`` is in ``buffer`` (None: in memory of its own).
-
-        Returns digests of files added before, of which there are enough now to be worth a task.
-        """
-        digests = None
-        if self._batch and (self._batch_buffer is not buffer or self._batch_bytes >= _BATCH_BYTES):
-            digests = self.flush()
+    def add(self, name: str, content: memoryview, buffer: Buffer | None) -> None:
+        """Add a small file, whose ``content`` is in ``buffer`` (None: in memory of its own)."""
+        if self._batch_buffer is not buffer or self._batch_bytes >= _BATCH_BYTES:
+            self._flush()
         if not self._batch and buffer is not None:
             buffer.hold()
         self._batch_buffer = buffer
         self._batch.append((name, content))
         self._batch_bytes += len(content)
-        return digests
 
-    def flush(self) -> Digests:
-        """Set to work on what was added; its digests."""
+    def finished(self, *, wait: bool) -> Iterator[tuple[str, Found]]:
+        """The files that have been hashed and written since the last call; with ``wait`` all of them."""
+        if wait:
+            self._flush()
+        while self._unfinished and (wait or self._unfinished[0].done()):
+            yield from self._unfinished.popleft().result()
+
+    def _flush(self) -> None:
+        """Set to work on what was added."""
+        if not self._batch:
+            return
         batch, buffer = self._batch, self._batch_buffer
         self._batch, self._batch_bytes, self._batch_buffer = [], 0, None
         self._submitted += 1
         thread = self._hasher if self._submitted % 2 else self._writer
-        return thread.submit(self._make, batch, buffer)
+        self._unfinished.append(thread.submit(self._make, batch, buffer))
 
-    def copy(self, chunks: Callable[[], tuple[memoryview, Buffer]], write: Write) -> Digests:
+    def copy(self, name: str, chunks: Callable[[], tuple[memoryview, Buffer]], write: Write) -> None:
         """Hash and ``write`` what ``chunks`` returns until it is empty; all is written on return."""
-        sha256 = hashlib.sha256()
+        self._flush()
+        sha256, size_bytes = hashlib.sha256(), 0
         writes: deque[Future[None]] = deque()
         try:
             while (step := chunks())[0]:
                 chunk, buffer = step
+                size_bytes += len(chunk)
                 buffer.hold()
                 hashed = self._hasher.submit(sha256.update, chunk)
                 writes.append(self._writer.submit(_write, write, chunk, hashed, buffer))
@@ -80,19 +94,19 @@ class FileWriter:
             while writes:
                 writes.popleft().result()
         finally:
-            wait(writes)
-        return self._hasher.submit(lambda: [sha256.hexdigest()])
+            wait_for(writes)
+        self._unfinished.append(self._hasher.submit(lambda: [(name, Found(size_bytes, sha256.hexdigest()))]))
 
-    def _make(self, batch: list[tuple[str, memoryview]], buffer: Buffer | None) -> list[str]:
-        digests = []
+    def _make(self, batch: list[tuple[str, memoryview]], buffer: Buffer | None) -> list[tuple[str, Found]]:
+        found = []
         try:
             for name, content in batch:
-                digests.append(hashlib.sha256(content).hexdigest())
+                found.append((name, Found(len(content), hashlib.sha256(content).hexdigest())))
                 self._write_file(name, content)
         finally:
             if buffer is not None:
                 buffer.release()
-        return digests
+        return found
 
 
 def _write(write: Write, chunk: memoryview, hashed: Future[None], buffer: Buffer) -> None:
