@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urljoin
 
@@ -123,9 +122,9 @@ class Registry:
     ) -> _Answer:
         """``url`` may be a path on this registry. Authenticates if the registry asks for it."""
         url = urljoin(self._origin, url)
-        answer = self._send(method, url, action, self._authorization, content, headers)
+        answer = self._send(method, url, action, self._authorization, headers, content)
         if answer.status == HTTPStatus.UNAUTHORIZED and self._log_in(answer):
-            answer = self._send(method, url, action, self._authorization, content, headers)
+            answer = self._send(method, url, action, self._authorization, headers, content)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise RegistryAccessDenied(host=self.host, action=action, status=answer.status)
         is_failure = answer.status >= 500 or answer.status == HTTPStatus.TOO_MANY_REQUESTS
@@ -138,9 +137,9 @@ class Registry:
         method: str,
         url: str,
         action: str,
-        authorization: dict[str, str],
+        authorization: Mapping[str, str],
+        headers: Mapping[str, str],
         content: bytes | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> _Answer:
         try:
             response, final = self._pools.follow(
@@ -165,7 +164,7 @@ class Registry:
             return False
         parameters = [("service", facts.get("service", "")), *(("scope", each) for each in self._scopes)]
         url = f"{facts['realm']}{'&' if '?' in facts['realm'] else '?'}{urlencode(parameters)}"
-        answer = self._send("GET", url, "give a token", own)
+        answer = self._send("GET", url, "give a token", own, {})
         token = self._document(answer, "give a token") if answer.is_success else {}
         bearer = token.get("token") or token.get("access_token")
         if not bearer:

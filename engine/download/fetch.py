@@ -54,7 +54,7 @@ class Source:
         self._client = client
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Raises the coded errors 13xx of ``fetch``."""
+        """Raises the coded errors 13xx of ``fetch``; an OSError of a file, which PlainTar translates."""
         if self._head:
             count = min(len(buffer), len(self._head))
             buffer[:count] = self._head[:count]
@@ -129,29 +129,14 @@ def shown(source: str | Path) -> str:
     return redact_url(source) if isinstance(source, str) and _URL.match(source) else str(source)
 
 
-class _File:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with reading(path):
-            self._file = path.open("rb")
-            self.status = os.fstat(self._file.fileno())
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        with reading(self._path):
-            return self._file.readinto(buffer)
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def _open_file(path: Path, progress: Progress | None) -> Source:
     with reading(path):
         if not path.exists():
             raise EngineNotFound(place=path, reason="does not exist")
         if path.is_dir():
             raise EngineNotFound(place=path, reason="is a directory, not a tar")
-    file = _File(path)
-    status = file.status
+        file = path.open("rb")
+        status = os.fstat(file.fileno())
     is_regular = stat.S_ISREG(status.st_mode)
     return Source(
         file,
