@@ -65,3 +65,14 @@ def test_no_redirect_leaves_tls(
     with pytest.raises(RedirectRefused, match="less safe"):
         fetched(tls_server.url)
     assert server.requests == []
+
+
+def test_certificates_are_read_once_for_all_downloads(
+    tls_server: TarServer, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(certificate / "cert.pem", trusted)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    assert fetched(tls_server.url) == CONTENT
+    trusted.unlink()
+    assert fetched(tls_server.url) == CONTENT
