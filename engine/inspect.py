@@ -15,8 +15,8 @@ from engine.download.fetch import fetch, local_path, shown
 from engine.tar.archive import TarReader
 from engine.tar.compression import PlainTar, plain_tar
 from engine.tar.contents import ContentReader, compare, require_all
-from engine.tar.file_writer import Found, Write
-from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, parse_manifest
+from engine.tar.file_writer import Write
+from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, parse_manifest
 from errors.engine_tar import EngineNotFound, InvalidManifest
 
 _READ_BYTES = 1 << 20
@@ -90,7 +90,9 @@ def _verify_directory(path: Path) -> Manifest:
         sizes = dict(file_sizes(path))
         with ThreadPoolExecutor(thread_name_prefix="sha256") as pool:
             digests = pool.map(_sha256, (path / name for name in sizes))
-            found = {name: Found(sizes[name], digest) for name, digest in zip(sizes, digests, strict=True)}
+            found = {
+                name: FileEntry(sizes[name], digest) for name, digest in zip(sizes, digests, strict=True)
+            }
         compare(manifest, found, str(path))
         require_all(manifest, found, str(path))
     return manifest

@@ -74,6 +74,7 @@ class _Cache:
     def open(self, source: str | Path, transfer: Transfer) -> Engine:
         with writing(self.folder):
             self._engines.mkdir(parents=True, exist_ok=True)
+            (self.folder / "sources").mkdir(exist_ok=True)
             remove_stale(self._engines)
         try:
             stream = fetch(source, transfer=transfer)

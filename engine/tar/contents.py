@@ -9,7 +9,7 @@ from typing import Protocol
 from engine.progress import Progress
 from engine.tar.archive import Member, TarReader
 from engine.tar.compression import PlainTar
-from engine.tar.file_writer import SMALL_BYTES, FileWriter, Found, Write
+from engine.tar.file_writer import SMALL_BYTES, FileWriter, Write
 from engine.tar.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -55,8 +55,8 @@ class ContentReader:
         self._files = files
         self._size_bytes = tar.size_bytes
         self._progress = progress
-        self._found: dict[str, Found | FileEntry] = {}
-        self._uncompared: dict[str, Found] = {}
+        self._found: dict[str, FileEntry] = {}
+        self._uncompared: dict[str, FileEntry] = {}
         """Those of ``_found`` that came before the manifest."""
         self._documents: dict[str, bytes] = {}
 
@@ -77,11 +77,7 @@ class ContentReader:
             return self.manifest
         sizes = {name: found.size_bytes for name, found in self._found.items()}
         facts = describe(sizes, self._documents.get, self._place).facts
-        entries = {
-            name: FileEntry(size_bytes=found.size_bytes, sha256=found.sha256)
-            for name, found in self._found.items()
-        }
-        return make_manifest(facts, entries, self._place)
+        return make_manifest(facts, self._found, self._place)
 
     def _take(self, member: Member, writer: FileWriter) -> None:
         if member.name == MANIFEST_NAME:
@@ -133,7 +129,7 @@ class ContentReader:
                 self._found[name] = self._uncompared[name] = found
 
 
-def compare(manifest: Manifest, found: Mapping[str, Found], place: str) -> None:
+def compare(manifest: Manifest, found: Mapping[str, FileEntry], place: str) -> None:
     """Raise unless ``manifest`` lists the files ``found``, just so."""
     for name, file in found.items():
         _compare_file(manifest, name, file, place)
@@ -146,7 +142,7 @@ def require_all(manifest: Manifest, found: Container[str], place: str) -> None:
             raise EngineFileMissing(place=place, name=name)
 
 
-def _compare_file(manifest: Manifest, name: str, found: Found, place: str) -> FileEntry:
+def _compare_file(manifest: Manifest, name: str, found: FileEntry, place: str) -> FileEntry:
     expected = _compare_size(manifest, name, found.size_bytes, place)
     if found.sha256 != expected.sha256:
         raise EngineFileDamaged(

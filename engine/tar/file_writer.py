@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from typing import NamedTuple
 
+from engine.tar.manifest import FileEntry
 from engine.tar.window import Buffer
 
 SMALL_BYTES = 256 << 10
@@ -17,13 +17,6 @@ _BATCH_BYTES = 1 << 20
 
 Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]
-
-
-class Found(NamedTuple):
-    """What a file turned out to be."""
-
-    size_bytes: int
-    sha256: str
 
 
 class FileWriter:
@@ -41,7 +34,7 @@ class FileWriter:
         self._batch_bytes = 0
         self._batch_buffer: Buffer | None = None
         self._submitted = 0
-        self._unfinished: deque[Future[list[tuple[str, Found]]]] = deque()
+        self._unfinished: deque[Future[list[tuple[str, FileEntry]]]] = deque()
 
     def __enter__(self) -> FileWriter:
         return self
@@ -60,7 +53,7 @@ class FileWriter:
         self._batch.append((name, content))
         self._batch_bytes += len(content)
 
-    def finished(self, *, wait: bool) -> Iterator[tuple[str, Found]]:
+    def finished(self, *, wait: bool) -> Iterator[tuple[str, FileEntry]]:
         """The files that have been hashed and written since the last call; with ``wait`` all of them."""
         if wait:
             self._flush()
@@ -95,13 +88,17 @@ class FileWriter:
                 writes.popleft().result()
         finally:
             wait_for(writes)
-        self._unfinished.append(self._hasher.submit(lambda: [(name, Found(size_bytes, sha256.hexdigest()))]))
+        self._unfinished.append(
+            self._hasher.submit(lambda: [(name, FileEntry(size_bytes, sha256.hexdigest()))])
+        )
 
-    def _make(self, batch: list[tuple[str, memoryview]], buffer: Buffer | None) -> list[tuple[str, Found]]:
+    def _make(
+        self, batch: list[tuple[str, memoryview]], buffer: Buffer | None
+    ) -> list[tuple[str, FileEntry]]:
         found = []
         try:
             for name, content in batch:
-                found.append((name, Found(len(content), hashlib.sha256(content).hexdigest())))
+                found.append((name, FileEntry(len(content), hashlib.sha256(content).hexdigest())))
                 self._write_file(name, content)
         finally:
             if buffer is not None:
