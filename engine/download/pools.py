@@ -41,6 +41,7 @@ class Pools:
         """By scheme and proxy."""
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_aborted = False
+        self._proxy_for = cache(proxy_for)  # It reads the whole environment.
 
     def request(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None = None
@@ -49,7 +50,7 @@ class Pools:
 
         Raises urllib3's HTTPError and AddressRefused.
         """
-        proxy = proxy_for(url)
+        proxy = self._proxy_for(url)
         if proxy is not None and self._only_public and url.host is not None:
             require_public_host(url.host.strip("[]"), url.port or 443)
         manager = self._manager(url, proxy)
