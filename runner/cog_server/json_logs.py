@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.observability.logs import document
 
+_MOST_READ_BYTES = 1 << 16
 _DRAIN_S = 2.0
 _OURS = '{"timestamp": '
 
@@ -56,10 +57,15 @@ def flat_log() -> Iterator[None]:
 
 
 def _forward(source: int, target: int) -> None:
-    with (
-        open(source, encoding="utf-8", errors="replace", newline="\n") as lines,
-        open(target, "w", encoding="utf-8", closefd=False) as flat_lines,
-    ):
-        for line in lines:
-            if line.strip() and (text := flat(line.rstrip("\n"))) is not None:
-                print(text, file=flat_lines, flush=True)
+    rest = b""
+    while data := os.read(source, _MOST_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        _write(target, lines)
+    _write(target, [rest])
+
+
+def _write(target: int, lines: list[bytes]) -> None:
+    texts = [flat(line.decode(errors="replace")) for line in lines if line.strip()]
+    data = "".join(f"{text}\n" for text in texts if text is not None).encode()
+    while data:
+        data = data[os.write(target, data) :]
