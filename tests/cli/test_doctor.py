@@ -113,4 +113,4 @@ def test_a_setting_that_is_wrong_is_told_alone(
     assert main(["doctor"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith("E1006 InvalidSetting: TRITON_HTTP_PORT must be a valid integer")
+    assert output.err.startswith("E1006 InvalidSetting: TRITON_HTTP_PORT must be a port")
