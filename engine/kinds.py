@@ -142,7 +142,7 @@ _ROWS = (
     ),
     Kind(
         name="paced",
-        adapter="runner.engines.paced.engine",
+        adapter="runner.engines.paced.adapter",
         builder="builder.kinds.paced",
         # Its tokens are certain: a bias can't change them, and each has a probability of 1.
         capabilities=frozenset({"log_probs", "min_p"}),

@@ -31,7 +31,7 @@ from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPP
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from runner.engines.protocol.adapter import Sink
-from runner.engines.transformers.runner import ChoosingRunner
+from runner.engines.transformers.model_runner import ChoosingRunner
 from runner.engines.transformers.sampling import SamplingProcessor
 from runner.engines.transformers.sequence import Sequence
 

@@ -12,7 +12,7 @@ import pytest
 
 from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
-from runner.engines.paced.engine import PacedEngine, load
+from runner.engines.paced.adapter import PacedEngine, load
 from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
 from runner.engines.protocol.messages import FinishReason, Sampling, Submit
 from tests.runner.engines.listening import make_paced_directory
