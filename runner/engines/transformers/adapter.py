@@ -24,8 +24,7 @@ from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
-from runner.engines.transformers import attention as transformers_attention
-from runner.engines.transformers import gpu_attention as transformers_gpu_attention
+from runner.engines.transformers import attention, gpu_attention
 from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
 from runner.engines.transformers.sequence import Sequence
 from runner.engines.transformers.settings import Options, batching_config
@@ -151,12 +150,12 @@ def _load_model(engine_dir: Path, options: Options) -> PreTrainedModel:
     if absent:
         raise _start_failed(f"{type(config).__name__} has no {absent[0]}, which continuous batching needs")
     if options.is_cpu:
-        transformers_attention.install()
+        attention.install()
         if model.get_memory_footprint() <= _ONE_THREAD_WEIGHT_BYTES:
             torch.set_num_threads(1)
         return model
     model = model.to(options.device)
-    transformers_gpu_attention.install(model)
+    gpu_attention.install(model)
     return model
 
 
