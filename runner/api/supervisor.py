@@ -88,8 +88,6 @@ class OpenAIServer:
 
     async def drain(self) -> None:
         """Let the child end what runs, or end it after the grace period; new clients get 503 meanwhile."""
-        if self._child.pid is None:
-            return
         await cancelled(self._supervisor)
         self._child.send_signal(signal.SIGTERM)
         meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
