@@ -110,6 +110,10 @@ class TritonClient:
         except (aiohttp.ClientError, OSError) as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 
+    @property
+    def is_closed(self) -> bool:
+        return self._session.closed
+
     def end_all(self) -> None:
         """Close the client at once: every running request ends with E2105."""
         for reader in self._readers:
@@ -173,7 +177,8 @@ class _Reader:
         """All that has arrived; waits for the first byte. Empty at the end."""
         if self._stalled_bytes is not None:
             raise ClientStalled(waiting_bytes=self._stalled_bytes, timeout_s=_STALL_TIMEOUT_S)
-        piece = await self._content.readany()
+        # NOTE: once the connection is lost, readany raises although something has arrived.
+        piece = self._content._read_nowait(-1) or await self._content.readany()
         self._read_bytes += len(piece)
         self._read_s = self._loop.time()
         return piece

@@ -147,7 +147,8 @@ class TritonStack:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
             missed += 1
-            if self.server.down_reason is not None or await self.client.is_answering():
+            is_expected = self.server.down_reason is not None or self.client.is_closed
+            if is_expected or await self.client.is_answering():
                 answered_s, missed = time.monotonic(), 0
             elif time.monotonic() - answered_s > timeout_s and missed >= _MIN_MISSED_HEARTBEATS:
                 self.server.kill(f"it did not answer for {timeout_s:g} s")

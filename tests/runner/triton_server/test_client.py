@@ -166,6 +166,37 @@ def test_a_connection_that_breaks_is_e2105(pieces: tuple[bytes, ...]) -> None:
     assert "restarted automatically" in error.sentence
 
 
+def test_what_arrived_before_the_connection_broke_reaches_a_slow_reader() -> None:
+    async def run() -> list[int]:
+        has_read, is_cut = asyncio.Event(), asyncio.Event()
+
+        async def cut_later(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(GOOD)
+            await has_read.wait()
+            await response.write(LAST)
+            await reset(request)
+            is_cut.set()
+            return response
+
+        tokens: list[int] = []
+
+        async def read_slowly(client: TritonClient) -> None:
+            async for events in client.generate({"input_ids": [1]}):
+                tokens.extend(token for event in events for token in event.tokens)
+                has_read.set()
+                await is_cut.wait()
+                await asyncio.sleep(0.2)  # The client's loop sees that the connection is gone.
+
+        async with served(cut_later) as client:
+            with pytest.raises(TritonUnavailable):
+                await read_slowly(client)
+        return tokens
+
+    assert asyncio.run(run()) == [5, 6, 7]
+
+
 def test_a_port_that_nobody_listens_on_is_e2105() -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
