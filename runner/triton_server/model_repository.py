@@ -105,6 +105,9 @@ def render(
     if target.exists():
         shutil.rmtree(target)
     facts = {
+        # NVIDIA's templates have these two for every model: accepted, and without effect in most of ours.
+        "end_id": "",
+        "pad_id": "",
         "triton_max_batch_size": str(engine.manifest.max_batch_size or 64),
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),

@@ -50,6 +50,7 @@ class TritonServer:
         self._on_failure = on_failure
         self._on_restart = on_restart
         self._arrival = arrival
+        self._has_arrived = False
         self._command = command
         self._start_timeout_s = command.settings.triton_start_timeout_s
         self._log = log
@@ -110,7 +111,8 @@ class TritonServer:
 
     def _is_waiting(self) -> bool:
         """Whether Triton's models still wait for the engine."""
-        return not self._arrival.exists()
+        self._has_arrived = self._has_arrived or self._arrival.exists()
+        return not self._has_arrived
 
     def _start_failed(self, reason: str) -> CodedError:
         """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""
@@ -174,6 +176,7 @@ class TritonServer:
                 await self._launch()
             except CodedError as exc:
                 if not self._goes_on("triton start", str(exc)):
+                    self.down_reason = f"{exc.sentence}, and it failed too often"
                     return False
                 wait_s = backoff.next_s()
                 self._log(f"{exc}; next try in {wait_s:g} s")
