@@ -17,11 +17,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from builder.sizes.words import in_words
+from engine.machine.processes import session_members
 from engine.redact import redact_text
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
 
@@ -89,6 +91,9 @@ def run_program(program: Program, report: Callable[[str], None]) -> float:
         assert child.stdin is not None
         child.stdin.close()
         child.wait()
+        for pid in session_members(child.pid):  # None, unless the guard itself was killed.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     elapsed_s = time.monotonic() - started_s
     if returncode != 0:
         raise _failure(program, returncode, list(tail), clock(elapsed_s))

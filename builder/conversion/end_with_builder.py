@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,7 +21,9 @@ _STOP_GRACE_S = 3.0
 
 def main() -> None:
     program = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-    select.select([0, os.pidfd_open(program.pid)], [], [])
+    ended, ending = os.pipe()
+    threading.Thread(target=lambda: (program.wait(), os.close(ending)), daemon=True).start()
+    select.select([0, ended], [], [])
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + _STOP_GRACE_S
         while (others := _others()) and time.monotonic() < deadline_s:
