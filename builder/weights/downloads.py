@@ -151,8 +151,10 @@ def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:
         connections=1,
         authorization=download.authorization,
     )
+    if download.digest is None and file.tell():
+        _start_over(file, shared)  # Nothing could prove that its parts fit together.
     announced = Version(None, None, download.size_bytes)
-    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S)
+    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S, longest_retry_after_s=300.0)
     body = Body(client, transfer, shared.stop, first=file.tell(), version=announced, is_verified=True)
     buffer = memoryview(bytearray(CHUNK_BYTES))
     try:

@@ -107,7 +107,7 @@ class Body:
         if self._failures >= self._transfer.attempts or self._stop.is_set():
             raise failure.error from failure
         wait_s = min(self._transfer.first_wait_s * 2 ** (self._failures - 1), self._transfer.longest_wait_s)
-        self._stop.wait(max(wait_s, failure.retry_after_s))
+        self._stop.wait(max(wait_s, min(failure.retry_after_s, self._transfer.longest_retry_after_s)))
 
     def _request(self) -> BaseHTTPResponse:
         """A response whose body begins at ``position``."""

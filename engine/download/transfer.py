@@ -21,6 +21,8 @@ class Transfer:
     first_wait_s: float = 0.25
     """Doubles with each attempt."""
     longest_wait_s: float = 10.0
+    longest_retry_after_s: float = 60.0
+    """Of the wait that a server asks for."""
     timeout_s: float = 30.0
     """For a connection to open, and without a byte on an open one."""
 

@@ -27,7 +27,9 @@ def checked_url(url: str) -> Url:
 
 def proxy_for(url: Url) -> Url | None:
     """The proxy that the environment names (``https_proxy``, ``no_proxy``, ...), as curl reads it."""
-    proxy = urllib.request.getproxies().get(url.scheme or "")
+    proxies = urllib.request.getproxies()
+    for_all = proxies.get("all", "")  # One for SOCKS is left alone.
+    proxy = proxies.get(url.scheme or "") or (for_all if for_all.startswith("http") else "")
     if not proxy or urllib.request.proxy_bypass(url.netloc or ""):
         return None
     try:
