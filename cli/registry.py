@@ -120,10 +120,14 @@ class Registry:
         expected: HTTPStatus | None = None,
         **headers: str,
     ) -> _Answer:
-        """``url`` may be a path on this registry. Authenticates if the registry asks for it."""
+        """``url`` may be a path on this registry. Authenticates if the registry asks for it.
+
+        The registry may name another host for an upload, which gets no credentials.
+        """
         url = urljoin(self._origin, url)
-        answer = self._send(method, url, action, self._authorization, headers, content)
-        if answer.status == HTTPStatus.UNAUTHORIZED and self._log_in(answer):
+        is_own = url.startswith(f"{self._origin}/")
+        answer = self._send(method, url, action, self._authorization if is_own else {}, headers, content)
+        if is_own and answer.status == HTTPStatus.UNAUTHORIZED and self._log_in(answer):
             answer = self._send(method, url, action, self._authorization, headers, content)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise RegistryAccessDenied(host=self.host, action=action, status=answer.status)
