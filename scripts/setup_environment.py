@@ -26,6 +26,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ REQUIREMENTS = ROOT / "requirements"
 LOG = ROOT / ".cache" / "setup.log"
 LOCK = ROOT / ".cache" / "setup.lock"
 # NOTE: pip's own cache keeps nothing of an index that sends no Cache-Control, as many mirrors do.
-WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cog-triton-wheels"
+_HOME = Path(os.environ.get("HOME") or tempfile.gettempdir())
+WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or _HOME / ".cache") / "cog-triton-wheels"
 
 # The one place that names it: torch's CPU build is published here, not on the index that pip uses by default.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -117,7 +119,13 @@ class Environment:
         cached = ["--no-index", "-f", str(WHEELS), *options]
         if not compiles:
             cached.append("--no-compile")
-        WHEELS.mkdir(parents=True, exist_ok=True)
+        try:
+            WHEELS.mkdir(parents=True, exist_ok=True)
+            (WHEELS / "lock").touch()
+        except OSError as error:
+            say(f"  packages are not kept for other checkouts: {error}")
+            self._pip("install", *([] if compiles else ["--no-compile"]), *options, index=index)
+            return
         with alone(WHEELS / "lock", f"Another set-up is using {WHEELS}: waiting for it to end"):
             if any(WHEELS.glob("*.whl")):
                 try:
