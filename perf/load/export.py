@@ -13,10 +13,8 @@ from perf.load.summary import Summary
 
 _DERIVED = ("requests_per_second", "tokens_per_second", "failure_rate", "good_per_second")
 _ANSWER = ("outcome", "error", "input_tokens", "output_tokens")
-_RECORD = (
-    *("scheduled_s", "sent_s", "ended_s"),
-    *("latency_s", "first_token_s", "inter_token_s", "tokens_per_second"),
-)
+_TIMES = ("scheduled_s", "sent_s", "ended_s")
+_RATES = ("latency_s", "first_token_s", "inter_token_s", "tokens_per_second")
 
 
 def summary_json(configuration: Mapping[str, str], summary: Summary) -> str:
@@ -28,9 +26,13 @@ def records_csv(records: Sequence[Record]) -> str:
     """A header and a row per request; a value that does not exist is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_RECORD, *_ANSWER])
+    writer.writerow([*_TIMES, *_ANSWER, *_RATES])
     for record in records:
-        values = [getattr(record, name) for name in _RECORD]
         answers = [getattr(record.answer, name) for name in _ANSWER]
-        writer.writerow([*("" if value is None else f"{value:.6f}" for value in values), *answers])
+        writer.writerow([*_figures(record, _TIMES), *answers, *_figures(record, _RATES)])
     return text.getvalue()
+
+
+def _figures(record: Record, names: Sequence[str]) -> list[str]:
+    values = [getattr(record, name) for name in names]
+    return ["" if value is None else f"{value:.6f}" for value in values]

@@ -19,8 +19,8 @@ SLOT_PHASES = ("queue", "engine", "relay")
 UNEXPECTED = "unexpected"
 """The label ``code`` of an error without a code."""
 
-_OTHER_CODES = ("E12", "E13", "E14", "E15", "E23", "E25")
-"""Prefixes of codes that no request fails with: of builds, engine.tars, images and load tests."""
+_OTHER_CODES = ("E12", "E13", "E14", "E15", "E2111", "E23", "E25")
+"""Prefixes of codes that no request fails with: of builds, engine.tars, images, load tests and commands."""
 
 _TTFT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
