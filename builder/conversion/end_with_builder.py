@@ -22,7 +22,12 @@ _STOP_GRACE_S = 3.0
 def main() -> None:
     program = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
     ended, ending = os.pipe()
-    threading.Thread(target=lambda: (program.wait(), os.close(ending)), daemon=True).start()
+
+    def wait() -> None:
+        program.wait()
+        os.close(ending)
+
+    threading.Thread(target=wait, daemon=True).start()
     select.select([0, ended], [], [])
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + _STOP_GRACE_S
