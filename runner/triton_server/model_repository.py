@@ -105,7 +105,7 @@ def render(
     if target.exists():
         shutil.rmtree(target)
     facts = {
-        # NVIDIA's templates have these two for every model: accepted, and without effect in most of ours.
+        # Accepted in the arguments of every model; only preprocessing uses them.
         "end_id": "",
         "pad_id": "",
         "triton_max_batch_size": str(engine.manifest.max_batch_size or 64),

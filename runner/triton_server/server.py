@@ -133,11 +133,11 @@ class TritonServer:
             if not self._goes_on("triton", reason) or not await self._restart():
                 return
 
-    def _goes_on(self, part: str, reason: str) -> bool:
-        """Report a failure; False if there were too many."""
+    def _goes_on(self, part: str, reason: str, sentence: str | None = None) -> bool:
+        """Report a failure; False if there were too many. Clients get ``sentence``, by default the reason."""
         goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self._child.log_tail)))
         if not goes_on:
-            self.down_reason = f"{reason}, and it failed too often"
+            self.down_reason = f"{sentence or reason}, and it failed too often"
         return goes_on
 
     async def _end_of_triton_or_stub(self) -> str:
@@ -175,8 +175,7 @@ class TritonServer:
             try:
                 await self._launch()
             except CodedError as exc:
-                if not self._goes_on("triton start", str(exc)):
-                    self.down_reason = f"{exc.sentence}, and it failed too often"
+                if not self._goes_on("triton start", str(exc), exc.sentence):
                     return False
                 wait_s = backoff.next_s()
                 self._log(f"{exc}; next try in {wait_s:g} s")
