@@ -28,7 +28,7 @@ _INPUT_TOKENS = 100
 _WARM_UP_TOKENS = 8
 
 Layer = tuple[str, Callable[[int], Target]]
-"""Its name, and what sends requests for so many tokens."""
+"""A layer's name, and its target for a given number of output tokens."""
 
 
 def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:

@@ -29,7 +29,7 @@ class Plan:
     timeout_s: float = 600.0
     first: int = 0
     every: int = 1
-    """An open loop sends the request ``first`` and, after it, one of so many: the share of a process."""
+    """A process of several sends, in an open loop, the request ``first`` and then each ``every``-th one."""
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
