@@ -1,195 +1,132 @@
-"""A load of streams on one server, from several processes; each stream is compared with the known answer.
+"""A load of streams on one server, by the load generator; each stream is compared with the known answer.
 
 Targets: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions, streamed).
-What arrives is read after the last stream has ended, so that reading takes no time from the server.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
 import multiprocessing
 import statistics
-import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perf.load.clients import run
 from perf.load.events import events
-from perf.load.http import HttpClient, Request, RequestFailed
+from perf.load.http import HttpClient
+from perf.load.plan import Plan
+from perf.load.record import Answer
 from perf.load.response import Response
+from perf.load.summary import summarize
+from perf.load.targets.cog import CogTarget
+from perf.load.targets.openai import OpenAITarget
+from perf.load.targets.target import Posting, Target, Workload
+from perf.load.targets.triton import SLOT, TritonTarget
 from perf.prove_gpu.known_load import answer
 from perf.servers import MODEL
 
 _PROCESSES = 8
-_PREPARATION_S = 0.4
-"""What a process takes to make its requests; one that is later says so (``late_ms``)."""
 _TIMEOUT_S = 600.0
+_BATCH_S = 0.5
+"""Within it each client process has begun its streams; then none begins others."""
 
 Work = dict[str, Any]
 """A workload as known_load.py writes it."""
 
 
 @dataclass
-class Stream:
-    """What a stream brought: tokens or text, and the seconds until its first piece, where it has pieces."""
+class KnownAnswer(Answer):
+    """An answer to the prompt ``index``. ``output``: the slot's tokens, the others' text."""
 
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    count: int = 0
-    first_s: float | None = None
-    error: str = ""
-    is_exact: bool = False
+    index: int = 0
+    output: list[int] | str = ""
 
 
-@dataclass(frozen=True)
-class Share:
-    """One client process's part of a load."""
+class KnownTarget(Target):
+    """Sends the workload's prompts, each to one stream, whichever client process begins it."""
 
-    target: str
-    url: str
-    workload: str
-    indices: range
-    tokens: int
-    start_s: float
-    gap_s: float
+    def __init__(self, kind: str, url: str, work: Work, streams: int, tokens: int) -> None:
+        self.url = url
+        self._kind = kind
+        self._targets = [_target(kind, url, work, index, tokens) for index in range(streams)]
+        for target in self._targets:
+            assert target.request.encoded  # Takes no time from the load.
+        self._next = multiprocessing.get_context("spawn").Value("i", 0)
+        self._index_by_response: dict[int, int] = {}
 
+    async def exchange(self, http: HttpClient) -> Sequence[Response]:
+        with self._next.get_lock():
+            index = int(self._next.value)
+            self._next.value += 1
+        responses = await self._targets[index].exchange(http)
+        self._index_by_response[id(responses[-1])] = index
+        return responses
 
-@functools.cache
-def _work(workload: str) -> Work:
-    work: Work = json.loads(Path(workload).read_text())
-    return work
-
-
-def _request(share: Share, work: Work, index: int) -> Request:
-    ids, tokens, accept = work["prompts"][index], share.tokens, "application/json"
-    body: dict[str, Any]
-    if share.target == "slot":
-        path = "/v2/models/tensorrt_llm/generate_stream"
-        body = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": tokens}
-        body |= {"runtime_top_k": 1, "streaming": True}
-    elif share.target == "openai":
-        path = "/v1/completions"
-        body = {"model": MODEL, "prompt": ids, "max_tokens": tokens, "temperature": 0}
-        body |= {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
-    else:
-        path = "/predictions"
-        body = {"input": {"prompt": work["texts"][index], "max_tokens": tokens, "temperature": 0}}
-        accept = "text/event-stream" if share.target == "sse" else accept
-    headers = {"Content-Type": "application/json", "Accept": accept}
-    return Request("POST", share.url + path, headers, json.dumps(body).encode())
+    def read(self, responses: Sequence[Response]) -> Answer:
+        index = self._index_by_response[id(responses[-1])]
+        read = self._targets[index].read(responses)
+        output = _output(self._kind, responses[-1]) if read.outcome == "completed" else ""
+        return KnownAnswer(**vars(read), index=index, output=output)
 
 
-def _read(target: str, response: Response | RequestFailed, sent_s: float) -> Stream:
-    if isinstance(response, RequestFailed):
-        return Stream(error=str(response))
-    if response.status != 200:
-        return Stream(error=f"{response.status} {response.body[:200]!r}")
-    stream = Stream()
-    if target == "json":
-        prediction = json.loads(response.body)
-        stream.text = "".join(prediction.get("output") or [])
-        return _prediction(stream, prediction)
-    document: dict[str, Any] = {}
-    for event in events(response):
-        if not event.data.startswith(b"{"):
-            continue
-        document = json.loads(event.data)
-        if target == "slot":
-            ids = document.get("output_ids", [])
-            stream.tokens += ids if isinstance(ids, list) else [ids]
-            stream.count = len(stream.tokens)
-            stream.error = document.get("error", stream.error)
-        elif target == "openai":
-            stream.text += "".join(each["text"] for each in document.get("choices", []))
-            stream.count = (document.get("usage") or {}).get("completion_tokens", stream.count)
-        else:
-            stream.text += document.get("chunk", "")
-        if stream.first_s is None and (stream.tokens or stream.text):
-            stream.first_s = event.at_s - sent_s
-    return _prediction(stream, document) if target == "sse" else stream
+def _target(kind: str, url: str, work: Work, index: int, tokens: int) -> Posting:
+    ids = work["prompts"][index]
+    if kind == "slot":
+        extra = {"input_ids": ids, "input_lengths": len(ids), "runtime_top_k": 1}
+        return TritonTarget(url, SLOT, Workload("", 0, tokens, is_fixed_length=False, extra=extra))
+    if kind == "openai":
+        extra = {"prompt": ids, "temperature": 0, "ignore_eos": True}
+        workload = Workload("", 0, tokens, is_fixed_length=False, extra=extra)
+        return OpenAITarget(url, "completions", MODEL, workload, None)
+    inputs = {"prompt": work["texts"][index], "max_tokens": tokens, "temperature": 0}
+    return CogTarget(url, inputs, is_streaming=kind == "sse")
 
 
-def _prediction(stream: Stream, prediction: dict[str, Any]) -> Stream:
-    if prediction.get("status") == "succeeded":
-        stream.count = prediction["metrics"]["output_token_count"]
-    else:
-        stream.error = str(prediction.get("error") or prediction)[:200]
-    return stream
+def _output(kind: str, response: Response) -> list[int] | str:
+    if kind == "json":
+        return "".join(json.loads(response.body)["output"])
+    documents = [json.loads(event.data) for event in events(response) if event.data.startswith(b"{")]
+    if kind == "slot":
+        parts = (document["output_ids"] for document in documents)
+        return [token for part in parts for token in (part if isinstance(part, list) else [part])]
+    if kind == "openai":
+        return "".join(choice["text"] for document in documents for choice in document["choices"])
+    return "".join(document.get("chunk", "") for document in documents)
 
 
-def _run(share: Share) -> tuple[float, float, list[Stream]]:
-    """One client process: when its first stream began, when its last one ended, and its streams."""
-    work = _work(share.workload)
-    requests = {index: _request(share, work, index) for index in share.indices}
-    for request in requests.values():
-        assert request.encoded
-    http = HttpClient(_TIMEOUT_S)
+def measure(
+    kind: str, url: str, workload: Path, streams: int, tokens: int, gap_s: float = 0.0
+) -> dict[str, Any]:
+    """Run the load once; tokens per second over all streams from the first's start to the last byte.
 
-    async def one(index: int) -> tuple[float, Response | RequestFailed]:
-        await asyncio.sleep(max(0.0, share.start_s + share.gap_s * index - time.time()))
-        sent_s = time.perf_counter()
-        try:
-            return sent_s, await http.send(requests[index])
-        except RequestFailed as exc:
-            return sent_s, exc
-
-    async def together() -> list[tuple[float, Response | RequestFailed]]:
-        try:
-            return await asyncio.gather(*map(one, share.indices))
-        finally:
-            http.close()
-
-    began_s = max(share.start_s, time.time())
-    responses = asyncio.run(together())
-    ended_s = time.time()
-    streams = [_read(share.target, response, sent_s) for sent_s, response in responses]
-    for index, stream in zip(share.indices, streams, strict=True):
-        if share.target == "slot":
-            known = answer(work["prompts"][index], work["following"], share.tokens)
-            stream.is_exact = stream.tokens == known
-        else:
-            stream.is_exact = stream.text == work["answers"][str(share.tokens)][index]
-    return began_s, ended_s, streams
+    All streams begin together, or one every ``gap_s`` seconds.
+    """
+    work = json.loads(workload.read_text())
+    plan = Plan("batch", streams, _BATCH_S, pause_s=_BATCH_S, timeout_s=_TIMEOUT_S)
+    if gap_s:
+        plan = Plan("rps", 1 / gap_s, (streams - 0.5) * gap_s, timeout_s=_TIMEOUT_S)
+    done = run(plan, KnownTarget(kind, url, work, streams, tokens), min(_PROCESSES, streams))
+    found = summarize(done)
+    streamed = [each for each in done.records if each.answer.output_s]
+    firsts_ms = [1000 * (each.answer.output_s[0] - each.sent_s) for each in streamed]
+    return {
+        "target": kind,
+        "streams": streams,
+        "tokens": tokens,
+        "tokens_per_second": found.tokens_per_second,
+        "first_token_ms": statistics.median(firsts_ms) if firsts_ms else None,
+        "first_token_max_ms": max(firsts_ms, default=None),
+        "client_cpu_s": found.client_cpu_s,
+        "exact": sum(_is_exact(each.answer, kind, work, tokens) for each in done.records),
+        "errors": list(found.errors)[:3],
+    }
 
 
-class Clients:
-    """Client processes that wait between loads, so that a load begins at once."""
-
-    def __init__(self) -> None:
-        self._pool = multiprocessing.get_context("spawn").Pool(_PROCESSES)
-
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.terminate()
-
-    def measure(
-        self, target: str, url: str, workload: Path, streams: int, tokens: int, gap_s: float = 0.0
-    ) -> dict[str, Any]:
-        """Run the load once; tokens per second over all streams from the first's start to the last byte.
-
-        All streams begin together, or one every ``gap_s`` seconds.
-        """
-        processes = min(_PROCESSES, streams)
-        start_s = time.time() + _PREPARATION_S
-        shares = [
-            Share(target, url, str(workload), range(first, streams, processes), tokens, start_s, gap_s)
-            for first in range(processes)
-        ]
-        began_s, ended_s, parts = zip(*self._pool.map(_run, shares, chunksize=1), strict=True)
-        results = [stream for part in parts for stream in part]
-        firsts_ms = [1000 * each.first_s for each in results if each.first_s is not None]
-        return {
-            "target": target,
-            "streams": streams,
-            "tokens": tokens,
-            "tokens_per_second": sum(each.count for each in results) / (max(ended_s) - min(began_s)),
-            "first_token_ms": statistics.median(firsts_ms) if firsts_ms else None,
-            "first_token_max_ms": max(firsts_ms, default=None),
-            "late_ms": 1000 * (max(began_s) - start_s),
-            "exact": sum(each.is_exact for each in results),
-            "errors": [each.error for each in results if each.error][:3],
-        }
+def _is_exact(read: Answer, kind: str, work: Work, tokens: int) -> bool:
+    if not isinstance(read, KnownAnswer):
+        return False
+    if kind == "slot":
+        return read.output == answer(work["prompts"][read.index], work["following"], tokens)
+    return bool(read.output == work["answers"][str(tokens)][read.index])

@@ -10,11 +10,12 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from perf.processes import OTHER, SIGNS, cpu_s_by_role
 from perf.prove_gpu import servers
-from perf.prove_gpu.client import Clients
+from perf.prove_gpu.client import measure as measure_over_http
 from perf.prove_gpu.proof import Proof
 from perf.prove_gpu.servers import Measure
 from perf.table import table
@@ -24,7 +25,6 @@ Row = dict[str, Any]
 _SIGNS = (
     ("VLLM::EngineCore", "engine core"),
     ("VLLM::Worker", "engine GPU worker"),
-    ("multiprocessing.spawn", "client"),
     ("perf.prove_gpu.resident", "in process"),
     ("openai.api_server", "OpenAI server"),
     *SIGNS,
@@ -37,7 +37,7 @@ _HEAD = ("target", "streams", "tokens/s", "first token, ms", "added, ms")
 
 def run_speed(proof: Proof) -> None:
     options = proof.options
-    with Clients() as clients, _targets(proof, clients) as targets:
+    with _targets(proof) as targets:
         for measure in targets.values():
             measure(max(options.streams), 64, 0.0)  # What is compiled at first use.
         for number in range(options.rounds):
@@ -56,13 +56,11 @@ def _loads(all_streams: Sequence[int], gap_s: float) -> Iterator[tuple[int, floa
 
 
 @contextmanager
-def _targets(proof: Proof, clients: Clients) -> Iterator[dict[str, Measure]]:
+def _targets(proof: Proof) -> Iterator[dict[str, Measure]]:
     """All that is compared, ready. The stack is first: it fills the engine's cache for the others."""
 
     def over_http(target: str, url: str) -> Measure:
-        return lambda streams, tokens, gap_s: clients.measure(
-            target, url, proof.workload, streams, tokens, gap_s
-        )
+        return partial(measure_over_http, target, url, proof.workload)
 
     with ExitStack() as opened, ThreadPoolExecutor() as pool:
         ours = opened.enter_context(servers.stack(proof, "stack"))

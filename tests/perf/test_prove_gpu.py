@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from perf import prove_gpu
 from perf.engines import paced_engine
 from perf.prove_gpu.cancel import CANCELLED, disconnect
-from perf.prove_gpu.client import Clients
+from perf.prove_gpu.client import measure
 from perf.prove_gpu.known_load import write_workload
 from perf.prove_gpu.speed import summary, summary_table
 from perf.resources import metrics, settle
@@ -82,27 +82,32 @@ def test_every_module_can_be_imported_here_but_that_of_the_engines_python() -> N
 
 
 def test_every_target_is_loaded_and_read(tmp_path: Path) -> None:
-    """On the paced engine, which repeats the prompt: exact only if each token follows as it does there."""
+    """On the paced engine, which repeats the prompt: exact only where that is the known answer."""
     engine = paced_engine(tmp_path, 200)
     model = tmp_path / "model"
     model.mkdir()
     shutil.copy(engine / "tokenizer.json", model)
-    size = Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
-    (model / "following.json").write_text(json.dumps(list(range(size))))
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    (model / "following.json").write_text(json.dumps(list(range(tokenizer.get_vocab_size()))))
     workload = tmp_path / "workload.json"
     write_workload(workload, model, streams=8, lengths=(16,))
-    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}, has_api=True) as stack, Clients() as clients:
+    work = json.loads(workload.read_text())
+    repeated = tokenizer.decode_batch([prompt[:16] for prompt in work["prompts"]])
+    known = tmp_path / "known.json"
+    known.write_text(json.dumps({**work, "answers": {"16": repeated}}))
+    with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
         urls = {"slot": stack.triton_url, "json": stack.cog_url, "sse": stack.cog_url}
         for target, url in {**urls, "openai": stack.openai_url}.items():
-            row = clients.measure(target, url, workload, 8, 16, gap_s=0.01)
+            row = measure(target, url, workload, 8, 16, gap_s=0.01)
             assert row["errors"] == []
             assert row["tokens_per_second"] > 0
             assert row["exact"] == 0
             assert (row["first_token_ms"] is None) is (target == "json")
+            assert target == "slot" or measure(target, url, known, 8, 16)["exact"] == 8
         following = [0, 0, 0, 0, 0, 6, 7, 5]
         other = tmp_path / "other.json"
         other.write_text(json.dumps({"prompts": 8 * [[5, 6, 7]], "following": following}))
-        assert clients.measure("slot", stack.triton_url, other, 8, 16)["exact"] == 8
+        assert measure("slot", stack.triton_url, other, 8, 16)["exact"] == 8
         running = disconnect(stack, 4 * [[5, 6, 7]], 2000)
         assert running["cog_triton_slot_running_requests"] == 4
         assert settle(stack.metrics_url, 60)
