@@ -30,7 +30,6 @@ COMMANDS = {
     "flood": Command("perf.flood", "ten times as many clients as places, idle and stalled connections"),
     "faults": Command("perf.faults", "kill and stop each process under load"),
     "fuzz": Command("perf.fuzz", "fuzz one target, guided by coverage"),
-    "prove-slimming": Command("perf.prove_slimming.command", "slimmed CUDA libraries compute the same bits"),
     "prove-gpu": Command("perf.prove_gpu.command", "exact streams and speed on a GPU"),
 }
 
