@@ -12,11 +12,9 @@ from pathlib import Path
 from engine.directory import file_sizes, load, read_directory_manifest
 from engine.disk import reading
 from engine.download.fetch import fetch, local_path, shown
-from engine.tar.archive import TarReader
-from engine.tar.compression import PlainTar, plain_tar
 from engine.tar.contents import ContentReader, compare, require_all
 from engine.tar.file_writer import Write
-from engine.tar.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, FileEntry, Manifest, parse_manifest
+from engine.tar.manifest import MANIFEST_NAME, FileEntry, Manifest
 from errors.engine_tar import EngineNotFound, InvalidManifest
 
 _READ_BYTES = 1 << 20
@@ -32,7 +30,7 @@ def read_manifest(source: str | Path) -> Manifest:
     if path is not None and path.is_dir():
         return read_directory_manifest(path) if (path / MANIFEST_NAME).exists() else load(path).manifest
     with fetch(source) as stream:
-        manifest = leading_manifest(plain_tar(stream, shown(source), stream.size_bytes), shown(source))
+        manifest = ContentReader(stream, shown(source), stream.size_bytes).manifest
     if manifest is not None:
         return manifest
     if path is not None:
@@ -40,21 +38,6 @@ def read_manifest(source: str | Path) -> Manifest:
     raise InvalidManifest(
         place=shown(source), reason="the tar does not begin with one (download it to inspect it without)"
     )
-
-
-def leading_manifest(tar: PlainTar, place: str) -> Manifest | None:
-    """The manifest if it is the first file of ``tar``, else None; ``tar`` is read from its start again."""
-    with tar.read_ahead():
-        reader = TarReader(tar, place, tar.size_bytes)
-        member = reader.next_file()
-        if member is None or member.name != MANIFEST_NAME:
-            return None
-        if member.size_bytes > MAX_MANIFEST_BYTES:
-            raise InvalidManifest(place=place, reason=f"its {member.size_bytes} bytes are too many")
-        content = bytearray()
-        while chunk := reader.chunk():
-            content += chunk
-    return parse_manifest(bytes(content), place)
 
 
 def verify(path: Path) -> Manifest:
@@ -69,8 +52,7 @@ def verify(path: Path) -> Manifest:
         if path.is_dir():
             return _verify_directory(path)
         with path.open("rb") as file:
-            tar = plain_tar(file, str(path), os.fstat(file.fileno()).st_size)
-            return ContentReader(tar, str(path), _Nowhere()).read_all()
+            return ContentReader(file, str(path), os.fstat(file.fileno()).st_size).read_all(_Nowhere())
 
 
 class _Nowhere:

@@ -24,13 +24,12 @@ from engine.directory import Engine, load
 from engine.disk import writing
 from engine.download.fetch import Source, fetch, local_path
 from engine.download.transfer import DEFAULT_TRANSFER, Transfer
-from engine.inspect import leading_manifest
 from engine.lock import lock, unlock
 from engine.progress import Progress
 from engine.staging import discard, remove_stale, staged
-from engine.tar.compression import PlainTar, plain_tar
+from engine.tar.contents import ContentReader
 from engine.tar.manifest import Manifest, content_key
-from engine.tar.unpack import unpack
+from engine.tar.unpack import unpack_content
 from errors.coded_error import CodedError
 from errors.download import SourceFailed, SourceForbidden, SourceUnreachable
 
@@ -91,17 +90,16 @@ class _Cache:
         return self.folder / "engines"
 
     def _open(self, stream: Source, source: str | Path) -> Engine:
-        tar = plain_tar(stream, stream.place, stream.size_bytes)
-        manifest = leading_manifest(tar, stream.place)
-        if manifest is not None:
-            self.check(manifest)
-            key, is_content_known = content_key(manifest), True
+        reader = ContentReader(stream, stream.place, stream.size_bytes)
+        if reader.manifest is not None:
+            self.check(reader.manifest)
+            key, is_content_known = content_key(reader.manifest), True
         else:
             key, is_content_known = _digest(f"{_name(source)} {stream.identity}"), stream.identity is not None
         with self._locked(key):
             engine = self._load(key) if is_content_known else None
             if engine is None:
-                engine = self._unpack(key, tar, stream, manifest)
+                engine = self._unpack(key, reader, stream.size_bytes)
             self._remember(source, key)
         return engine
 
@@ -119,16 +117,16 @@ class _Cache:
         except CodedError:
             return None  # Missing or damaged: it is fetched again.
 
-    def _unpack(self, key: str, tar: PlainTar, stream: Source, manifest: Manifest | None) -> Engine:
-        target = self._engines / key
+    def _unpack(self, key: str, reader: ContentReader, size_bytes: int | None) -> Engine:
+        target, manifest = self._engines / key, reader.manifest
         if target.exists():
             discard(target)
         if self.limit_bytes is not None:
-            wanted_bytes = manifest.size_bytes if manifest is not None else stream.size_bytes or 0
+            wanted_bytes = manifest.size_bytes if manifest is not None else size_bytes or 0
             make_room(self._engines, wanted_bytes, self.limit_bytes)
         if manifest is not None:
             self.on_the_way(Engine(target, manifest, ()))
-        unpack(tar, target, place=stream.place, manifest=manifest, progress=self.progress)
+        unpack_content(reader, target, self.progress)
         return _leased(load(target) if manifest is None else Engine(target, manifest, ()))
 
     def _remember(self, source: str | Path, key: str) -> None:

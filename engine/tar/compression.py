@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from engine.tar.window import ByteStream
 from errors.engine_tar import DamagedTar, EngineUnreadable
@@ -30,49 +28,37 @@ class PlainTar(io.RawIOBase):
         self.done_bytes = 0
         self._stream = stream
         self._place = place
-        self._again = memoryview(b"")
-        self._kept: bytearray | None = None
+        self._peeked = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        if self._again:
-            count = min(len(buffer), len(self._again))
-            buffer[:count] = self._again[:count]
-            self._again = self._again[count:]
-        else:
-            try:
-                count = self._stream.readinto(buffer) or 0
-            except OSError as exc:
-                raise EngineUnreadable(place=self._place, reason=exc.strerror or str(exc)) from exc
-        if self._kept is not None:
-            self._kept += buffer[:count]
+        if self._peeked:
+            count = min(len(buffer), len(self._peeked))
+            buffer[:count], self._peeked = self._peeked[:count], self._peeked[count:]
+            return count
+        try:
+            count = self._stream.readinto(buffer) or 0
+        except OSError as exc:
+            raise EngineUnreadable(place=self._place, reason=exc.strerror or str(exc)) from exc
         self.done_bytes += count
         return count
 
-    @contextmanager
-    def read_ahead(self) -> Iterator[None]:
-        """What is read inside is kept, and read again after it."""
-        self._kept = bytearray()
-        try:
-            yield
-        finally:
-            self._again = memoryview(bytes(self._kept) + bytes(self._again))
-            self._kept = None
+    def peek(self, size_bytes: int) -> bytes:
+        """The first ``size_bytes``, which are read again."""
+        head, filled = memoryview(bytearray(size_bytes)), 0
+        while filled < size_bytes and (count := self.readinto(head[filled:])):
+            filled += count
+        self._peeked = bytes(head[:filled]) + self._peeked
+        return bytes(head[:filled])
 
 
 def plain_tar(stream: ByteStream, place: str, size_bytes: int | None = None) -> PlainTar:
     """The tar in ``stream``, whose size on the way is ``size_bytes``, unzipped if it is gzipped."""
-    if isinstance(stream, PlainTar):
-        return stream
     tar = PlainTar(stream, place, size_bytes)
-    magic = bytearray(len(_GZIP_MAGIC))
-    filled = 0
-    with tar.read_ahead():
-        while filled < len(magic) and (count := tar.readinto(memoryview(magic)[filled:])):
-            filled += count
-    return PlainTar(_Unzipped(tar, place), place, None) if magic == _GZIP_MAGIC else tar
+    is_gzipped = tar.peek(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    return PlainTar(_Unzipped(tar, place), place, None) if is_gzipped else tar
 
 
 class _Unzipped:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from engine.progress import Progress
 from engine.tar.archive import Member, TarReader
-from engine.tar.compression import PlainTar
+from engine.tar.compression import plain_tar
 from engine.tar.file_writer import SMALL_BYTES, FileWriter, Write
 from engine.tar.manifest import (
     MANIFEST_NAME,
@@ -19,7 +19,7 @@ from engine.tar.manifest import (
     parse_manifest,
 )
 from engine.tar.manifestless import DOCUMENTS, MAX_DOCUMENT_BYTES, describe
-from engine.tar.window import Buffer
+from engine.tar.window import Buffer, ByteStream
 from errors.engine_tar import EngineFileDamaged, EngineFileMissing, InvalidManifest, UnexpectedEngineFile
 
 
@@ -34,42 +34,44 @@ class Files(Protocol):
 
 
 class ContentReader:
-    """Passes every file of a tar to ``files`` and verifies it.
+    """Reads a tar (or tar.gz) up to its first file, then passes every file on and verifies it.
 
-    ``tar`` and ``place`` as for TarReader; ``manifest`` is the tar's own, if it has been parsed already.
+    ``place`` names the tar in errors; ``size_bytes`` is its size, if known.
     """
 
-    def __init__(
-        self,
-        tar: PlainTar,
-        place: str,
-        files: Files,
-        *,
-        manifest: Manifest | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self.manifest = manifest
-        self._is_manifest_known = manifest is not None
+    def __init__(self, stream: ByteStream, place: str, size_bytes: int | None = None) -> None:
+        tar = plain_tar(stream, place, size_bytes)
+        self.size_bytes = tar.size_bytes
+        """Of the plain tar; None if unknown."""
+        self.manifest: Manifest | None = None
+        """None until it has been read, which it has here if it comes first."""
+        self._manifest_text = b""
         self._tar = TarReader(tar, place, tar.size_bytes)
         self._place = place
-        self._files = files
-        self._size_bytes = tar.size_bytes
-        self._progress = progress
         self._found: dict[str, FileEntry] = {}
         self._uncompared: dict[str, FileEntry] = {}
         """Those of ``_found`` that came before the manifest."""
         self._documents: dict[str, bytes] = {}
+        self._member = self._tar.next_file()
+        if self._member is not None and self._member.name == MANIFEST_NAME:
+            self._read_manifest(self._member)
 
-    def read_all(self) -> Manifest:
+    def read_all(self, files: Files, progress: Progress | None = None) -> Manifest:
         """The manifest, against which every file is verified; for a tar without one, a derived one.
 
         Raises the errors of TarReader and ``parse_manifest``; EngineFileMissing, EngineFileDamaged or
         UnexpectedEngineFile where tar and manifest differ; EngineNotFound for a tar of something else.
         """
-        with FileWriter(self._files.write) as writer:
-            while (member := self._tar.next_file()) is not None:
-                self._take(member, writer)
+
+        def report() -> None:
+            if progress:
+                progress(self._tar.offset_bytes, self.size_bytes, "unpacking")
+
+        with FileWriter(files.write) as writer:
+            while self._member is not None:
+                self._take(self._member, files, writer, report)
                 self._settle(writer, wait=False)
+                self._member = self._tar.next_file()
             self._settle(writer, wait=True)
         if self.manifest is not None:
             compare(self.manifest, self._uncompared, self._place)
@@ -79,9 +81,11 @@ class ContentReader:
         facts = describe(sizes, self._documents.get, self._place).facts
         return make_manifest(facts, self._found, self._place)
 
-    def _take(self, member: Member, writer: FileWriter) -> None:
+    def _take(self, member: Member, files: Files, writer: FileWriter, report: Callable[[], None]) -> None:
         if member.name == MANIFEST_NAME:
-            self._take_manifest(member)
+            if self.manifest is None:
+                self._read_manifest(member)
+            files.write(member.name, memoryview(self._manifest_text))
             return
         if self.manifest is not None:
             _compare_size(self.manifest, member.name, member.size_bytes, self._place)
@@ -92,32 +96,27 @@ class ContentReader:
             content_there = self._tar.content()
             writer.add(member.name, content_there, self._tar.buffer)
         else:
-            with self._files.create(member.name, member.size_bytes) as write:
-                writer.copy(member.name, self._chunk, write)
-        self._tell()
 
-    def _take_manifest(self, member: Member) -> None:
+            def chunk() -> tuple[memoryview, Buffer]:
+                content = self._tar.chunk()
+                report()
+                return content, self._tar.buffer
+
+            with files.create(member.name, member.size_bytes) as write:
+                writer.copy(member.name, chunk, write)
+        report()
+
+    def _read_manifest(self, member: Member) -> None:
         if member.size_bytes > MAX_MANIFEST_BYTES:
             raise InvalidManifest(place=self._place, reason=f"its {member.size_bytes} bytes are too many")
-        content = self._read()
-        if not self._is_manifest_known:
-            self.manifest = parse_manifest(content, self._place)
-        self._files.write(member.name, memoryview(content))
+        self._manifest_text = self._read()
+        self.manifest = parse_manifest(self._manifest_text, self._place)
 
     def _read(self) -> bytes:
         content = bytearray()
         while chunk := self._tar.chunk():
             content += chunk
         return bytes(content)
-
-    def _chunk(self) -> tuple[memoryview, Buffer]:
-        chunk = self._tar.chunk()
-        self._tell()
-        return chunk, self._tar.buffer
-
-    def _tell(self) -> None:
-        if self._progress:
-            self._progress(self._tar.offset_bytes, self._size_bytes, "unpacking")
 
     def _settle(self, writer: FileWriter, *, wait: bool) -> None:
         """Hold the files whose digests are known against the manifest, so that damage shows early."""

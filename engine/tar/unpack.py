@@ -10,7 +10,6 @@ from pathlib import Path
 from engine.disk import disk_error, require_space, writing
 from engine.progress import Progress
 from engine.staging import staged
-from engine.tar.compression import plain_tar
 from engine.tar.contents import ContentReader
 from engine.tar.file_writer import Write
 from engine.tar.manifest import Manifest
@@ -26,24 +25,25 @@ def unpack(
     *,
     place: str = "engine.tar",
     size_bytes: int | None = None,
-    manifest: Manifest | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Unpack the tar (or tar.gz) that ``stream`` delivers into the new directory ``target``.
 
     The tar is read once and never stored. ``place`` names it in errors; ``size_bytes`` is its size, if
-    known; ``manifest`` what ``leading_manifest`` found in it. ``target`` may exist if it is empty. Every
-    error is coded (13xx) and leaves nothing behind. For a tar without a manifest the one returned is
-    derived, and not written.
+    known. ``target`` may exist if it is empty. Every error is coded (13xx) and leaves nothing behind. For a
+    tar without a manifest the one returned is derived, and not written.
     """
+    return unpack_content(ContentReader(stream, place, size_bytes), target, progress)
+
+
+def unpack_content(reader: ContentReader, target: Path, progress: Progress | None) -> Manifest:
+    """As ``unpack``, of a tar whose manifest may have been read already."""
     if target.exists() and not _is_empty_directory(target):
         raise EngineNotWritable(place=target, reason="it exists already and is not an empty directory")
-    tar = plain_tar(stream, place, size_bytes)
     with staged(target) as folder:
-        require_space(folder.parent, tar.size_bytes or 0)
+        require_space(folder.parent, reader.size_bytes or 0)
         with _NewFiles(folder) as files:
-            reader = ContentReader(tar, place, files, manifest=manifest, progress=progress)
-            found = reader.read_all()
+            found = reader.read_all(files, progress)
         if reader.manifest is None:
             _flush_to_disk(folder / name for name in found.files)
     return found

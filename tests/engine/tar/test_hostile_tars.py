@@ -30,7 +30,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def _assert_nothing_written(target: Path) -> None:
-    assert everything_in(target.parents[1]) == ["out", "victim"]
+    assert everything_in(target.parents[1]) in (["out", "victim"], ["victim"])
     assert (target.parents[1] / "victim").read_text() == "untouched"
 
 
