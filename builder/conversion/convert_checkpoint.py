@@ -14,16 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import flag_parser  # type: ignore[import-not-found]  # beside this program
+import quant_algo  # type: ignore[import-not-found]
 
-_WEIGHT_ONLY = {
-    "int8": "W8A16",
-    "int4": "W4A16",
-    "int8_gptq": "W8A16_GPTQ",
-    "int4_gptq": "W4A16_GPTQ",
-    "int4_awq": "W4A16_AWQ",
-    "w8a8": "W8A8_SQ_PER_CHANNEL",
-    "w4a8_awq": "W4A8_AWQ",
-}
 _FP8_CLAMP = 1200.0
 """Upper bound of activations in FP8 by rows, for models that do not state one."""
 _CALIBRATION_DATASET = "ccdv/cnn_dailymail"
@@ -55,21 +47,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict[str, Any]:
     """The fields of QuantConfig that ``args`` ask for; a model in Meta's FP8 says so itself."""
-    fields: dict[str, Any] = {"quant_algo": None}
-    precision = args.use_weight_only_with_precision or (args.use_weight_only and args.weight_only_precision)
-    if precision:
-        fields["quant_algo"] = _WEIGHT_ONLY[precision]
-        if precision.endswith(("gptq", "awq")):
-            gptq = precision.endswith("gptq")
-            fields |= {"group_size": args.group_size, "has_zero_point": gptq, "pre_quant_scale": not gptq}
-    elif args.use_fp8:
-        fields["quant_algo"] = "FP8"
-    elif args.smoothquant is not None:
-        channel = "PER_CHANNEL" if args.per_channel else "PER_TENSOR"
-        token = "PER_TOKEN_" if args.per_token else "" if not args.per_channel else "PER_TENSOR_"
-        fields |= {"quant_algo": f"W8A8_SQ_{channel}_{token}PLUGIN", "smoothquant_val": args.smoothquant}
-    elif args.use_fp8_rowwise:
-        fields |= {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN", "clamp_val": [-_FP8_CLAMP, _FP8_CLAMP]}
+    algorithm = quant_algo.quant_algo(lambda flag: getattr(args, flag.replace("-", "_"), None))
+    fields: dict[str, Any] = {"quant_algo": algorithm}
+    name = algorithm or ""
+    if name.endswith(("GPTQ", "AWQ")):
+        gptq = name.endswith("GPTQ")
+        fields |= {"group_size": args.group_size, "has_zero_point": gptq, "pre_quant_scale": not gptq}
+    elif name.endswith("_PLUGIN"):
+        fields["smoothquant_val"] = args.smoothquant
+    elif name == "FP8_PER_CHANNEL_PER_TOKEN":
+        fields["clamp_val"] = [-_FP8_CLAMP, _FP8_CLAMP]
     described = model_config.get("quantization_config") or {}
     if described.get("quant_method") == "fbgemm_fp8":
         bound = described.get("activation_scale_ub", _FP8_CLAMP)

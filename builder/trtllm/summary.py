@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builder.config.config import BuildConfig, ProgramStep
+from builder.conversion.quant_algo import quant_algo
 from builder.trtllm.flags import (
     BUILD,
     QUANTIZE,
     Argument,
-    argv,
     check_arguments,
     find_flag,
     flags_of,
@@ -20,15 +20,6 @@ from builder.trtllm.flags import (
 from builder.trtllm.paths import is_same, model_directory
 from errors.build_config import ConflictingBuildKeys
 
-_WEIGHT_ONLY = {
-    "int8": "W8A16",
-    "int4": "W4A16",
-    "int8_gptq": "W8A16_GPTQ",
-    "int4_gptq": "W4A16_GPTQ",
-    "int4_awq": "W4A16_AWQ",
-    "w8a8": "W8A8_SQ_PER_CHANNEL",
-    "w4a8_awq": "W4A8_AWQ",
-}
 _QFORMATS = {
     "fp8": "FP8",
     "int8_sq": "W8A8_SQ_PER_CHANNEL",
@@ -50,11 +41,6 @@ class ProgramCall:
     script: str | None
     output_dir: str
     args: Mapping[str, Argument] = field(hash=False)
-
-    @property
-    def argv(self) -> list[str]:
-        """The command line after the program's name, with the config's folders."""
-        return argv(self.args, self.program)
 
     def value(self, name: str) -> Any:
         """The argument ``name`` as the program reads it, or the program's default.
@@ -201,25 +187,10 @@ def _parallelism(checkpoint: ProgramCall | None, *names: str) -> int:
 
 
 def _quantization(call: ProgramCall) -> str | None:
-    """The QuantAlgo of the weights; flags are checked in the scripts' order."""
+    """The QuantAlgo of the weights."""
     if call.program == QUANTIZE:
         return "MIXED_PRECISION" if call.value("auto_quantize_bits") else _QFORMATS.get(call.value("qformat"))
-    if call.value("use-weight-only-with-precision"):
-        return _WEIGHT_ONLY[call.value("use-weight-only-with-precision")]
-    if call.value("use_weight_only"):
-        return _WEIGHT_ONLY[call.value("weight_only_precision")]
-    if call.value("use_fp8") or call.value("enable_fp8"):
-        return "FP8"
-    if call.value("smoothquant") is not None or call.value("use_smooth_quant_plugin") is not None:
-        weights = "PER_CHANNEL" if call.value("per_channel") else "PER_TENSOR"
-        activations = "_PER_TOKEN" if call.value("per_token") else ""
-        plain = "_PER_TENSOR" if weights == "PER_CHANNEL" and not activations else activations
-        return f"W8A8_SQ_{weights}{plain}_PLUGIN"
-    if call.value("use_fp8_rowwise"):
-        return "FP8_PER_CHANNEL_PER_TOKEN"
-    if call.value("use_qserve"):
-        return f"W4A8_QSERVE_{'PER_GROUP' if call.value('per_group') else 'PER_CHANNEL'}"
-    return None
+    return quant_algo(call.value)
 
 
 def _kv_cache_quantization(call: ProgramCall) -> str | None:

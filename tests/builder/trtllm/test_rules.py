@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builder.config.config import BuildConfig
+from builder.trtllm.flags import argv
 from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check, check_gpu
 from builder.trtllm.summary import TrtllmBuild, summarize
@@ -61,8 +62,8 @@ def test_a_plain_config_is_read_with_the_programs_own_defaults() -> None:
 
 def test_folders_that_a_config_leaves_out_are_filled_in() -> None:
     convert, build = asked().calls
-    assert convert.argv == ["--model_dir", "/src/models/a/b", "--output_dir", "./c"]
-    assert build.argv == ["--checkpoint_dir", "./c", "--output_dir", "./e"]
+    assert argv(convert.args, convert.program) == ["--model_dir", "/src/models/a/b", "--output_dir", "./c"]
+    assert argv(build.args, build.program) == ["--checkpoint_dir", "./c", "--output_dir", "./e"]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
         asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), **LLAMA_2
     )
     assert (build.max_seq_len, build.max_input_len) == (4096, 4096)
-    assert "--max_seq_len 4096" in " ".join(build.calls[-1].argv)
+    assert "--max_seq_len 4096" in " ".join(argv(build.build.args, build.build.program))
     assert notes == [
         "build.args.max_seq_len: 8192 reduced to 4096, the model's max_position_embeddings",
         "build.args.max_input_len: 5000 reduced to 4096, the model's max_position_embeddings",

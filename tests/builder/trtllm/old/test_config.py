@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.config.file import ConfigFile, parse_config
-from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE
+from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv
 from builder.trtllm.model_rules import fit_model
 from builder.trtllm.old.config import migrate
 from builder.trtllm.old.flags import flag_changes
@@ -81,11 +81,11 @@ def test_migrating_twice_changes_nothing_more(name: str) -> None:
 def test_the_quick_start_becomes_todays_two_programs() -> None:
     build, notes = planned(old.QUICK_START)
     convert, compile_ = build.calls
-    assert convert.argv == [
+    assert argv(convert.args, convert.program) == [
         "--model_dir", "/src/models/sshleifer/tiny-gpt2", "--tp_size", "1", "--dtype", "float16",
         "--output_dir", "./c-model/gpt2/1-gpu",
     ]  # fmt: skip
-    assert compile_.argv == [
+    assert argv(compile_.args, compile_.program) == [
         "--checkpoint_dir", "./c-model/gpt2/1-gpu", "--output_dir", "./engine_outputs/",
         "--gpt_attention_plugin", "auto", "--remove_input_padding", "enable",
     ]  # fmt: skip
@@ -165,7 +165,7 @@ def test_every_flag_of_an_old_quantization_has_one_line_and_a_config_that_plans(
 )
 def test_a_value_of_old_is_what_it_meant(args: dict[str, Any], words: str) -> None:
     build, _ = planned(dump(of_build(args)))
-    assert words in " ".join(build.build.argv)
+    assert words in " ".join(argv(build.build.args, build.build.program))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_value_of_old_is_what_it_meant(args: dict[str, Any], words: str) -> No
 def test_what_the_build_decided_of_old_is_decided_at_conversion(args: dict[str, Any], words: str) -> None:
     build, _ = planned(dump(of_build(args)))
     assert build.checkpoint is not None
-    assert words in " ".join(build.checkpoint.argv)
+    assert words in " ".join(argv(build.checkpoint.args, build.checkpoint.program))
 
 
 def test_a_switch_that_is_off_is_not_turned_on_on_the_way() -> None:
