@@ -42,17 +42,12 @@ def _open_and_lock(path: Path, operation: int) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, operation)
-        if _is_same_file(path, descriptor):
+        if os.path.samestat(path.stat(), os.fstat(descriptor)):
             return descriptor
+    except FileNotFoundError:
+        pass
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
-
-
-def _is_same_file(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

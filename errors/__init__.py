@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from errors import (
+from errors import (  # noqa: F401 - each defines its codes
     api,
     build,
     build_config,
@@ -27,19 +27,9 @@ from errors import (
 )
 from errors.coded_error import CodedError
 
-_MODULES = (
-    *(requests, settings, build_config, engine_tar, download, machine, image, load_test),
-    *(api, chat, triton, engines, build),
-)
-
 _TEXT = re.compile(r"(E[12]\d{3}) (\w+): (.*)", re.DOTALL)
 
-BY_CODE: dict[str, type[CodedError]] = {
-    error.code: error
-    for module in _MODULES
-    for error in vars(module).values()
-    if isinstance(error, type) and issubclass(error, CodedError) and error is not CodedError
-}
+BY_CODE: dict[str, type[CodedError]] = {error.code: error for error in CodedError.__subclasses__()}
 
 
 def find_in_text(text: str) -> CodedError | None:

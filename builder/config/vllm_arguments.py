@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from builder.config.config import BuildConfig, shown
@@ -66,24 +67,16 @@ _GONE = {
 }
 """Names of earlier vLLM versions."""
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
+_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "boolean": ("true or false", (bool,)),
+    "integer": ("a whole number", (int,)),
+    "number": ("a number", (int, float)),
+    "string": ("text", (str,)),
+    "array": ("a list", (list,)),
+    "object": ("a mapping", (dict,)),
+    "null": ("empty", (NoneType,)),
 }
-_NOUNS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "string": "text",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "empty",
-}
+"""JSON type -> words for it and Python's types."""
 _BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
     "ge": ("at least {}", operator.ge),
     "gt": ("above {}", operator.gt),
@@ -147,7 +140,7 @@ def _near(name: str) -> str:
 def _problem(described: Mapping[str, Any], value: object) -> str | None:
     """What the value must be, if it is not."""
     if not any(_is(kind, value) for kind in described["types"]):
-        return " or ".join(_NOUNS[kind] for kind in described["types"])
+        return " or ".join(_TYPES[kind][0] for kind in described["types"])
     choices = described.get("choices")
     if choices is not None and value is not None and value not in choices:
         near = difflib.get_close_matches(str(value), map(str, choices), n=1)
@@ -162,6 +155,4 @@ def _problem(described: Mapping[str, Any], value: object) -> str | None:
 
 
 def _is(kind: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, _TYPES[kind])
+    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind][1])
