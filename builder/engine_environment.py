@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.program import Program, run_program
-from engine.machine.child_environment import without_secret_variables
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.redact import without_secret_variables
 from errors.build import ConversionFailed, OutOfMemory, ProgramFailed, ProgramMissing
 
 LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"

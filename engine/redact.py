@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 HIDDEN = "***"
@@ -12,6 +13,8 @@ _SECRET_KEY = re.compile(
     r"|(^|_|-)(hf|hub|huggingface|access|auth|api|bearer|refresh)[_-]?token$|^token$",
     re.IGNORECASE,
 )
+_SECRET_VARIABLES = ("COG_UPLOAD_URL", "COG_WEIGHTS")
+"""URLs that may hold a password or a signature."""
 _SECRET_VALUE = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _URL = re.compile(r"https?://[^\s'\"<>]+", re.IGNORECASE)
 
@@ -48,6 +51,15 @@ def without_secrets(value: object) -> object:
     if isinstance(value, float) and abs(value) < float("inf"):
         return value
     return redact_text(str(value).encode("utf-8", "replace").decode())
+
+
+def without_secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that may run a model's own code: without this process's secrets."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _SECRET_VARIABLES and not names_a_secret(name)
+    }
 
 
 def names_a_secret(key: str) -> bool:

@@ -16,8 +16,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
 from errors.api import OpenAIServerFailed
 from errors.triton import ServerStopping
 from errors.wire import ExitReason

@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
-from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.wire import WireError

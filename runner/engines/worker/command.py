@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.kinds import find_kind
-from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
 from runner.engines.protocol.engine_ready import PARAMETER
 from runner.supervision.tuning import restore_malloc
 

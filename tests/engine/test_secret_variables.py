@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.machine.child_environment import without_secret_variables
+from engine.redact import without_secret_variables
 
 SECRETS = (
     "HF_TOKEN",
