@@ -16,7 +16,7 @@ from builder.weights import checkpoint
 from builder.weights.files import cache_folder
 from builder.weights.hub import Hub
 from builder.weights.model_files import Model
-from builder.weights.weights import obtain_model, wanted_names
+from builder.weights.weights import Sources, obtain_model, wanted_names
 from errors.build import DownloadFailed
 from errors.requests import InvalidInput
 
@@ -40,15 +40,13 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
     if model_config is not None:
         yield from planned.fit_model(_read_model_config(model_config))
     elif config.model_path is not None:
-        model = obtain_model(
-            config,
+        sources = Sources(
             folders=[*filter(None, [file.folder]), OWN_FOLDER],
-            token=first_token(None, file.hf_token),
+            hf_token=first_token(None, file.hf_token),
             cache=cache_folder(),
             scratch=cache_folder(),
-            with_weights=planned.takes_weights,
-            progress=None,
         )
+        model = obtain_model(config, sources, with_weights=planned.takes_weights)
         yield from _files("model files", {name: path.stat().st_size for name, path in model.files.items()})
         yield from planned.fit_model(checkpoint.read_config(model).values)
     elif config.model_tar_url is not None:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-from pydantic import SecretStr
+from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.tokenizer import place_tokenizer
 from builder.weights.model_files import Model
 from builder.weights.pickled_weights import check_pickled_weights
-from builder.weights.weights import obtain_model
-from engine.progress import Progress
+from builder.weights.weights import Sources, obtain_model
 from engine.redact import redact_url
 from engine.tar.manifest import EngineFacts, Manifest
 from engine.tar.pack import pack
 
 
-@dataclass
-class Work:
+@dataclass(kw_only=True)
+class Work(Sources):
     """The state of one build, passed from step to step.
 
     ``directory`` has the engine's content and is packed into ``destination``, with ``packed_config`` in its
@@ -30,17 +28,10 @@ class Work:
     """
 
     config: BuildConfig
-    hf_token: SecretStr | None
-    folders: Sequence[Path]
-    cache: Path
     directory: Path
-    scratch: Path
     destination: Path
     packed_config: Mapping[str, Any]
     report: Callable[[str], None]
-    progress: Progress | None
-    only_public: bool
-    """URLs in the config must not lead to private addresses."""
     resources: ExitStack
     """Closed when the build ends: locks that steps take."""
     model: Model = field(init=False)
@@ -57,18 +48,21 @@ class Step:
     run: Callable[[Work], None]
 
 
-class EnginePlan(Protocol):
+class EnginePlan(ABC):
     """How an engine kind builds a config. ``takes_weights``: whether it needs the model's weights."""
 
-    takes_weights: bool
+    takes_weights = True
+    notes: Sequence[str] = ()
+    """For the config's author; they do not depend on the model."""
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """Notes for the config's author that do not depend on the model."""
+    def __init__(self, config: BuildConfig) -> None:
+        self.config = config
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         """Check the plan against the model's config.json and complete it; returns lines about sizes."""
+        return []
 
+    @abstractmethod
     def steps(self) -> Sequence[Step]: ...
 
 
@@ -88,16 +82,7 @@ def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
 
 def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
     """Set ``work.model`` to the files of the model that ``config`` names, and report them."""
-    work.model = obtain_model(
-        config,
-        folders=work.folders,
-        token=work.hf_token,
-        cache=work.cache,
-        scratch=work.scratch,
-        with_weights=with_weights,
-        progress=work.progress,
-        only_public=work.only_public,
-    )
+    work.model = obtain_model(config, work, with_weights=with_weights)
     check_pickled_weights(work.model)
     revision = f" at {work.model.revision}" if work.model.revision else ""
     size_bytes = sum(path.stat().st_size for path in work.model.files.values())
@@ -118,10 +103,9 @@ def pack_step() -> Step:
     """Pack ``work.directory`` into engine.tar."""
 
     def run(work: Work) -> None:
-        facts = {**work.facts.model_dump(), "build_config": dict(work.packed_config)}
-        work.manifest = pack(
-            work.directory, EngineFacts.model_validate(facts), work.destination, progress=work.progress
-        )
+        origin = {"model_id": work.model.name, "revision": work.model.revision}
+        facts = EngineFacts(**work.facts.model_dump() | origin | {"build_config": dict(work.packed_config)})
+        work.manifest = pack(work.directory, facts, work.destination, progress=work.progress)
         size_bytes = work.destination.stat().st_size
         work.report(f"{work.destination.name}: {len(work.manifest.files)} files, {size_bytes / 1e6:,.1f} MB")
 

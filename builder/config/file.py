@@ -84,15 +84,34 @@ def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
 
     ``only_public``: a URL must not lead to a private address.
     """
-    is_url = is_config_url(source)
-    shown = redact_url(str(source)) if is_url else str(source)
-    folder = None if is_url else Path(source).absolute().parent
-    return parse_config(read_text(source, only_public=only_public), shown=shown, folder=folder)
+    folder = None if is_config_url(source) else Path(source).absolute().parent
+    return parse_config(
+        read_text(source, only_public=only_public), shown=_shown_source(source), folder=folder
+    )
 
 
 def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
     """The file at ``source`` (path or http(s) URL); raises E1201."""
-    return _fetch(str(source), only_public) if is_config_url(source) else _read(Path(source))
+    shown, text, buffer = _shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
+    try:
+        with (
+            fetch(source, only_public=only_public, transfer=_TRANSFER)
+            if is_config_url(source)
+            else Path(source).open("rb")
+        ) as stream:
+            while len(text) <= MAX_CONFIG_BYTES and (count := stream.readinto(buffer)):
+                text += buffer[:count]
+    except AddressRefused:
+        raise
+    except OSError as exc:
+        raise BuildConfigUnreadable(source=shown, reason=exc.strerror or type(exc).__name__) from exc
+    except CodedError as exc:
+        status = exc.facts.get("status")
+        reason = exc.facts.get("reason") if status is None else f"HTTP {status}"
+        raise BuildConfigUnreadable(source=shown, reason=reason) from exc
+    if len(text) > MAX_CONFIG_BYTES:
+        raise BuildConfigUnreadable(source=shown, reason=f"it is larger than {MAX_CONFIG_BYTES} bytes")
+    return bytes(text)
 
 
 def is_config_url(source: str | Path) -> bool:
@@ -122,38 +141,8 @@ def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
     return SecretStr(stripped) if stripped else None
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as exc:
-        raise BuildConfigUnreadable(source=path, reason=exc.strerror or type(exc).__name__) from exc
-    return _of_allowed_size(text, str(path))
-
-
-def _fetch(url: str, only_public: bool) -> bytes:
-    text = bytearray()
-    buffer = memoryview(bytearray(64 << 10))
-    try:
-        with fetch(url, only_public=only_public, transfer=_TRANSFER) as source:
-            while len(text) <= MAX_CONFIG_BYTES and (count := source.readinto(buffer)):
-                text += buffer[:count]
-    except AddressRefused:
-        raise
-    except CodedError as exc:
-        raise BuildConfigUnreadable(source=redact_url(url), reason=_fetch_problem(exc)) from exc
-    return _of_allowed_size(bytes(text), redact_url(url))
-
-
-def _fetch_problem(error: CodedError) -> str:
-    status, reason = error.facts.get("status"), error.facts.get("reason")
-    return f"HTTP {status}" if status is not None else str(reason)
-
-
-def _of_allowed_size(text: bytes, shown: str) -> bytes:
-    if len(text) > MAX_CONFIG_BYTES:
-        raise BuildConfigUnreadable(source=shown, reason=f"it is larger than {MAX_CONFIG_BYTES} bytes")
-    return text
+def _shown_source(source: str | Path) -> str:
+    return redact_url(str(source)) if is_config_url(source) else str(source)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

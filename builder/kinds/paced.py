@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from builder.config.config import BuildConfig
-from builder.steps import Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import read_config
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ConflictingBuildKeys
@@ -20,24 +19,20 @@ DEFAULT_MAX_SEQ_LEN = 4096
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-class Plan:
+class Plan(EnginePlan):
     takes_weights = False
-    notes: Sequence[str] = ()
 
     def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config)
         if config.paced is None:
             raise ConflictingBuildKeys(
                 problem="lacks paced.tokens_per_second", remedy="add it (0 for as fast as possible)"
             )
-        self._config = config
         self._rate = config.paced.tokens_per_second
-
-    def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        return []
 
     def steps(self) -> Sequence[Step]:
         return [
-            download_step(self._config, with_weights=False),
+            download_step(self.config, with_weights=False),
             Step("tokenizer", place_fast_tokenizer),
             Step(f"pace ({self._rate:g} tokens per second)", _write_pace),
         ]
@@ -58,6 +53,4 @@ def _write_pace(work: Work) -> None:
         max_batch_size=work.config.max_batch_size,
         max_input_len=max_seq_len - 1 if max_seq_len > 1 else None,
         max_seq_len=max_seq_len,
-        model_id=work.model.name,
-        revision=work.model.revision,
     )

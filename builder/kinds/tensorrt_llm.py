@@ -12,7 +12,7 @@ from builder.config.config import BuildConfig
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, clock, run_program
 from builder.sizes.model_shape import UnknownShape
-from builder.steps import Step, Work, download_step, obtain, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, download_step, obtain, place_fast_tokenizer
 from builder.trtllm.build_host import BuildHost, find_build_host, gpus_for
 from builder.trtllm.commands import Command, cache_facts, commands_of
 from builder.trtllm.engine_checks import EngineConfig, check_checkpoint, check_engine, read_engine, try_engine
@@ -22,7 +22,7 @@ from builder.trtllm.sizing import Sizing, check_fits, fit, size, sizing_lines
 from builder.trtllm.summary import TrtllmBuild
 from builder.trtllm.workspace import find_inputs, place_inputs, place_model
 from builder.weights.checkpoint import read_config
-from builder.weights.files import CACHE_VARIABLE, need_space, place
+from builder.weights.files import need_space, place
 from builder.weights.model_files import identity
 from engine.tar.manifest import EngineFacts, Library
 
@@ -32,13 +32,11 @@ CHECK = "check"
 """Name, in lines and errors, of the step that checks the engine."""
 
 
-class Plan:
+class Plan(EnginePlan):
     """The checked programs of a config; ``fit_model`` adapts them to the model."""
 
-    takes_weights = True
-
     def __init__(self, config: BuildConfig) -> None:
-        self.config = config
+        super().__init__(config)
         self.build, self.notes = check(config)
         self.commands = commands_of(config, self.build)
         self.sizing: Sizing | None = None
@@ -105,7 +103,7 @@ class _Run:
         self._search_cache(work)
         if self.engine is None and (sizing := self.plan.sizing) is not None:
             needed = sizing.checkpoint_bytes + 2 * sizing.engine_bytes
-            need_space(work.cache, needed, purpose="the build", variable=CACHE_VARIABLE)
+            need_space(work.cache, needed, purpose="the build")
 
     def _search_cache(self, work: Work) -> None:
         config, commands = work.config, self.plan.commands
@@ -216,8 +214,6 @@ class _Run:
             max_batch_size=engine.build.get("max_batch_size"),
             max_input_len=engine.build.get("max_input_len"),
             max_seq_len=engine.build.get("max_seq_len"),
-            model_id=work.model.name,
-            revision=work.model.revision,
         )
 
     def place_tokenizer(self, work: Work) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from builder.config.config import BuildConfig
 from builder.engine_environment import run_conversion
 from builder.sizes.weight_lines import weight_lines
-from builder.steps import Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
@@ -21,20 +21,14 @@ _INDEX = "model.safetensors.index.json"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 
-class Plan:
-    takes_weights = True
-    notes: Sequence[str] = ()
-
-    def __init__(self, config: BuildConfig) -> None:
-        self._config = config
-
+class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        max_seq_len = _max_seq_len(self._config, ModelConfig(values))
-        return weight_lines(values, self._config.dtype, max_seq_len)
+        max_seq_len = _max_seq_len(self.config, ModelConfig(values))
+        return weight_lines(values, self.config.dtype, max_seq_len)
 
     def steps(self) -> Sequence[Step]:
         return [
-            download_step(self._config, with_weights=True),
+            download_step(self.config, with_weights=True),
             Step("check model", _check_model),
             Step("weights (safetensors, converted if necessary)", place_weights),
             Step("tokenizer", place_fast_tokenizer),
@@ -61,8 +55,6 @@ def _check_model(work: Work) -> None:
         max_batch_size=work.config.max_batch_size,
         max_input_len=max_seq_len - 1 if max_seq_len is not None and max_seq_len > 1 else None,
         max_seq_len=max_seq_len,
-        model_id=work.model.name,
-        revision=work.model.revision,
     )
     place_configuration(work)
 

@@ -10,7 +10,7 @@ from builder.config.config import BuildConfig, LoraAdapter
 from builder.config.vllm_arguments import engine_arguments, library_version
 from builder.kinds.transformers import place_configuration, place_weights
 from builder.sizes.weight_lines import weight_lines
-from builder.steps import Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
@@ -30,12 +30,9 @@ _ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safete
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
-class Plan:
-    takes_weights = True
-    notes: Sequence[str] = ()
-
+class Plan(EnginePlan):
     def __init__(self, config: BuildConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._arguments = engine_arguments(config)
         _check_adapters(config.lora or {})
 
@@ -51,10 +48,10 @@ class Plan:
                 f"LoRA adapter {name} ({adapter.model_path or adapter.model_id})",
                 _adapter_step(name, adapter),
             )
-            for name, adapter in sorted((self._config.lora or {}).items())
+            for name, adapter in sorted((self.config.lora or {}).items())
         ]
         return [
-            download_step(self._config, with_weights=True),
+            download_step(self.config, with_weights=True),
             Step("check model", _check_model),
             Step("weights (safetensors; quantized weights unchanged)", place_weights),
             Step("tokenizer", place_fast_tokenizer),
@@ -77,8 +74,6 @@ def _check_model(work: Work) -> None:
         max_batch_size=arguments.get("max_num_seqs"),
         max_input_len=max_seq_len - 1 if max_seq_len is not None and max_seq_len > 1 else None,
         max_seq_len=max_seq_len,
-        model_id=work.model.name,
-        revision=work.model.revision,
     )
     place_configuration(work)
     for name in _QUANTIZATION_FILES:
@@ -132,14 +127,7 @@ def _check_adapters(adapters: Mapping[str, LoraAdapter]) -> None:
 
 def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
     def run(work: Work) -> None:
-        files = obtain_files(
-            adapter,
-            [_ADAPTER_CONFIG, _ADAPTER_WEIGHTS],
-            folders=work.folders,
-            token=work.hf_token,
-            cache=work.cache,
-            progress=work.progress,
-        )
+        files = obtain_files(adapter, [_ADAPTER_CONFIG, _ADAPTER_WEIGHTS], work)
         folder = work.directory / LORA_FOLDER / name
         folder.mkdir(parents=True)
         for file_name, path in files.files.items():

@@ -30,7 +30,7 @@ def place(source: Path, destination: Path) -> None:
         shutil.copyfile(source, destination)
 
 
-def need_space(folder: Path, needed_bytes: int, *, purpose: str, variable: str) -> None:
+def need_space(folder: Path, needed_bytes: int, *, purpose: str) -> None:
     """Raise NotEnoughSpace unless ``folder`` (existing or to be made) has room for ``needed_bytes``."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = shutil.disk_usage(existing).free
@@ -40,5 +40,5 @@ def need_space(folder: Path, needed_bytes: int, *, purpose: str, variable: str) 
             free_bytes=free_bytes,
             purpose=purpose,
             needed_bytes=needed_bytes,
-            variable=variable,
+            variable=CACHE_VARIABLE,
         )

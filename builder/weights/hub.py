@@ -23,7 +23,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from builder.weights.downloads import Digest, Download, fetch_all
-from builder.weights.files import CACHE_VARIABLE, need_space
+from builder.weights.files import need_space
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
@@ -91,7 +91,7 @@ class Hub:
             missing_bytes = sum(download.missing_bytes for download in missing)
             if missing and is_offline_mode():
                 raise OfflineModeIsEnabled
-            need_space(self._folder, missing_bytes, purpose="the download", variable=CACHE_VARIABLE)
+            need_space(self._folder, missing_bytes, purpose="the download")
             fetch_all(missing, progress)
         except (DownloadCorrupt, NotEnoughSpace):
             raise

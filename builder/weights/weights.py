@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -15,62 +16,65 @@ from engine.progress import Progress
 from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
-def obtain_model(
-    config: BuildConfig,
-    *,
-    folders: Sequence[Path],
-    token: SecretStr | None,
-    cache: Path,
-    scratch: Path,
-    with_weights: bool,
-    progress: Progress | None,
-    only_public: bool = False,
-) -> Model:
+@dataclass(kw_only=True)
+class Sources:
+    """Where models come from, and what their downloads need."""
+
+    folders: Sequence[Path]
+    """What ``model_path`` may be relative to; the first that has it counts."""
+    hf_token: SecretStr | None
+    cache: Path
+    scratch: Path
+    """On the file system of ``cache``."""
+    progress: Progress | None = None
+    only_public: bool = False
+    """URLs in the config must not lead to private addresses."""
+
+
+def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
     """The files that ``config`` asks for: configuration, tokenizer and, if wanted, one set of weights.
 
-    ``folders`` are what ``model_path`` may be relative to, the first that has it counts. model_path wins
-    over model_tar_url, and that over model_id, which is then just the model's name. ``only_public``: the
-    config comes from a caller, and its URLs must not lead to private addresses.
+    model_path wins over model_tar_url, and that over model_id, which is then just the model's name.
     """
-    if config.model_path is not None:
-        folder = _find(config.model_path, folders)
-        return _of_folder(config, folder, revision=None, with_weights=with_weights)
-    if config.model_tar_url is not None:
+
+    def choose(names: Sequence[str]) -> Sequence[str]:
+        return wanted_names(config, names, with_weights=with_weights)
+
+    if config.model_path is None and config.model_tar_url is not None:
         folder, digest = obtain_model_tar(
-            config.model_tar_url, cache=cache, scratch=scratch, progress=progress, only_public=only_public
+            config.model_tar_url,
+            cache=sources.cache,
+            scratch=sources.scratch,
+            progress=sources.progress,
+            only_public=sources.only_public,
         )
-        return _of_folder(config, folder, revision=f"sha256:{digest}", with_weights=with_weights)
-    assert config.model_id is not None, "a checked config names a model"
-    hub = Hub(token=token, cache=cache)
-    snapshot = hub.snapshot(config.model_id, config.revision)
-    names = wanted_names(config, snapshot.names, with_weights=with_weights)
-    return Model(config.model_id, snapshot.commit, hub.fetch(snapshot, names, progress))
+        return _of_folder(config.model_name, folder, choose, revision=f"sha256:{digest}")
+    return _obtain(config, config.model_name, choose, sources)
 
 
-def obtain_files(
-    source: LoraAdapter,
-    names: Sequence[str],
-    *,
-    folders: Sequence[Path],
-    token: SecretStr | None,
-    cache: Path,
-    progress: Progress | None,
-) -> Model:
+def obtain_files(source: LoraAdapter, names: Sequence[str], sources: Sources) -> Model:
     """Exactly the files ``names`` of ``source``; raises E1210 if one is missing."""
+    model = source.model_path or source.model_id or ""
+
+    def choose(present: Sequence[str]) -> Sequence[str]:
+        if missing := [name for name in names if name not in present]:
+            raise ModelUnusable(model=model, problem=f"it has no {' and no '.join(missing)}")
+        return names
+
+    return _obtain(source, model, choose, sources)
+
+
+_Choose = Callable[[Sequence[str]], Sequence[str]]
+"""Of the names of a model's files, those that are wanted."""
+
+
+def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sources: Sources) -> Model:
     if source.model_path is not None:
-        folder = _find(source.model_path, folders)
-        _require(source.model_path, names, [path.name for path in folder.iterdir() if path.is_file()])
-        return Model(source.model_path, None, {name: folder / name for name in names})
-    assert source.model_id is not None, "a checked config names one"
-    hub = Hub(token=token, cache=cache)
+        return _of_folder(model, _find(source.model_path, sources.folders), choose)
+    assert source.model_id is not None, "a checked config names a model"
+    hub = Hub(token=sources.hf_token, cache=sources.cache)
     snapshot = hub.snapshot(source.model_id, source.revision)
-    _require(source.model_id, names, snapshot.names)
-    return Model(source.model_id, snapshot.commit, hub.fetch(snapshot, names, progress))
-
-
-def _require(model: str, names: Sequence[str], present: Collection[str]) -> None:
-    if missing := [name for name in names if name not in present]:
-        raise ModelUnusable(model=model, problem=f"it has no {' and no '.join(missing)}")
+    return Model(model, snapshot.commit, hub.fetch(snapshot, choose(snapshot.names), sources.progress))
 
 
 def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
@@ -81,10 +85,9 @@ def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: boo
     return wanted
 
 
-def _of_folder(config: BuildConfig, folder: Path, *, revision: str | None, with_weights: bool) -> Model:
+def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None = None) -> Model:
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
-    wanted = wanted_names(config, names, with_weights=with_weights)
-    return Model(config.model_name, revision, {name: folder / name for name in wanted})
+    return Model(model, revision, {name: folder / name for name in choose(names)})
 
 
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
