@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from errors.settings import InvalidSetting, MissingRequirement
-from scripts import machine, setup_environment
+from scripts import environment, machine, setup_environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,10 +83,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     root.mkdir()
     tools.mkdir()
     made = Checkout(root, tools)
-    monkeypatch.setattr(setup_environment, "ROOT", root)
-    monkeypatch.setattr(setup_environment, "REQUIREMENTS", root / "requirements")
-    monkeypatch.setattr(setup_environment, "WHEELS", tmp_path / "wheels")
-    monkeypatch.setattr(setup_environment, "LOG", root / ".cache" / "setup.log")
+    monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.setattr(environment, "REQUIREMENTS", root / "requirements")
+    monkeypatch.setattr(environment, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(environment, "LOG", root / ".cache" / "setup.log")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("TORCH", "cpu")
     for name in ("PYTHON", "TORCH_CPU_INDEX", "PIP_INDEX_URL", "VLLM_PYTHON"):
@@ -178,10 +178,10 @@ def test_another_build_of_torch_renews_the_engines_environment(
 )
 def test_what_was_interrupted_is_made_by_the_next_run(checkout: Checkout, broken: str) -> None:
     checkout.refuse(broken, "cut off")
-    with pytest.raises(setup_environment.InstallationFailed) as caught:
+    with pytest.raises(environment.InstallationFailed) as caught:
         setup_environment.set_up()
     assert "cut off" in caught.value.output
-    assert "cut off" in setup_environment.LOG.read_text()
+    assert "cut off" in environment.LOG.read_text()
     checkout.refuse("", "")
     assert setup_environment.set_up() == []
     checkout.calls()
@@ -197,7 +197,7 @@ def test_an_environment_that_began_to_be_cleared_is_not_taken_for_the_finished_o
     before = lock.read_text()
     lock.write_text(before + "# changed\n")
     checkout.refuse("-m venv", "cut off")
-    with pytest.raises(setup_environment.InstallationFailed):
+    with pytest.raises(environment.InstallationFailed):
         setup_environment.set_up()
     checkout.refuse("", "")
     lock.write_text(before)
@@ -220,7 +220,7 @@ def test_a_wrong_torch_is_not_answered_by_looking_elsewhere(checkout: Checkout) 
     checkout.refuse(
         "torch-cpu.txt", "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
     )
-    with pytest.raises(setup_environment.InstallationFailed):
+    with pytest.raises(environment.InstallationFailed):
         setup_environment.set_up()
     assert len([call for call in checkout.calls() if "torch-cpu" in call]) == 1
 
@@ -237,7 +237,7 @@ def test_a_torch_that_nobody_has_is_an_error_that_says_what_to_do(
     assert "set TORCH_CPU_INDEX" in str(caught.value)
     assert "`make setup PYTHON=python3.12`" in str(caught.value)
     assert checkout.calls()[-1].endswith("index=http://user:secret@mirror.example/simple")
-    assert "secret" not in str(caught.value) + setup_environment.LOG.read_text()
+    assert "secret" not in str(caught.value) + environment.LOG.read_text()
 
 
 def test_without_a_known_hash_the_indexs_own_is_relied_on_and_that_is_said(
@@ -275,11 +275,11 @@ def test_a_large_download_is_told_and_the_shells_python_settings_are_not_passed_
         "  Downloading idna-3.20-py3-none-any.whl (71 kB)",
         "  Downloading rich-15.0.0-py3-none-any.whl.metadata (1.5 MB)",
     )
-    setup_environment.run("echo", "printf", "%s\n", *lines)
-    setup_environment.run("env", "sh", "-c", 'echo "PYTHONPATH=$PYTHONPATH."')
+    environment.run("echo", "printf", "%s\n", *lines)
+    environment.run("env", "sh", "-c", 'echo "PYTHONPATH=$PYTHONPATH."')
     out = capsys.readouterr().out
     assert out == "  downloading torch-2.13.0 (1.9 GB)\n  downloading nvidia_pytriton-0.7.0 (55.4 MB)\n"
-    assert setup_environment.LOG.read_text() == "\n".join((*lines, "PYTHONPATH=.")) + "\n"
+    assert environment.LOG.read_text() == "\n".join((*lines, "PYTHONPATH=.")) + "\n"
 
 
 class Index:
@@ -339,20 +339,20 @@ def test_a_second_checkout_downloads_nothing(
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
-    monkeypatch.setattr(setup_environment, "LOG", tmp_path / "setup.log")
-    monkeypatch.setattr(setup_environment, "WHEELS", tmp_path / "wheels")
-    monkeypatch.setattr(setup_environment, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(environment, "LOG", tmp_path / "setup.log")
+    monkeypatch.setattr(environment, "WHEELS", tmp_path / "wheels")
+    monkeypatch.setattr(environment, "REQUIREMENTS", tmp_path)
     digest = hashlib.sha256(index.wheel).hexdigest()
     (tmp_path / "tiny.txt").write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
     python = machine.describe(sys.executable)
     assert python is not None
 
-    def set_up(checkout: str, *, compiles: bool = True) -> setup_environment.Environment:
-        environment = setup_environment.Environment(tmp_path / checkout / ".venv", python, ("tiny",))
-        with environment.being_made():
-            environment.install(*setup_environment.locked("tiny"), compiles=compiles)
-        assert (environment.site_packages / "tiny.py").exists()
-        return environment
+    def set_up(checkout: str, *, compiles: bool = True) -> environment.Environment:
+        made = environment.Environment(tmp_path / checkout / ".venv", python, ("tiny",))
+        with made.being_made():
+            made.install(*environment.locked("tiny"), compiles=compiles)
+        assert (made.site_packages / "tiny.py").exists()
+        return made
 
     set_up("first", compiles=False)
     requests = index.requests
@@ -361,13 +361,13 @@ def test_a_second_checkout_downloads_nothing(
     assert index.requests == requests
     (tmp_path / "wheels" / TINY_WHEEL).write_bytes(b"damaged")
     shutil.rmtree(second.site_packages / "tiny-1.0.dist-info")
-    second.install(*setup_environment.locked("tiny"))
+    second.install(*environment.locked("tiny"))
     assert index.requests > requests
 
 
 def test_two_at_once_take_turns(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from scripts import setup_environment as s\n"
+        "import sys; from pathlib import Path; from scripts import environment as s\n"
         "with s.alone(Path(sys.argv[1]), 'Waiting'):\n"
         "    print('its turn', flush=True), sys.stdin.readline(), print('done', flush=True)"
     )
