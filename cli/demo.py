@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import http.server
 import itertools
 import json
 import os
 import shutil
 import subprocess
 import textwrap
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
-from cli.example_engine import DEMO_DIR, EXAMPLES
+from cli.example_engine import DEMO_DIR
 from cli.inspect import describe
-from engine.download.address import ALLOW_VARIABLE
 from engine.inspect import read_manifest
 from engine.tar.unpack import unpack
 from errors import find_in_text
@@ -71,19 +63,16 @@ def run(options: argparse.Namespace) -> int:
 def _build(port: int, folder: Path) -> Path:
     _step(1, "Build: the builder's Cog server makes an engine.tar from a build config")
     tar = folder / "engine.tar"
-    extra = {"ENGINE_TAR": str(tar), ALLOW_VARIABLE: "true"}  # The example's URL is on loopback.
-    with (
-        _file_server(EXAMPLES) as examples_url,
-        CogServer("builder", host=_HOST, port=port, log_path=folder / "builder.log", extra=extra) as builder,
-    ):
+    extra = {"ENGINE_TAR": str(tar)}
+    log_path = folder / "builder.log"
+    with CogServer("builder", host=_HOST, port=port, log_path=log_path, extra=extra) as builder:
         builder.wait_ready(_READY_TIMEOUT_S)
-        body = {"input": {"config": f"{examples_url}/tiny/config.yaml"}}
+        body = {"input": {"config": "./examples/tiny/config.yaml"}}
         print(f"POST {builder.url}/predictions {json.dumps(body)}")
         url = f"{builder.url}/predictions"
         prediction = urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False).json()
     print(textwrap.indent(str(prediction.get("logs", "")), "  "), end="", flush=True)
     _check_succeeded(prediction)
-    _take_output(str(prediction["output"]), tar)
     print(f"  -> {tar.relative_to(Path.cwd()) if tar.is_relative_to(Path.cwd()) else tar}")
     return tar
 
@@ -176,35 +165,6 @@ def _check_succeeded(prediction: dict[str, Any]) -> None:
     if prediction.get("status") != "succeeded":
         text = str(prediction.get("error"))
         raise find_in_text(text) or TritonUnknownError(reason=text)
-
-
-def _take_output(output: str, tar: Path) -> None:
-    """A small tar is a data URL, a large one a file URI."""
-    if output.startswith("data:"):
-        tar.write_bytes(base64.b64decode(output.split(",", 1)[1]))
-        return
-    path = Path(unquote(urlsplit(output).path))
-    if path != tar:
-        shutil.move(path, tar)
-
-
-@contextmanager
-def _file_server(folder: Path) -> Iterator[str]:
-    """Serve a folder on loopback; yields its URL."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            """No access log."""
-
-    server = http.server.ThreadingHTTPServer((_HOST, 0), partial(Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{_HOST}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _step(number: int, title: str) -> None:
