@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.cache.store import open_engine
-from engine.directory import load as load_engine
 from engine.machine.description import machine
 from engine.machine.python import engine_python
 from errors.requests import InvalidInput
+from perf.bench.measure import cog_target, workload
 from perf.load.chart import COLORS, Chart, Point, page
 from perf.load.clients import run
 from perf.load.plan import Plan
-from perf.load.prompt import guessed_prompt
 from perf.load.summary import Summary, summarize
-from perf.load.targets.cog import CogTarget, runner_inputs
-from perf.load.targets.target import Workload
 from perf.options import Options
 from perf.servers import whole_stack
 from perf.table import table
@@ -53,22 +50,16 @@ class Result(NamedTuple):
     summary: Summary
 
     @property
-    def first_token_ms(self) -> float | None:
-        """The median; None where nothing was completed."""
-        values = self.summary.first_token_s
-        return values.p50 * 1000 if values else None
-
-    @property
-    def inter_token_ms(self) -> float | None:
-        values = self.summary.inter_token_s
-        return values.p50 * 1000 if values else None
+    def times_ms(self) -> list[float | None]:
+        """Median time to first token and inter-token latency; None where nothing was completed."""
+        values = (self.summary.first_token_s, self.summary.inter_token_s)
+        return [each.p50 * 1000 if each else None for each in values]
 
     @property
     def cells(self) -> list[str]:
-        times_ms = (self.first_token_ms, self.inter_token_ms)
         return [
             *(self.engine, self.kind, str(self.concurrency), f"{self.summary.tokens_per_second:,.0f}"),
-            *("-" if value is None else f"{value:.1f}" for value in times_ms),
+            *("-" if value is None else f"{value:.1f}" for value in self.times_ms),
             str(self.summary.failed),
         ]
 
@@ -91,14 +82,12 @@ def parse_contenders(texts: Sequence[str]) -> list[Contender]:
 
 def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> Iterator[Result]:
     """Start the stack on the engine, warm it up, load it with each concurrency in turn."""
-    place = contender.place
-    engine = load_engine(place) if place.is_dir() else open_engine(str(place), folder / "cache")
-    prompt = guessed_prompt(options.n_input_tokens)
-    work = Workload(prompt, options.n_input_tokens, options.n_output_tokens)
+    engine = open_engine(contender.place, folder / "cache")
+    work = workload(options.n_input_tokens, options.n_output_tokens)
     folder.mkdir(exist_ok=True)
     settings = {"ENGINE_DIR": str(engine.path)}
     with whole_stack(folder, settings, engine_python=contender.python) as stack:
-        target = CogTarget(stack.cog_url, runner_inputs(work), is_streaming=True)
+        target = cog_target(stack, work, is_streaming=True)
         run(Plan("concurrency", max(options.concurrency), _WARM_UP_S), target)
         for concurrency in options.concurrency:
             summary = summarize(run(Plan("concurrency", concurrency, options.duration), target))
@@ -142,8 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if path:
         charts = [
             _chart(results, "throughput, tokens/s", lambda each: each.summary.tokens_per_second),
-            _chart(results, "time to first token, ms", lambda each: each.first_token_ms),
-            _chart(results, "inter-token latency, ms", lambda each: each.inter_token_ms),
+            _chart(results, "time to first token, ms", lambda each: each.times_ms[0]),
+            _chart(results, "inter-token latency, ms", lambda each: each.times_ms[1]),
         ]
         path.write_text(page("Engines compared", text, charts))
     return 0
