@@ -16,6 +16,10 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # It runs isolated (-I).
+
+from engine.machine.processes import session_members
+
 _STOP_GRACE_S = 3.0
 
 
@@ -31,7 +35,7 @@ def main() -> None:
     select.select([0, ended], [], [])
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + _STOP_GRACE_S
-        while (others := _others()) and time.monotonic() < deadline_s:
+        while (others := set(session_members(os.getpid())) - {os.getpid()}) and time.monotonic() < deadline_s:
             for pid in others:
                 _send(pid, number)
             time.sleep(0.02)
@@ -40,20 +44,6 @@ def main() -> None:
     if returncode < 0:
         _send(os.getpid(), -returncode)
     sys.exit(returncode)
-
-
-def _others() -> list[int]:
-    """The other living processes of this session."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if pid != os.getpid() and _session_of(pid) == os.getpid()]
-
-
-def _session_of(pid: int) -> int | None:
-    try:
-        state, _, _, session, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(session) if state not in "ZX" else None
 
 
 def _send(pid: int, number: int) -> None:
