@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from builder.trtllm.flags import BUILD, CONVERT
-from builder.trtllm.old.flags import drop_output_dir, migrate_flags
-from builder.trtllm.old.migration import Migration
+from builder.trtllm.old.flags import Migration, drop_output_dir, migrate_flags
 from builder.trtllm.paths import is_model_directory, is_same
 
 _OLD_SCRIPT = "build.py"

@@ -14,8 +14,7 @@ from typing import Any
 
 from builder.trtllm.flags import CONVERT, QUANTIZE
 from builder.trtllm.old.build import migrate_build
-from builder.trtllm.old.flags import drop_output_dir, migrate_flags
-from builder.trtllm.old.migration import Migration
+from builder.trtllm.old.flags import Migration, drop_output_dir, migrate_flags
 
 STEPS = ("convert_to_ft", "quantize", "build")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +11,35 @@ from typing import Any, Literal
 import yaml
 
 from builder.trtllm.flags import BUILD, QUANTIZE, TOGGLE, Flag, find_flag
-from builder.trtllm.old.migration import Migration
 from builder.trtllm.paths import is_same
 
 _QUANTIZE_FORMS = {"int8_kv_cache": ("kv_cache_dtype", "int8"), "fp8_kv_cache": ("kv_cache_dtype", "fp8")}
 _DEFAULT_SMOOTHQUANT = 0.5
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16"}
+
+
+@dataclass
+class Migration:
+    """A config that is being migrated, and a note for each change."""
+
+    keys: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, key: str, text: str, why: str = "") -> None:
+        """``key`` is the path of the old key."""
+        self.notes.append(f"{key}: {text}{why and f' ({why})'}")
+
+    def drop(self, key: str, why: str) -> None:
+        self.note(key, "dropped", why)
+
+    def args(self, step: str) -> dict[str, Any]:
+        args: dict[str, Any] = self.keys[step]["args"]
+        return args
+
+    @property
+    def checkpoint_key(self) -> str | None:
+        """The last step before the build."""
+        return next((key for key in ("quantize", "convert_to_ft") if self.keys.get(key) is not None), None)
 
 
 @dataclass(frozen=True)
