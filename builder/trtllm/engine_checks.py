@@ -137,9 +137,9 @@ def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_qua
         return  # that file's values override the flags
     asked: dict[str, tuple[object, object]] = {
         "TensorRT-LLM version": (VERSION, engine.version),
-        "max_batch_size": (build.max_batch_size, engine.build.get("max_batch_size")),
-        "max_beam_width": (build.max_beam_width, engine.build.get("max_beam_width")),
     }
+    for name in ("max_batch_size", "max_beam_width"):
+        asked[name] = (build.build.value(name), engine.build.get(name))
     if build.checkpoint is not None:
         asked["world size"] = (build.world_size, engine.world_size)
         if build.quantization is not None or not is_quantized_already:

@@ -22,7 +22,7 @@ def fit_model(
         return build, []
     notes = []
     for name in ("max_seq_len", "max_input_len"):
-        value = getattr(build, name)
+        value = build.build.value(name)
         if name not in build.build.args or value is None or value <= limit:
             continue
         if not build.fit_lengths:
@@ -33,14 +33,9 @@ def fit_model(
                 remedy=f"give at most {limit}, or set build.fit_lengths to true to reduce it",
             )
         notes.append(f"build.args.{name}: {value} reduced to {limit}, the model's max_position_embeddings")
-        build = _with_length(build, name, limit)
-    return replace(build, max_seq_len=build.max_seq_len or limit), notes
-
-
-def _with_length(build: TrtllmBuild, name: str, length: int) -> TrtllmBuild:
-    call = replace(build.build, args={**build.build.args, name: length})
-    changes = {name: length, "build": call, "calls": (*build.calls[:-1], call)}
-    return replace(build, **changes)  # type: ignore[arg-type]
+        call = replace(build.build, args={**build.build.args, name: limit})
+        build = replace(build, build=call, calls=(*build.calls[:-1], call))
+    return replace(build, max_seq_len=build.build.value("max_seq_len") or limit), notes
 
 
 def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_heads: int | None) -> None:

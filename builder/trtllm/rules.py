@@ -155,11 +155,11 @@ def _calibrates(call: ProgramCall) -> bool:
 
 
 def _check_checkpoint(build: TrtllmBuild) -> None:
-    call = build.checkpoint
-    if build.auto_parallel > 1 and build.world_size != build.auto_parallel:
+    call, auto_parallel = build.checkpoint, build.build.value("auto_parallel")
+    if auto_parallel > 1 and build.world_size != auto_parallel:
         raise WorldSizeMismatch(
-            asked=f"build.args.auto_parallel is {build.auto_parallel}",
-            found=f"the checkpoint is for {build.world_size // build.auto_parallel} GPUs",
+            asked=f"build.args.auto_parallel is {auto_parallel}",
+            found=f"the checkpoint is for {build.world_size // auto_parallel} GPUs",
             remedy="convert with tp_size, pp_size and cp_size 1, or leave out auto_parallel",
         )
     if call is None or call.program != CONVERT:
@@ -195,7 +195,7 @@ def _feature_conflicts(build: TrtllmBuild) -> Iterator[tuple[str, str]]:
             f"has build.args.use_fp8_context_fmha for {weights} weights",
             "quantize to fp8 or w4a8_awq, or leave it out",
         )
-    if value("gpt_attention_plugin") == "disable" and build.kv_cache_type == "paged":
+    if value("gpt_attention_plugin") == "disable" and value("kv_cache_type") == "paged":
         yield (
             "has build.args.gpt_attention_plugin disable, but a paged KV cache is that plugin's",
             "leave out gpt_attention_plugin, or set kv_cache_type to continuous",
@@ -203,19 +203,21 @@ def _feature_conflicts(build: TrtllmBuild) -> Iterator[tuple[str, str]]:
     if value("lora_dir") and value("lora_plugin") == "disable":
         yield "gives build.args.lora_dir, but lora_plugin is disable", "set lora_plugin to auto"
     has_lengths = build.max_seq_len is not None and "max_input_len" in build.build.args
-    if has_lengths and build.max_input_len > (build.max_seq_len or 0):
+    if has_lengths and value("max_input_len") > (build.max_seq_len or 0):
         yield (
-            f"has max_input_len {build.max_input_len} above max_seq_len {build.max_seq_len}",
+            f"has max_input_len {value('max_input_len')} above max_seq_len {build.max_seq_len}",
             "max_seq_len counts prompt and output: make it the larger one",
         )
 
 
 def _notes(build: TrtllmBuild) -> Iterator[str]:
-    chunks = build.build.value("use_paged_context_fmha") == "enable"
-    if "max_input_len" in build.build.args and build.max_input_len > build.max_num_tokens and not chunks:
+    value = build.build.value
+    chunks = value("use_paged_context_fmha") == "enable"
+    prompt, step, cache = value("max_input_len"), value("max_num_tokens"), value("kv_cache_type")
+    if "max_input_len" in build.build.args and prompt > step and not chunks:
         yield (
-            f"max_num_tokens {build.max_num_tokens} is less than max_input_len {build.max_input_len}: "
+            f"max_num_tokens {step} is less than max_input_len {prompt}: "
             "longer prompts are refused unless use_paged_context_fmha is enabled (chunked context)"
         )
-    if build.kv_cache_type != "paged":
-        yield f"kv_cache_type {build.kv_cache_type}: such an engine can't be batched in flight"
+    if cache != "paged":
+        yield f"kv_cache_type {cache}: such an engine can't be batched in flight"

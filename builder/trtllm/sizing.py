@@ -97,11 +97,10 @@ def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
     shape = shape_of(values)
     precision = _precision(build, values)
     split = Parallelism(build.tp_size, build.pp_size, build.cp_size)
+    names = ("max_batch_size", "max_num_tokens", "max_beam_width")
     limits = Limits(
-        max_batch_size=build.max_batch_size,
         max_seq_len=build.max_seq_len or DEFAULT_MAX_SEQ_LEN,
-        max_num_tokens=build.max_num_tokens,
-        max_beam_width=build.max_beam_width,
+        **{name: build.build.value(name) for name in names},
     )
     serving = serving_memory(shape, precision, split, limits)
     source = weight_bytes(shape, stored_precision(values))

@@ -61,17 +61,6 @@ class ProgramCall:
         return {"int": int, "float": float}.get(flag.type, str)(given)
 
 
-_SIZES = (
-    "auto_parallel",
-    "max_batch_size",
-    "max_beam_width",
-    "max_input_len",
-    "max_seq_len",
-    "max_num_tokens",
-    "kv_cache_type",
-)
-
-
 @dataclass(frozen=True)
 class TrtllmBuild:
     """What is built. Sizes are in tokens and sequences; quantizations have QuantAlgo's names.
@@ -87,22 +76,16 @@ class TrtllmBuild:
     tp_size: int
     pp_size: int
     cp_size: int
-    auto_parallel: int
     dtype: str
     quantization: str | None
     kv_cache_quantization: str | None
-    max_batch_size: int
-    max_beam_width: int
-    max_input_len: int
     max_seq_len: int | None
-    max_num_tokens: int
-    kv_cache_type: str
     fit_lengths: bool
 
     @property
     def world_size(self) -> int:
         """Number of GPUs that run the engine."""
-        return self.tp_size * self.pp_size * self.cp_size * self.auto_parallel
+        return self.tp_size * self.pp_size * self.cp_size * int(self.build.value("auto_parallel"))
 
 
 def summarize(config: BuildConfig) -> TrtllmBuild:
@@ -115,7 +98,6 @@ def summarize(config: BuildConfig) -> TrtllmBuild:
         args = {"checkpoint_dir": checkpoint.output_dir, **calls[-1].args}
         calls = (*calls[:-1], replace(calls[-1], args=args))
     build = calls[-1]
-    sizes = {name: build.value(name) for name in _SIZES}
     return TrtllmBuild(
         calls=calls,
         checkpoint=checkpoint,
@@ -126,8 +108,8 @@ def summarize(config: BuildConfig) -> TrtllmBuild:
         dtype=(checkpoint.value("dtype") if checkpoint else None) or "auto",
         quantization=_quantization(checkpoint) if checkpoint else None,
         kv_cache_quantization=_kv_cache_quantization(checkpoint) if checkpoint else None,
+        max_seq_len=build.value("max_seq_len"),
         fit_lengths=config.build.fit_lengths,
-        **sizes,
     )
 
 

@@ -53,10 +53,11 @@ def test_a_plain_config_is_read_with_the_programs_own_defaults() -> None:
     build = asked(convert={"tp_size": 2, "pp_size": 3, "dtype": "float16"})
     assert (build.tp_size, build.pp_size, build.cp_size, build.world_size) == (2, 3, 1, 6)
     assert (build.dtype, build.quantization, build.kv_cache_quantization) == ("float16", None, None)
-    assert (build.max_batch_size, build.max_input_len, build.max_seq_len, build.max_num_tokens) == (
+    value = build.build.value
+    assert (value("max_batch_size"), value("max_input_len"), build.max_seq_len, value("max_num_tokens")) == (
         2048, 1024, None, 8192,
     )  # fmt: skip
-    assert build.kv_cache_type == "paged"
+    assert value("kv_cache_type") == "paged"
     assert build.checkpoint is build.calls[0]
 
 
@@ -247,7 +248,7 @@ def test_lengths_beyond_the_models_positions_are_refused_or_cut() -> None:
     build, notes = fit_model(
         asked(build={"max_seq_len": 8192, "max_input_len": 5000}, fit_lengths=True), **LLAMA_2
     )
-    assert (build.max_seq_len, build.max_input_len) == (4096, 4096)
+    assert (build.max_seq_len, build.build.value("max_input_len")) == (4096, 4096)
     assert "--max_seq_len 4096" in " ".join(argv(build.build.args, build.build.program))
     assert notes == [
         "build.args.max_seq_len: 8192 reduced to 4096, the model's max_position_embeddings",
