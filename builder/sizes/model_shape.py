@@ -13,15 +13,7 @@ from typing import Any
 from builder.sizes.families import LLAMA_LIKE, Family, family_of
 from builder.weights.checkpoint import LENGTH_KEYS
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "n_embed"),
-    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab_size": ("padded_vocab_size", "vocab_size"),
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
-}
-"""Name here -> the keys that families use for it."""
+_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
 class UnknownShape(Exception):
@@ -42,8 +34,6 @@ class ModelShape:
     head_size: int
     intermediate_size: int
     vocab_size: int
-    max_positions: int | None
-    """In tokens; None where the architecture or its config has no limit."""
     num_experts: int
     latent_size: int | None
     """With multi-head latent attention, the values cached per token and layer."""
@@ -75,25 +65,24 @@ class _Counter:
         self._values = values
         self._family = family
         self._is_known = is_known
-        self._hidden = self._required(*_NAMES["hidden_size"])
-        self._layers = self._required(*_NAMES["num_layers"])
-        self._heads = self._required(*_NAMES["num_heads"])
+        self._hidden = self._required("hidden_size", "n_embd", "d_model", "n_embed")
+        self._layers = self._required("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        self._heads = self._required("num_attention_heads", "n_head", "n_heads", "num_heads")
         self._head_size = self._number("head_dim", "kv_channels", "d_kv") or self._hidden // self._heads
         self._kv_heads = self._count_kv_heads()
         self._intermediate = self._count_intermediate()
-        self._experts = self._number(*_NAMES["num_experts"], section="ffn_config") or 0
+        self._experts = self._number(*_EXPERT_KEYS, section="ffn_config") or 0
 
     def shape(self, model_type: str) -> ModelShape:
-        vocabulary = self._required(*_NAMES["vocab_size"])
-        max_positions = self._number(*LENGTH_KEYS)
+        vocabulary = self._required("padded_vocab_size", "vocab_size")
         dense_layers = self._count_dense_layers()
         moe_layers = self._layers - dense_layers
         linear = self._layers * self._attention() + dense_layers * self._mlp(self._intermediate)
         linear += moe_layers * self._mixture()
         other = moe_layers * self._hidden * self._experts
         embedded = self._number("word_embed_proj_dim") or self._hidden
-        positions = (max_positions or 0) + self._family.position_offset if self._family.has_positions else 0
-        other += positions * self._hidden
+        if self._family.has_positions:
+            other += ((self._number(*LENGTH_KEYS) or 0) + self._family.position_offset) * self._hidden
         if embedded != self._hidden:
             linear += 2 * embedded * self._hidden
         head = 0 if self._values.get("tie_word_embeddings", self._family.is_tied) else vocabulary * embedded
@@ -107,7 +96,6 @@ class _Counter:
             head_size=self._head_size,
             intermediate_size=self._intermediate,
             vocab_size=vocabulary,
-            max_positions=max_positions,
             num_experts=self._experts,
             latent_size=self._latent_size(),
             linear_parameters=linear,
@@ -165,7 +153,7 @@ class _Counter:
 
     def _count_intermediate(self) -> int:
         width = self._number("ffn_hidden_size", section="ffn_config")
-        width = width or self._number(*_NAMES["intermediate_size"])
+        width = width or self._number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         width = width or self._hidden * (self._number("expansion_ratio") or 4)
         return width // 2 if self._family.halves_intermediate else width
 

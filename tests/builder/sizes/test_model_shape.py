@@ -37,7 +37,7 @@ def test_a_config_without_a_needed_number_is_told_by_its_name(key: str, value: A
 
 
 def test_heads_and_lengths_are_read_by_every_familys_names() -> None:
-    assert (shape_of(GPT2).num_kv_heads, shape_of(GPT2).max_positions) == (12, 1024)
+    assert (shape_of(GPT2).num_kv_heads, shape_of(GPT2).other_parameters) == (12, 1024 * 768)
     assert (shape_of(LLAMA_3_70B).num_kv_heads, shape_of(LLAMA_3_70B).head_size) == (8, 128)
     assert shape_of(MIXTRAL_8X7B).num_experts == 8
     assert shape_of(PUBLISHED["chatglm3-6b"][0]).num_kv_heads == 2
