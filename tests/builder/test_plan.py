@@ -17,7 +17,7 @@ from errors.requests import InvalidInput
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B
-from tests.builder.test_tensorrt_llm import config
+from tests.builder.tensorrt_llm_builds import config
 
 
 @pytest.fixture(autouse=True)

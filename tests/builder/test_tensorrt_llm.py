@@ -6,22 +6,16 @@ The stand-ins check every argument against the flag data and write checkpoints a
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import tarfile
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from builder.build import build
+from builder.conversion.flag_parser import make_parser
 from builder.trtllm.flags import CONVERT as CONVERT_PROGRAM
 from builder.trtllm.flags import QUANTIZE, flags_of
-from engine.inspect import verify
-from engine.tar.manifest import Manifest
 from errors.build import EngineUnsound, OutOfMemory, ProgramFailed, ProgramMissing
 from errors.build_config import (
     BuildGpuMissing,
@@ -37,62 +31,16 @@ from errors.coded_error import CodedError
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.builder.tensorrt_llm_builds import CONVERT, Args, config, make_machine, run, steps_of
 from tests.builder.trtllm.old.old_configs import QUICK_START
-from tests.standins.engine_environment import make_engine_environment
 from tests.standins.gpus import has_driver, make_gpus
 
-CONVERT: dict[str, Any] = {
-    "executable": "python",
-    "script": "convert_checkpoint.py",
-    "output_dir": "./checkpoint",
-    "args": {"dtype": "float16"},
-}
-BUILD: dict[str, Any] = {
-    "executable": "trtllm-build",
-    "output_dir": "./engine_outputs",
-    "args": {"checkpoint_dir": "./checkpoint", "max_batch_size": 4, "gemm_plugin": "auto"},
-}
-
-
-Args = dict[str, Any]
 pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
-
-
-def config(
-    convert: dict[str, Any] | None = None, build: dict[str, Any] | None = None, **keys: Any
-) -> dict[str, Any]:
-    """A config with more arguments for the two programs, and other keys."""
-    first, second = {**CONVERT["args"], **(convert or {})}, {**BUILD["args"], **(build or {})}
-    steps = {"convert_to_ft": {**CONVERT, "args": first}, "build": {**BUILD, "args": second}}
-    return {"version": 1, "model_id": MODEL_ID, "example_name": "llama", **steps, **keys}
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Repository) -> Path:
-    """A machine with one A10 and the stand-in engine environment."""
-    python = make_engine_environment(tmp_path / "engine-environment")
-    make_gpus(tmp_path / "gpu")
-    monkeypatch.setenv("COG_TRITON_ENGINE_PYTHON", str(python))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'gpu'}{os.pathsep}{os.environ['PATH']}")
-    for name in ("TRTLLM_DIR", "STANDIN_BUILD", "COG_TRITON_BUILD_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def run(folder: Path, keys: dict[str, Any]) -> tuple[Manifest, dict[str, bytes], list[str]]:
-    """Build from ``keys``: the manifest, the tar's content, the lines that were reported."""
-    lines: list[str] = []
-    (folder / "config.yaml").write_text(yaml.safe_dump(keys))
-    manifest = build(folder / "config.yaml", folder / "engine.tar", report=lines.append)
-    assert verify(folder / "engine.tar") == manifest
-    with tarfile.open(folder / "engine.tar") as tar:
-        content = {name: file.read() for name in tar.getnames() if (file := tar.extractfile(name))}
-    return manifest, content, lines
-
-
-def steps_of(lines: list[str], step: str) -> list[str]:
-    """What the program of ``step`` printed."""
-    return [line.partition("| ")[2] for line in lines if line.startswith(f"{step} ") and "| " in line]
+    return make_machine(tmp_path, monkeypatch)
 
 
 def test_a_config_becomes_a_flat_engine_tar_with_its_facts(machine: Path, repository: Repository) -> None:
@@ -329,81 +277,6 @@ def test_without_a_gpu_or_the_library_nothing_is_fetched(
     assert hub.requests == []
 
 
-class TestBuildCache:
-    def lines(self, machine: Path, keys: dict[str, Any]) -> list[str]:
-        """What is told of the two results, without places."""
-        lines = run(machine, keys)[2]
-        told = [line for line in lines if line.startswith(("engine: ", "checkpoint: "))]
-        return [line.split(" from ")[0] for line in told]
-
-    def test_the_same_build_again_runs_no_program_and_fetches_no_weights(
-        self, machine: Path, hub: HubServer, repository: Repository
-    ) -> None:
-        first, content, _ = run(machine, config())
-        count = len(hub.requests)
-        del repository.files["model.safetensors"]
-        assert self.lines(machine, config()) == ["engine: reused"]
-        second, again, lines = run(machine, config({"workers": 2}))
-        assert again == {**content, "engine_manifest.json": again["engine_manifest.json"]}
-        assert second.files == first.files
-        assert not any("| " in line for line in lines)
-        assert not any("safetensors" in each for each in map(str, hub.requests[count:]))
-
-    def test_what_differs_is_told_and_a_checkpoint_is_used_for_another_engine(
-        self, machine: Path, repository: Repository
-    ) -> None:
-        none = "built anew (none of acme/tiny was built before)"
-        assert self.lines(machine, config()) == [f"engine: {none}", f"checkpoint: {none}"]
-        assert self.lines(machine, config(build={"max_batch_size": 8})) == [
-            "engine: built anew (config: build.args.max_batch_size was 4, is 8)",
-            "checkpoint: reused",
-        ]
-        make_gpus(machine / "gpu", sm=89)
-        assert self.lines(machine, config()) == [
-            "engine: built anew (SM was 86, is 89)",
-            "checkpoint: reused",
-        ]
-        old, repository.commit = repository.commit, "d" * 40
-        revision = f"built anew (model revision was {old}, is {repository.commit})"
-        assert self.lines(machine, config()) == [f"engine: {revision}", f"checkpoint: {revision}"]
-
-    def test_a_damaged_entry_is_made_again(self, machine: Path, cache: Path) -> None:
-        run(machine, config())
-        (engine,) = (cache / "build-cache" / "engines").glob("*/files/rank0.engine")
-        engine.unlink()
-        engine.write_bytes(b"half")
-        assert [line.partition("(")[2][:3] for line in self.lines(machine, config())] == ["the", ""]
-        assert self.lines(machine, config()) == ["engine: reused"]
-
-    def test_it_can_be_switched_off(
-        self, machine: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("COG_TRITON_BUILD_CACHE", "off")
-        assert self.lines(machine, config()) == [
-            "engine: built anew (COG_TRITON_BUILD_CACHE is off)",
-            "checkpoint: built anew (COG_TRITON_BUILD_CACHE is off)",
-        ]
-        assert not (cache / "build-cache").exists()
-
-    def test_builds_of_the_same_at_once_make_it_once(self, machine: Path) -> None:
-        (machine / "config.yaml").write_text(yaml.safe_dump(config()))
-        lines: list[list[str]] = [[], []]
-        tars = [machine / "first.tar", machine / "second.tar"]
-
-        def start(number: int) -> None:
-            build(machine / "config.yaml", tars[number], report=lines[number].append)
-
-        threads = [threading.Thread(target=start, args=(number,)) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert tars[0].read_bytes() == tars[1].read_bytes()
-        programs = [line for each in lines for line in each if line.startswith("build: done")]
-        assert len(programs) == 1
-        assert any("waiting for another build" in line for each in lines for line in each)
-
-
 def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machine: Path) -> None:
     lora = machine / "loras" / "mine"
     lora.mkdir(parents=True)
@@ -421,17 +294,8 @@ def test_what_a_program_reads_beside_the_model_is_found_beside_the_config(machin
 
 
 @pytest.mark.parametrize("program", [CONVERT_PROGRAM, QUANTIZE])
-def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(
-    program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = Path("builder/conversion") / program
-    monkeypatch.syspath_prepend(path.parent)
-    specification = importlib.util.spec_from_file_location("built_in", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    known = {option for action in module.make_parser()._actions for option in action.option_strings}
+def test_the_built_in_converter_takes_every_flag_but_those_that_need_the_script(program: str) -> None:
+    known = {option for action in make_parser(program)._actions for option in action.option_strings}
     flags = flags_of(program)
     assert flags is not None
     assert {f"--{name}" for name in flags} - known == {

@@ -27,8 +27,8 @@ from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.builder.tensorrt_llm_builds import config
 from tests.builder.test_program import is_running, wait_for
-from tests.builder.test_tensorrt_llm import config
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import CogUnderTest
 from tests.standins.engine_environment import make_engine_environment
