@@ -165,7 +165,7 @@ def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:
             shared.add(count)
     finally:
         body.close()
-        client.close_idle()
+        client.pools.close_idle()
 
 
 def _start_over(file: BinaryIO, shared: _Shared) -> None:

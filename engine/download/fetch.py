@@ -69,7 +69,7 @@ class Source:
     def close(self) -> None:
         self._rest.close()
         if self._client is not None:
-            self._client.close_idle()
+            self._client.pools.close_idle()
 
     def __enter__(self) -> Source:
         return self
@@ -156,13 +156,13 @@ def _open_url(client: Client, progress: Progress | None, transfer: Transfer) -> 
             head_bytes += count
     except BaseException:
         body.close()
-        client.abort()
+        client.pools.abort()
         raise
     version = body.version
     assert version is not None, "there was a response"
     rest: _Readable = body
     if body.has_ranges:
-        client.close_idle()  # It may take minutes until the rest is read.
+        client.pools.close_idle()  # It may take minutes until the rest is read.
         rest = RangedDownload(client, version, head_bytes, transfer)
     return Source(
         rest,

@@ -57,13 +57,13 @@ class Client:
         self._authorization = None if authorization is None else {"Authorization": authorization}
         self._resolved = self._url
         """Where the last redirects led. Set by any thread; a race costs one redirect more."""
-        self._pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
+        self.pools = Pools(only_public=only_public, timeout_s=timeout_s, connections=connections)
 
     def get(self, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
         """The response (200 or 206), to be closed by the caller. Raises coded errors, or Temporary."""
         start = self._resolved
         try:
-            response, url = self._pools.follow(
+            response, url = self.pools.follow(
                 "GET", self._url, {**_HEADERS, **headers}, start=start, authorization=self._authorization
             )
         except HTTPError as exc:
@@ -88,14 +88,6 @@ class Client:
         if body.isclosed():
             response.release_conn()
         return count
-
-    def close_idle(self) -> None:
-        """Close the connections that no response uses."""
-        self._pools.close_idle()
-
-    def abort(self) -> None:
-        """From any thread: end every request and response, now and ever after."""
-        self._pools.abort()
 
     def _refuse(self, response: urllib3.BaseHTTPResponse, start: Url) -> NoReturn:
         source, status = self.shown, response.status

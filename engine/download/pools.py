@@ -88,11 +88,13 @@ class Pools:
         raise RedirectRefused(source=redact_url(url.url), reason=f"more than {MAX_REDIRECTS} times")
 
     def close_idle(self) -> None:
+        """Close the connections that no response uses."""
         with self._guard:
             for manager in self._managers.values():
                 manager.clear()
 
     def abort(self) -> None:
+        """From any thread: end every request and response, now and ever after."""
         with self._guard:
             self._is_aborted = True
             sockets = list(self._sockets)

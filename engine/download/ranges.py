@@ -72,7 +72,7 @@ class RangedDownload:
         self._stop.set()
         with self._guard:
             self._freed.notify_all()
-        self._client.abort()
+        self._client.pools.abort()
         for thread in self._threads:
             thread.join(timeout=1.0)  # a host name lookup can't be aborted, and does no harm
 
