@@ -40,11 +40,6 @@ _SAME = {
 """Flags of some examples' scripts, by the name that most scripts have for them."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = flag_parser.make_parser("convert_checkpoint.py", _SAME)
-    return parser
-
-
 def quantization(args: argparse.Namespace, model_config: dict[str, Any]) -> dict[str, Any]:
     """The fields of QuantConfig that ``args`` ask for; a model in Meta's FP8 says so itself."""
     algorithm = quant_algo.quant_algo(lambda flag: getattr(args, flag.replace("-", "_"), None))
@@ -121,7 +116,7 @@ def calibrate(args: argparse.Namespace, quant_config: Any) -> None:
 
 
 def main() -> None:
-    args = make_parser().parse_args()
+    args = flag_parser.make_parser("convert_checkpoint.py", _SAME).parse_args()
     from tensorrt_llm.models.modeling_utils import QuantConfig  # type: ignore[import-not-found, unused-ignore]
 
     model_config = json.loads((Path(args.model_dir) / "config.json").read_text())

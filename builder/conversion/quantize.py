@@ -5,19 +5,13 @@ Takes the flags of examples/quantization/quantize.py and calls quantize_and_expo
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 
 import flag_parser  # type: ignore[import-not-found]  # beside this program
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = flag_parser.make_parser("quantize.py")
-    return parser
-
-
 def main() -> None:
-    args = vars(make_parser().parse_args())
+    args = vars(flag_parser.make_parser("quantize.py").parse_args())
     from tensorrt_llm.quantization import quantize_and_export  # type: ignore[import-not-found, unused-ignore]
 
     for unused in ("decoder_type", "calib_tp_size", "calib_pp_size"):

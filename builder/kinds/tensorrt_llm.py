@@ -28,9 +28,6 @@ from engine.tar.manifest import EngineFacts, Library
 
 KEYS = frozenset({"weight_format", "example_name", "convert_to_ft", "quantize", "build", "target"})
 
-CHECK = "check"
-"""Name, in lines and errors, of the step that checks the engine."""
-
 
 class Plan(EnginePlan):
     """The checked programs of a config; ``fit_model`` adapts them to the model."""
@@ -58,7 +55,7 @@ class Plan(EnginePlan):
             Step(f"check this machine: a GPU and TensorRT-LLM {VERSION}", run.check_machine),
             Step("read the model's config.json and check the plan", run.read_model),
             Step(download_step(self.config, with_weights=True).title, run.download),
-            *(Step(command.title, run.program_step(command.key)) for command in self.commands),
+            *(Step(command.title, run.program_step(command.key)) for command in self.commands.values()),
             Step("check the engine: ranks, config.json, sizes, a short generation", run.check_engine),
             Step("tokenizer", run.place_tokenizer),
         ]
@@ -106,7 +103,7 @@ class _Run:
             need_space(work.cache, needed, purpose="the build")
 
     def _search_cache(self, work: Work) -> None:
-        config, commands = work.config, self.plan.commands
+        config, commands = work.config, self.plan.commands.values()
         common = {
             "model": config.model_name,
             "model revision": identity(work.model),
@@ -130,7 +127,7 @@ class _Run:
             self.checkpoint_lock = work.resources.enter_context(ExitStack())
             self.checkpoint_lock.enter_context(self.checkpoint_entry.locked())
             if (found := self.checkpoint_entry.find()) is not None:
-                _link(found, self.folder / self._checkpoint_command.output_dir)
+                _link(found, self.folder / self.plan.commands[self.build.checkpoint.key].output_dir)
                 self.has_checkpoint = True
                 self.checkpoint_lock.close()
                 return
@@ -139,17 +136,9 @@ class _Run:
             obtain(work, pinned, with_weights=True)
         place_model(work.config, work.model, self.folder)
 
-    @property
-    def _checkpoint_command(self) -> Command:
-        assert self.build.checkpoint is not None
-        return self._command(self.build.checkpoint.key)
-
-    def _command(self, key: str) -> Command:
-        return next(command for command in self.plan.commands if command.key == key)
-
     def program_step(self, key: str) -> Callable[[Work], None]:
         def run(work: Work) -> None:
-            command = self._command(key)
+            command = self.plan.commands[key]
             if self.engine is not None or (self.has_checkpoint and key != "build"):
                 work.report("not needed: its result is in the build cache")
                 return
@@ -184,21 +173,12 @@ class _Run:
     def check_engine(self, work: Work) -> None:
         assert self.engine is not None
         if self.is_from_cache:
-            engine = read_engine(CHECK, self.engine)
+            engine = read_engine("build", self.engine)
             work.report("not needed: it was checked when it was built")
         else:
-            is_quantized = "quantization_config" in self.values
-            engine = check_engine(
-                "build", self.engine, self.build, self.plan.sizing, is_quantized_already=is_quantized
-            )
-            try_engine(
-                CHECK,
-                self.engine,
-                engine,
-                gpus=self.machine.gpus,
-                needs=self._needs("build"),
-                report=work.report,
-            )
+            quantized = "quantization_config" in self.values
+            engine = check_engine(self.engine, self.build, self.plan.sizing, is_quantized_already=quantized)
+            try_engine(self.engine, engine, self.machine.gpus, self._needs("build"), work.report)
             self.engine = self.engine_entry.keep(self.engine)
         work.facts = self._facts(work, engine)
         _link(self.engine, work.directory)

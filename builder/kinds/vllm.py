@@ -132,17 +132,12 @@ def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
         folder.mkdir(parents=True)
         for file_name, path in files.files.items():
             place(path, folder / file_name)
-        _rank(files)
+        rank = read_object(files, _ADAPTER_CONFIG).get("r")
+        if not isinstance(rank, int) or not 1 <= rank <= _LORA_RANKS[-1]:
+            problem = f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
+            raise ModelUnusable(model=files.name, problem=problem)
 
     return run
-
-
-def _rank(adapter: Model) -> int:
-    rank = read_object(adapter, _ADAPTER_CONFIG).get("r")
-    if not isinstance(rank, int) or not 1 <= rank <= _LORA_RANKS[-1]:
-        problem = f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
-        raise ModelUnusable(model=adapter.name, problem=problem)
-    return rank
 
 
 def _write_arguments(work: Work) -> None:

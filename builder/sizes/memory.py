@@ -101,11 +101,6 @@ def rank_weight_bytes(shape: ModelShape, precision: Precision, split: Parallelis
     return linear + (other + ends) * precision.dtype_bytes
 
 
-def engine_bytes(shape: ModelShape, precision: Precision, split: Parallelism) -> int:
-    """Of all ranks' engine files, at most."""
-    return rank_weight_bytes(shape, precision, split) * split.world_size
-
-
 def kv_bytes_per_token(shape: ModelShape, precision: Precision, split: Parallelism = Parallelism()) -> int:
     """Of one rank's KV cache for one token."""
     layers = math.ceil(shape.num_layers / split.pp_size)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +70,13 @@ class Command:
         return {f"config: {self.key}.{name}": value for name, value in facts.items()}
 
 
-def commands_of(config: BuildConfig, build: TrtllmBuild) -> list[Command]:
-    """A command for each program of ``build``. Raises E1203 for paths outside the workspace and E1232."""
-    return [_command(config, call) for call in build.calls]
+def commands_of(config: BuildConfig, build: TrtllmBuild) -> dict[str, Command]:
+    """Each program's command, by key. Raises E1232, and E1203 for paths outside the workspace."""
+    return {call.key: _command(config, call) for call in build.calls}
 
 
 def cache_facts(
-    config: BuildConfig, commands: Sequence[Command], inputs: Mapping[str, Path]
+    config: BuildConfig, commands: Iterable[Command], inputs: Mapping[str, Path]
 ) -> dict[str, Any]:
     """What determines the result of ``commands``: equal facts give an equal checkpoint or engine."""
     facts = {name: value for command in commands for name, value in command.cache_facts().items()}

@@ -74,12 +74,13 @@ def read_engine(step: str, folder: Path) -> EngineConfig:
 
 
 def check_engine(
-    step: str, folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
+    folder: Path, build: TrtllmBuild, sizing: Sizing | None, *, is_quantized_already: bool
 ) -> EngineConfig:
     """The engine's config. Raises EngineUnsound if something in ``folder`` differs from ``build``.
 
     ``is_quantized_already``: the model's weights are quantized, so ``build`` need not quantize them.
     """
+    step = "build"
     engine = read_engine(step, folder)
     _check_values(step, engine, build, is_quantized_already=is_quantized_already)
     names = [f"rank{rank}.engine" for rank in range(engine.world_size)]
@@ -91,13 +92,7 @@ def check_engine(
 
 
 def try_engine(
-    step: str,
-    folder: Path,
-    engine: EngineConfig,
-    *,
-    gpus: Sequence[GpuModel],
-    needs: Needs,
-    report: Callable[[str], None],
+    folder: Path, engine: EngineConfig, gpus: Sequence[GpuModel], needs: Needs, report: Callable[[str], None]
 ) -> None:
     """Generate a few tokens. Raises EngineUnsound if they are invalid; reports why it can't be tried."""
     if (reason := _why_not(engine, len(gpus))) is not None:
@@ -109,7 +104,7 @@ def try_engine(
     python = engine_python()
     launcher = [*mpirun(python), "-n", str(engine.world_size)] if engine.world_size > 1 else []
     program = Program(
-        step=step,
+        step="check",
         command=[*launcher, python, str(_TRIAL), ".", *map(str, counts)],
         folder=folder,
         environment=mpi_environment(program_environment(offline=True)),

@@ -26,7 +26,6 @@ from builder.sizes.memory import (
     Parallelism,
     Precision,
     ServingMemory,
-    engine_bytes,
     serving_memory,
     weight_bytes,
 )
@@ -61,8 +60,12 @@ class Sizing:
     source_bytes: int
     """Of the downloaded weights."""
     checkpoint_bytes: int
-    engine_bytes: int
     needs: Mapping[str, Needs]
+
+    @property
+    def engine_bytes(self) -> int:
+        """Of all ranks' files, at most."""
+        return self.serving.weight_bytes * self.split.world_size
 
     @property
     def disk_bytes(self) -> int:
@@ -113,7 +116,6 @@ def size(build: TrtllmBuild, values: Mapping[str, Any]) -> Sizing:
         serving=serving,
         source_bytes=source,
         checkpoint_bytes=checkpoint,
-        engine_bytes=engine_bytes(shape, precision, split),
         needs={call.key: _needs(call, source, checkpoint, serving) for call in build.calls},
     )
 

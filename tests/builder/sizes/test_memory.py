@@ -11,7 +11,6 @@ from builder.sizes.memory import (
     Limits,
     Parallelism,
     Precision,
-    engine_bytes,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     rank_weight_bytes,
@@ -75,7 +74,6 @@ def test_a_rank_holds_its_part_and_all_ranks_together_at_least_the_whole(split: 
     parts = split.tp_size * split.pp_size
     rank = rank_weight_bytes(shape, Precision(), split)
     assert whole / parts <= rank < whole / parts * 1.1
-    assert engine_bytes(shape, Precision(), split) == rank * split.world_size
 
 
 def test_llama_2_7b_serves_from_a_24_gib_gpu_and_70b_from_no_single_one() -> None:
