@@ -149,7 +149,7 @@ class TritonClient:
             event = self._event(each.data)
             output.tokens += event.tokens
             output.log_probs += event.log_probs(num_top_log_probs)
-            if event.finish_reason:
+            if event.finish_reason is not None and event.finish_reason != "":
                 output.finish_reason = event.finish_reason
         return output
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from engine.kinds import KINDS, argument_remedy
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import Sampling, Submit, TokenLogProb
 
 N = TypeVar("N", int, float)
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -78,7 +78,7 @@ class TensorEvent(msgspec.Struct):
     """Output tensors by the slot's names. A tensor of one element is a bare number. Other keys are Triton's."""
 
     output_ids: TokenId | list[TokenId] | None = None
-    finish_reason: FinishReason | str | None = None
+    finish_reason: Literal["", "end", "stop", "length", "cancelled"] | None = None
     output_log_probs: float | list[float] | None = None
     top_log_prob_ids: int | list[int] | None = None
     top_log_probs: float | list[float] | None = None
