@@ -62,6 +62,8 @@ class Kind:
     ``engine.tensorrt_llm_config`` reads its config.json."""
     has_cpp_backend: bool = False
     """NVIDIA's C++ backend can run it in place of the worker."""
+    runs_in_child: bool = False
+    """Its loop needs Python's lock, so that it would hold up the engine server."""
     has_ranks: bool = False
     """An engine on several GPUs is a process for each, started by mpirun."""
     libraries: tuple[str, ...] = ()
@@ -135,6 +137,7 @@ _ROWS = (
         adapter="runner.engines.transformers.adapter",
         builder="builder.kinds.transformers",
         runs_on="CPU or GPU",
+        runs_in_child=True,
         libraries=("torch", "transformers"),
         preload="runner.engines.transformers.adapter",
         capabilities=frozenset({"log_probs", "min_p", "logit_bias", "guides", "guided_min_length"}),

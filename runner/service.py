@@ -10,7 +10,7 @@ from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import OpenAIServer, check_openai_port_free
 from runner.engines.protocol.checks import check_adapter_name
-from runner.engines.protocol.engine_ready import Arrived
+from runner.engines.protocol.arrival import Arrived
 from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts

@@ -22,7 +22,7 @@ import triton_python_backend_utils as pb_utils
 from engine.kinds import supports
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
-from runner.engines.protocol.engine_ready import PARAMETER
+from runner.engines.protocol.arrival import PARAMETER
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,

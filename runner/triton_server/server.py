@@ -43,7 +43,7 @@ class TritonServer:
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
     ) -> None:
-        """``arrival``: see ``engines.protocol.engine_ready``; the time to become ready counts from then.
+        """``arrival``: see ``engines.protocol.arrival``; the time to become ready counts from then.
 
         ``on_failure``: called for each failure; returns whether to start again.
         """

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.directory import Engine
 from engine.kinds import KINDS
-from runner.engines.protocol.engine_ready import Arrived, announce
+from runner.engines.protocol.arrival import Arrived, announce
 from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
 from runner.settings.paths import make_runtime_dir, metrics_dir, openai_shapes_path, slot_socket_path

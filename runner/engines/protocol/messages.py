@@ -1,8 +1,8 @@
-"""What slot and engine worker say to each other over their socket: eight messages, msgpack, one frame each.
+"""The messages between the engine server and its clients: eight types, in frames of ``protocol.wire``.
 
-A frame is a 4-byte little-endian length and that many bytes of msgpack (tagged by ``type``). The
-slot sends ``Submit`` and ``Cancel``; the worker answers with ``Ready`` (or ``StartFailed``) once,
-then ``Tokens``, ``Finished``, ``Failed`` per request and ``Statistics`` about once a second.
+A client sends ``Submit`` and ``Cancel``. The engine server sends ``Ready`` once, ``Statistics`` about once a
+second, and for each request ``Tokens`` (with ``LogProbs`` before them) and one ``Finished`` or ``Failed``. An
+engine that runs in a child of the engine server exchanges the same messages with it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Guide(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Start generating. Ids are chosen by the slot and never used twice in a worker's life."""
+    """Start generating. The client chooses the id, and never uses it twice on a connection."""
 
     request_id: int
     input_ids: list[int]
@@ -103,6 +103,14 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     guide: Guide | None = None
     num_top_log_probs: int = 0
     """With these: those of so many of the likeliest tokens at its place."""
+    returns_times: bool = False
+    """``Finished`` has ``times``."""
+    sent_s: float | None = None
+    """When the client sent it, by ``perf_counter``: for the time that it waited."""
+    traceparent: str = ""
+    """W3C trace context of the client's span; empty: not traced."""
+    caller_id: str = ""
+    """The caller's own id of the request, for logs."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -120,12 +128,6 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_batch_size: int
     guide_types: tuple[GuideType, ...] = ()
     """The guides it can follow."""
-
-
-class StartFailed(msgspec.Struct, frozen=True, tag=True):
-    """The engine can't be loaded."""
-
-    error: WireError
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -157,6 +159,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     reason: FinishReason
     sequences: list[list[int]] | None = None
     """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
+    times_s: tuple[float, float] | None = None
+    """When the engine server received the request, and its last token, by ``perf_counter``."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -174,7 +178,9 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cache_used: float | None = None
     gauges: dict[str, float] = {}
     """Other figures of the engine's last step, by its library's names for them."""
+    counts: dict[str, float] = {}
+    """The engine server's own metrics; see ``runner.engines.server.metrics``."""
 
 
-ToWorker = Submit | Cancel
-FromWorker = Ready | StartFailed | LogProbs | Tokens | Finished | Failed | Statistics
+FromClient = Submit | Cancel
+ToClient = Ready | LogProbs | Tokens | Finished | Failed | Statistics

@@ -1,7 +1,7 @@
-"""Frames of typed messages over a stream socket: what slot and engine worker read and write.
+"""Frames of typed messages over a stream socket: between the engine server, its clients and its child.
 
-A frame is a 4-byte little-endian length and that many bytes of msgpack. Both ends trust each other
-(one starts the other over a private socket pair); a frame that does not decode is a bug, not input.
+A frame is a 4-byte little-endian length and that many bytes of msgpack: a list of messages, tagged by
+``type``. Everything that is sent at one time is one frame.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,16 +28,16 @@ class FrameTooLong(ValueError):
     """A frame claims more bytes than its reader takes."""
 
 
-def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
-    """One message as a frame, ready to send."""
-    body = encoder.encode(message)
+def frame(encoder: msgspec.msgpack.Encoder, messages: Sequence[object]) -> bytes:
+    """Messages as one frame, ready to send."""
+    body = encoder.encode(messages)
     return _LENGTH.pack(len(body)) + body
 
 
 def decode_frames(
-    buffer: bytearray, decoder: msgspec.msgpack.Decoder[Message], max_bytes: int
-) -> Iterator[Message]:
-    """Yield the messages of the whole frames in ``buffer``, then remove these frames from it.
+    buffer: bytearray, decoder: msgspec.msgpack.Decoder[list[Message]], max_bytes: int
+) -> Iterator[list[Message]]:
+    """Yield the messages of each whole frame in ``buffer``, then remove these frames from it.
 
     Raises FrameTooLong, and what the decoder raises for a malformed message.
     """
@@ -62,7 +63,7 @@ class FrameReader(Generic[Message]):
     def __init__(
         self,
         connection: socket.socket,
-        decoder: msgspec.msgpack.Decoder[Message],
+        decoder: msgspec.msgpack.Decoder[list[Message]],
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
@@ -83,7 +84,8 @@ class FrameReader(Generic[Message]):
             if not data:
                 return
             buffer += data
-            if messages := list(decode_frames(buffer, self._decoder, self._most_bytes)):
+            frames = decode_frames(buffer, self._decoder, self._most_bytes)
+            if messages := list(chain.from_iterable(frames)):
                 yield messages
 
 
@@ -121,6 +123,6 @@ class FrameSender:
             if not messages:
                 return
             try:
-                self._connection.sendall(b"".join(frame(self._encoder, message) for message in messages))
+                self._connection.sendall(frame(self._encoder, messages))
             except OSError:
                 return  # The peer has closed the connection; the reader reports it.

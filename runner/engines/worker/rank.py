@@ -17,7 +17,7 @@ from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
 from runner.engines.worker.main import serve
-from runner.engines.worker.parent_death import die_with_parent
+from runner.supervision.parent_death import die_with_parent
 
 _ORPHANED_EXIT_CODE = 71
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"

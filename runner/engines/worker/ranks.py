@@ -1,10 +1,10 @@
 """An engine on several GPUs: a process per rank, under ``mpirun``, in leader mode.
 
-    slot ── socket ── launcher (this) ── mpirun ─┬─ rank 0: leads, speaks with the slot by the same socket
-                                                 └─ rank 1..: follow
+    engine server ── socket ── launcher (this) ── mpirun ─┬─ rank 0: leads, uses the same socket
+                                                          └─ rank 1..: follow
 
 mpirun passes no files but the standard ones to its processes. So each rank connects to a Unix socket of the
-launcher, which sends it the exit reason's file and, to rank 0, the slot's socket. Tokens do not pass through
+launcher, which sends it the exit reason's file and, to rank 0, the engine server's socket. Tokens do not pass through
 the launcher. If one process ends, all end: mpirun ends the ranks when one of them ends; the kernel ends
 mpirun with the launcher and the ranks with mpirun; a rank ends when its connection to the launcher closes.
 """
@@ -28,8 +28,9 @@ from engine.machine.mpirun import mpi_environment, mpirun
 from errors.coded_error import CodedError
 from errors.engines import RankEnded
 from errors.wire import ExitReason
-from runner.engines.worker.parent_death import die_with_parent
+from runner.supervision.parent_death import die_with_parent
 
+_FAILED_EXIT_CODE = 70
 _POLL_S = 0.2
 _TOLD_LINES = 5
 _LOG_LINES = 50
@@ -59,12 +60,27 @@ class Ranks:
         self._log_thread: threading.Thread
         self._exit_reason: ExitReason
 
-    def start(self, connection: socket.socket, exit_reason: ExitReason) -> None:
-        """Start the ranks; hand ``exit_reason`` to each and ``connection`` to rank 0.
+    def run(self, connection: socket.socket, exit_reason: ExitReason) -> int:
+        """Start the ranks, hand ``exit_reason`` to each and ``connection`` to rank 0, and wait for their end.
 
-        Raises E1008, and if they end before: the error that a rank left as its exit reason, else E2403.
+        Returns an exit code. An end that is not in order is written to ``exit_reason``.
         """
         self._exit_reason = exit_reason
+        try:
+            self._start(connection)
+            code = self._process.wait()
+            error = None if code == 0 else self._ended()
+        except CodedError as exc:
+            error = exc
+        self._listener.close()
+        if error is None:
+            return 0
+        log.critical("%s", error)
+        exit_reason.write(error)
+        return _FAILED_EXIT_CODE
+
+    def _start(self, connection: socket.socket) -> None:
+        """Raises E1008, and if the ranks end before: the error that one left, else E2403."""
         self._listener.bind(f"\0{self._place}")
         self._listener.listen(self._world_size)
         self._process = self._launch()
@@ -83,15 +99,8 @@ class Ranks:
                 continue
             self._calls.append(call)
             rank = int(call.recv(16) or b"-1")
-            descriptors = [exit_reason.descriptor] + ([connection.fileno()] if rank == 0 else [])
-            socket.send_fds(call, [b"slot"], descriptors)
-
-    def wait(self) -> CodedError | None:
-        """Wait until all have ended; why, unless they ended in order."""
-        code = self._process.wait()
-        error = None if code == 0 else self._ended()
-        self._listener.close()
-        return error
+            descriptors = [self._exit_reason.descriptor] + ([connection.fileno()] if rank == 0 else [])
+            socket.send_fds(call, [b"files"], descriptors)
 
     def _launch(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

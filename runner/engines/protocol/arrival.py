@@ -1,7 +1,7 @@
-"""Triton can start while the engine is still downloaded; processes that need its files wait for them.
+"""Processes can start while the engine is still downloaded; those that need its files wait for them.
 
 The runner announces the engine by a file with the facts that only the engine's files hold. Triton's models
-and the engine worker import their libraries first, then wait. A restarted Triton finds the file at once.
+and the engine server import their libraries first, then wait. Restarted processes find the file at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 PARAMETER = "engine_arrival"
-"""Parameter of Triton's models and option of the worker: the file's path; empty if the engine is present."""
+"""Parameter of Triton's models: the file's path; empty if the engine is present."""
 
 _POLL_S = 0.02
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.kinds import find_kind
 from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
-from runner.engines.protocol.engine_ready import PARAMETER
+from runner.engines.protocol.arrival import PARAMETER
 from runner.supervision.tuning import restore_malloc
 
 
@@ -25,7 +25,7 @@ class EngineCommand:
     start_timeout_s: float = 1800.0
     """From the arrival of the engine."""
     arrival: Path | None = None
-    """See ``runner.engines.protocol.engine_ready``. Among ``options`` as well: the worker waits too."""
+    """See ``runner.engines.protocol.arrival``. Among ``options`` as well: the worker waits too."""
     hang_timeout_s: float = 300.0
     """0: never."""
 

@@ -1,0 +1,118 @@
+"""An engine in a child of the engine server: its loop needs Python's lock, or it has a process per GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineStartFailed
+from errors.wire import ExitReason
+from runner.engines.protocol.adapter import Sink
+from runner.engines.protocol.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    LogProbs,
+    Ready,
+    Statistics,
+    Submit,
+    ToClient,
+    Tokens,
+)
+from runner.engines.protocol.wire import FrameReader, FrameSender
+from runner.engines.server.start import Start
+from runner.supervision.child import exit_reason as described
+
+_STOP_GRACE_S = 5.0
+
+
+class ChildEngine:
+    """See ``runner.engines.protocol.adapter.Engine``. The child ends with this process."""
+
+    def __init__(self, start: Start, sink: Sink, exit_reason: ExitReason) -> None:
+        """Start the child and wait until its engine is loaded. Raises a CodedError."""
+        self._start = start
+        self._sink = sink
+        self._exit_reason = exit_reason
+        self._is_closed = False
+        self._statistics = Statistics(active=0, queued=0)
+        connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self._process = subprocess.Popen(
+                _command(start, theirs.fileno()),
+                pass_fds=(theirs.fileno(), start.exit_reason_fd),
+                stdin=subprocess.DEVNULL,
+            )
+        self._connection = connection
+        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
+        self._reader = FrameReader(connection, decoder)
+        self._sender = FrameSender(connection, "child-sender")
+        match next(self._reader.batches(), None):
+            case [Ready() as ready, *_]:
+                self.ready = ready
+            case _:
+                raise self._why_ended(EngineStartFailed)
+        threading.Thread(target=self._read, name="child-reader", daemon=True).start()
+
+    def submit(self, request: Submit) -> None:
+        self._sender.send(request)
+
+    def cancel(self, request_id: int) -> None:
+        self._sender.send(Cancel(request_id))
+
+    def statistics(self) -> Statistics:
+        return self._statistics
+
+    def close(self) -> None:
+        """End the child: close its socket, and kill it after a grace period."""
+        self._is_closed = True
+        with suppress(OSError):  # It closed its end first.
+            self._connection.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        for messages in self._reader.batches():
+            for message in messages:
+                self._receive(message)
+        if not self._is_closed:
+            self._sink.broken(self._why_ended(EngineCrashed))
+
+    def _receive(self, message: ToClient) -> None:
+        match message:
+            case Tokens(new=new):
+                self._sink.tokens(new)
+            case LogProbs(new=values):
+                self._sink.log_probs(values)
+            case Finished(request_id=request_id, reason=reason, sequences=sequences):
+                self._sink.finished(request_id, reason, sequences)
+            case Failed(request_id=request_id, error=error):
+                self._sink.failed(request_id, error.restore())
+            case Statistics():
+                self._statistics = message
+
+    def _why_ended(self, otherwise: type[EngineCrashed | EngineStartFailed]) -> CodedError:
+        """The error that the child left, else how its process ended."""
+        code = self._process.wait()
+        reason = f"its process ended ({described(code)}); its log is above"
+        return self._exit_reason.read() or otherwise(engine_kind=self._start.engine_kind, reason=reason)
+
+
+def _command(start: Start, socket_fd: int) -> list[str]:
+    command = [sys.executable, "-m", "runner.engines.worker.main", "--socket-fd", str(socket_fd)]
+    command += ["--exit-reason-fd", str(start.exit_reason_fd), "--kind", start.engine_kind]
+    command += ["--engine-dir", str(start.engine_dir), "--arrival", str(start.arrival)]
+    for key, value in start.options.items():
+        command += ["--option", f"{key}={value}"]
+    return command

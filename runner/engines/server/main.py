@@ -1,0 +1,111 @@
+"""The engine server: a process of its own that holds one engine and serves it to any number of clients.
+
+``runner.engines.server.supervisor`` starts it with the engine environment's Python, so that the engine's
+Python version, numpy and MPI world are its own. It ends when its engine ends, and its parent starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from engine.kinds import find_kind
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed
+from errors.wire import ExitReason
+from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.arrival import await_arrival
+from runner.engines.server.bytecode import keep_bytecode
+from runner.engines.server.child import ChildEngine
+from runner.engines.server.clients import Clients
+from runner.engines.server.metrics import EngineMetrics
+from runner.engines.server.requests import Requests
+from runner.engines.server.start import Start
+from runner.observability.logs import set_up_logging
+from runner.supervision.parent_death import die_with_parent
+from runner.supervision.tuning import uncollected
+
+_STATISTICS_INTERVAL_MS = 1000
+_HEARTBEAT_S = 1.0
+"""Clients get statistics at least so often, by which they know that this process is alive."""
+
+log = logging.getLogger("cog_triton.engine")
+
+
+def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
+    """Load the engine, in this process or in a child. Raises a CodedError."""
+    kind = find_kind(start.engine_kind)
+    if kind.runs_in_child:
+        return ChildEngine(start, sink, exit_reason)
+    if kind.preload is not None:
+        with contextlib.suppress(Exception):  # A failure shows when the engine is loaded.
+            importlib.import_module(kind.preload)
+    await_arrival(start.arrival)
+    try:
+        with uncollected():
+            adapter = importlib.import_module(kind.adapter)
+            if kind.has_ranks and adapter.num_ranks(start.engine_dir) > 1:
+                return ChildEngine(start, sink, exit_reason)
+            engine: Engine = adapter.load(start.engine_dir, sink, start.options)
+            return engine
+    except CodedError:
+        raise
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {exc}"
+        raise EngineStartFailed(engine_kind=kind.name, reason=reason) from exc
+
+
+def serve(start: Start, exit_reason: ExitReason) -> int:
+    """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
+    listener = socket.socket(fileno=start.socket_fd)
+    requests = Requests(start.engine_kind, EngineMetrics(start.restarts), exit_reason)
+    try:
+        engine = load(start, requests, exit_reason)
+    except CodedError as exc:
+        log.error("%s", exc, exc_info=exc.__cause__)
+        exit_reason.write(exc)
+        return 1
+    log.info("engine ready: %s", engine.ready)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    requests.serve(engine)
+    clients = Clients(listener, requests, engine.ready)
+    interval_s = float(start.options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
+    while not stopping.wait(min(interval_s, _HEARTBEAT_S)):
+        requests.check_progress(start.hang_timeout_s)
+        clients.send_all(requests.statistics())
+    engine.close()
+    return 0
+
+
+def main() -> int:
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    set_up_logging()
+    die_with_parent()  # An engine that hangs in native code does not react to SIGTERM.
+    # A terminal's Ctrl-C reaches all processes; our parent ends us in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An engine that forks: its children do not listen, and do not outlive us.
+    os.register_at_fork(after_in_child=lambda: os.close(start.socket_fd))
+    os.register_at_fork(after_in_child=die_with_parent)
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(find_kind(start.engine_kind).libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
+    return serve(start, ExitReason(start.exit_reason_fd))
+
+
+if __name__ == "__main__":
+    # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

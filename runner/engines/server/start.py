@@ -1,0 +1,25 @@
+"""The message from the runner to a new engine server: one JSON document on standard input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Start(msgspec.Struct, frozen=True):
+    """``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
+
+    engine_kind: str
+    engine_dir: Path
+    options: dict[str, str]
+    """The kind's own, as text: see ``engines.protocol.options``."""
+    socket_fd: int
+    exit_reason_fd: int
+    arrival: Path
+    """See ``runner.engines.protocol.arrival``."""
+    hang_timeout_s: float = 300.0
+    """For an engine whose requests wait and get nothing; 0: never."""
+    metrics_path: Path | None = None
+    restarts: int = 0
+    """How often the engine was started again before."""
