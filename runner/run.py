@@ -187,7 +187,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         print_lines(_logged(request))
         try:
             generation = self._service.generate(
-                request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=request_id
+                request, measures_phases=logs_performance, arrived_s=arrived_s, request_id=request_id
             )
         except CodedError as exc:
             self._service.meter.refused(exc.code)

@@ -34,7 +34,6 @@ from runner.api.request_body import read_body
 from runner.api.served import Served
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
-from runner.triton_server.client import TritonClient
 
 Endpoint = Callable[[Request], Awaitable[Response]] | Response
 
@@ -42,11 +41,17 @@ Endpoint = Callable[[Request], Awaitable[Response]] | Response
 class API:
     """The endpoints. Each reads its body and returns an answer, or raises a CodedError."""
 
-    def __init__(self, served: Served, client: TritonClient, generate: Generate, metrics_dir: Path) -> None:
+    def __init__(
+        self,
+        served: Served,
+        is_engine_ready: Callable[[], Awaitable[bool]],
+        generate: Generate,
+        metrics_dir: Path,
+    ) -> None:
         settings = served.settings
         self._served = served
         self._metrics_dir = metrics_dir
-        self._client = client
+        self._is_engine_ready = is_engine_ready
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
@@ -105,8 +110,8 @@ class API:
         return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
     async def ready(self, request: Request) -> Response:
-        """200 while Triton and the engine answer too, else 503."""
-        is_ready = await self._client.is_slot_answering()
+        """200 while the engine answers too, else 503."""
+        is_ready = await self._is_engine_ready()
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The runner's client of the engine slot: Triton's ``generate_stream`` over HTTP.
+"""The runner's client of NVIDIA's C++ backend in the slot: Triton's ``generate_stream`` over HTTP.
 
 Errors of the connection become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events), E2105
 (Triton is gone), E1009 (the reader stalled), and the coded error that the slot put into its answer.
@@ -27,8 +27,10 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.events import Event
-from runner.triton_server.event_stream import EventParser
+from runner.engines.protocol.messages import Submit
+from runner.engines.protocol.output import Output
+from runner.triton_server.event_stream import EventParser, ServerEvent
+from runner.triton_server.tensors import TensorEvent, tensors_of
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
 _QUOTED_CHARACTERS = 200
@@ -46,18 +48,12 @@ _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'
 """Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
 
-class _Event(Event):
-    """As Triton's HTTP server sends it. Other keys are Triton's own."""
-
-    error: str | None = None
-
-
 class TritonClient:
     """Use as ``async with``; one per process."""
 
     def __init__(self, base_url: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._decoder = msgspec.json.Decoder(_Event)
+        self._decoder = msgspec.json.Decoder(TensorEvent)
         # NOTE: the timeout is for silence, not for the whole answer.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._readers: WeakSet[_Reader] = WeakSet()
@@ -78,17 +74,12 @@ class TritonClient:
         self.end_all()
         await self._closing
 
-    async def generate(
-        self, inputs: Mapping[str, Any], traceparent: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
-        """Stream a generation: all events that have arrived, each time, until the last.
-
-        ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, so that Triton
-        cancels the request. Raises a CodedError.
-        """
-        headers = {"traceparent": traceparent} if traceparent else {}
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """See ``runner.generation.generation.TokenSource``: leaving closes the connection, so Triton cancels."""
+        num_tokens, has_ended = 0, False
+        headers = {"traceparent": submit.traceparent} if submit.traceparent else {}
         try:
-            async with self._post("generate_stream", inputs, headers=headers) as response:
+            async with self._post("generate_stream", tensors_of(submit), headers=headers) as response:
                 if response.status != 200:
                     raise failure((await response.read()).decode(errors="replace"))
                 if response.content_length is None and "Transfer-Encoding" not in response.headers:
@@ -98,11 +89,17 @@ class TritonClient:
                     parser = EventParser()
                     while piece := await reader.read():
                         if events := parser.feed(piece):
-                            yield [self._event(each.data) for each in events]
+                            output = self._output(events, submit.num_top_log_probs)
+                            num_tokens += len(output.tokens)
+                            has_ended = has_ended or output.finish_reason is not None
+                            yield output
                         if len(parser.rest) > _MAX_EVENT_BYTES:
                             break
                     if parser.rest.strip():
                         raise TritonMalformedJSON(data=_quote(parser.rest))
+            if not has_ended and num_tokens:
+                # NOTE: the last response of NVIDIA's backend has no finish reason.
+                yield Output(finish_reason="length" if num_tokens >= submit.max_tokens else "end")
         except aiohttp.ConnectionTimeoutError as exc:
             raise TritonUnavailable(reason=f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
         except asyncio.TimeoutError as exc:
@@ -120,12 +117,12 @@ class TritonClient:
             reader.fail(aiohttp.ClientConnectionError("the connection was closed"))
         self._closing = asyncio.create_task(self._session.close())
 
-    async def is_answering(self) -> bool:
+    async def is_alive(self) -> bool:
         """True if Triton and the slot answer, even with an error."""
         return await self._probe() is not None
 
-    async def is_slot_answering(self) -> bool:
-        """True if Triton and the engine worker behind the slot answer now."""
+    async def is_answering(self) -> bool:
+        """True if Triton and the engine behind the slot answer now."""
         return await self._probe() == 200
 
     async def _probe(self) -> int | None:
@@ -146,7 +143,17 @@ class TritonClient:
             raise aiohttp.ClientConnectionError("the client is closed")
         return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
 
-    def _event(self, data: bytes) -> Event:
+    def _output(self, events: list[ServerEvent], num_top_log_probs: int) -> Output:
+        output = Output()
+        for each in events:
+            event = self._event(each.data)
+            output.tokens += event.tokens
+            output.log_probs += event.log_probs(num_top_log_probs)
+            if event.finish_reason:
+                output.finish_reason = event.finish_reason
+        return output
+
+    def _event(self, data: bytes) -> TensorEvent:
         try:
             event = self._decoder.decode(data)
         except msgspec.ValidationError as exc:

@@ -64,10 +64,10 @@ class PacedEngine:
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
 
     def submit(self, request: Submit) -> None:
-        self._request_count += 1
-        fault = self._faults.of(request, self._request_count)
-        sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
         with self._wake:
+            self._request_count += 1
+            fault = self._faults.of(request, self._request_count)
+            sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
             self._running[request.request_id] = sequence
             if self._interval_s:
                 self._queue(sequence)

@@ -1,16 +1,16 @@
-"""Which requests an engine can't run, whatever its kind: wrong token ids, lengths or sampling parameters."""
+"""Which requests an engine can't run: wrong token ids, lengths or sampling parameters, what its kind lacks."""
 
 from __future__ import annotations
 
 import math
 
-from engine.kinds import Capability, argument_remedy, supports
+from engine.kinds import Capability, argument_remedy, find_kind, supports
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Sampling, Submit
 
 
 def check_request(request: Submit, ready: Ready) -> None:
-    """For an engine without beam search. Raises E1002, E1103 or E1104."""
+    """The engine server's checks, for every kind. Raises E1002, E1103 or E1104."""
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
     _check_ids("input_ids", request.input_ids, ready)
@@ -25,16 +25,10 @@ def check_request(request: Submit, ready: Ready) -> None:
         _check_ids("logit_bias_ids", list(request.sampling.logit_bias), ready)
     _check_lengths(request, ready)
     check_sampling(request.sampling)
-    if request.sampling.length_penalty != 1.0:
-        raise UnsupportedArgument(
-            name="len_penalty",
-            value=request.sampling.length_penalty,
-            engine_kind=ready.engine_kind,
-            remedy="it belongs to beam search; leave it at 1.0",
-        )
+    _check_supported(request, ready)
 
 
-def check_supported(request: Submit, ready: Ready) -> None:
+def _check_supported(request: Submit, ready: Ready) -> None:
     """Whether engines of this kind support what the request asks for, alone and together. Raises E1104."""
     kind, sampling = ready.engine_kind, request.sampling
     needed: tuple[tuple[Capability, str, object], ...] = (
@@ -46,6 +40,9 @@ def check_supported(request: Submit, ready: Ready) -> None:
     for capability, name, value in needed:
         if value and not supports(kind, capability):
             raise _unsupported(name, value, kind)
+    if sampling.length_penalty != 1.0 and "beam_width" not in find_kind(kind).tensors:
+        remedy = "it belongs to beam search; leave it at 1.0"
+        raise _unsupported("len_penalty", sampling.length_penalty, kind, remedy)
     guide = request.guide
     if guide is None:
         return

@@ -257,6 +257,9 @@ class EngineClient:
         """True while the engine is loaded and connected."""
         return self._connection is not None and self._connection.is_ready
 
+    async def is_answering(self) -> bool:
+        return self.is_ready
+
     @property
     def silence_s(self) -> float:
         """Time since the last sign of life of an engine that is ready; 0 while it is not."""

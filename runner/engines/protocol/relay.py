@@ -1,10 +1,12 @@
-"""The relay: sends tokens from the engine to the callers, and batches them adaptively.
+"""The relay: sends tokens to where they are wanted, and batches them adaptively.
 
 The engine's thread appends to the pending tokens of each stream. The relay's thread sends all pending tokens
 of a stream as one response. An idle server sends each token by itself, a busy one sends batches; there is
 nothing to configure. Streams are served in rounds. After each round the thread rests for a multiple of its
-duration, so that the tokens of a single stream wait for microseconds, and hundreds of streams get fewer,
-longer responses: at every later step a response costs far more than a token.
+processor time, so that the tokens of a single stream wait for microseconds, and hundreds of streams get
+fewer, longer responses: at every later step a response costs far more than a token.
+
+The engine server has one for all its clients, and the slot one for its responses through Triton.
 """
 
 from __future__ import annotations
@@ -21,8 +23,6 @@ from runner.engines.protocol.messages import FinishReason
 
 log = logging.getLogger("cog_triton.slot")
 
-_REST = 2
-"""Rest after a round, as a multiple of its duration."""
 _LONGEST_REST_S = 0.1
 
 End = FinishReason | CodedError
@@ -48,8 +48,11 @@ class Stream:
 class Relay:
     """Takes tokens of streams from any thread, and sends them from its own."""
 
-    def __init__(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """``after_round`` is called after each round of streams, and after new streams were served."""
+    def __init__(self, rest: float, after_round: Callable[[], None] = lambda: None) -> None:
+        """``rest``: after a round, as a multiple of its processor time: the more, the more a response costs
+        others. ``after_round`` is called after each round of streams, and after new streams were served.
+        """
+        self._rest = rest
         self._after_round = after_round
         self._new: deque[Stream] = deque()
         self._ready: deque[Stream] = deque()
@@ -96,7 +99,7 @@ class Relay:
             self._serve_new()
         if count:
             self._after_round()
-        return _REST * (time.thread_time() - start_s)
+        return self._rest * (time.thread_time() - start_s)
 
     def _serve_new(self) -> None:
         if not self._new:

@@ -16,8 +16,6 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
-
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
@@ -88,7 +86,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
 
 
 def main() -> int:
-    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    start = Start.decode(sys.stdin.buffer.read())
     set_up_logging()
     die_with_parent()  # An engine that hangs in native code does not react to SIGTERM.
     # A terminal's Ctrl-C reaches all processes; our parent ends us in order.

@@ -16,7 +16,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed
 from errors.wire import ExitReason, WireError
 from runner.engines.protocol.adapter import Engine
-from runner.engines.protocol.checks import check_supported
+from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import (
     Failed,
     Finished,
@@ -29,6 +29,9 @@ from runner.engines.protocol.relay import End, Relay, Stream
 from runner.engines.server.metrics import EngineMetrics
 
 _BROKEN_EXIT_CODE = 70
+_REST = 30
+"""A response costs a client about this many times what it costs here (docs/measurements/)."""
+_MIN_LOG_PROB = -9999.0
 _COMPLETED = ("end", "stop", "length")
 
 log = logging.getLogger("cog_triton.engine")
@@ -79,7 +82,7 @@ class Requests:
         self._is_broken = False
         self._answered: set[Client] = set()
         """Whom the relay's round has something for."""
-        self._relay = Relay(self._flush)
+        self._relay = Relay(_REST, self._flush)
         self._progress_s = time.monotonic()
 
     @property
@@ -110,7 +113,7 @@ class Requests:
             self._progress_s = time.monotonic()
         self._running[request.number] = request
         try:
-            check_supported(submit, self._engine.ready)
+            check_request(submit, self._engine.ready)
             self._engine.submit(msgspec.structs.replace(submit, request_id=request.number))
         except CodedError as exc:
             self._end(request.number, exc)
@@ -142,7 +145,7 @@ class Requests:
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         for number, values in new:
             if (request := self._running.get(number)) is not None:
-                request.log_probs += values
+                request.log_probs += map(_finite, values)
                 request.num_log_probs += len(values)
 
     def finished(
@@ -238,3 +241,11 @@ class Requests:
         answered, self._answered = self._answered, set()
         for client in answered:
             client.flush()
+
+
+def _finite(log_prob: TokenLogProb) -> TokenLogProb:
+    """NOTE: a token that a guide or top-k excludes has minus infinity, which JSON does not have."""
+    if log_prob.value >= _MIN_LOG_PROB and all(value >= _MIN_LOG_PROB for _, value in log_prob.top):
+        return log_prob
+    top = [(token, max(value, _MIN_LOG_PROB)) for token, value in log_prob.top]
+    return TokenLogProb(max(log_prob.value, _MIN_LOG_PROB), top)

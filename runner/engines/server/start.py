@@ -23,3 +23,10 @@ class Start(msgspec.Struct, frozen=True):
     metrics_path: Path | None = None
     restarts: int = 0
     """How often the engine was started again before."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Start:
+        return msgspec.json.decode(data, type=cls, dec_hook=lambda kind, value: kind(value))

@@ -1,49 +1,58 @@
-"""How an engine worker is started: its command and environment."""
+"""The engine server as a supervised child: it starts before its engine is there, and before Triton.
+
+The runner listens on the socket itself, from before the child's start to its own end: clients that connect
+while the engine is loaded, or loaded again, wait instead of being refused.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.kinds import find_kind
-from engine.machine.child_environment import without_secret_variables
 from engine.machine.root import SOURCE_ROOT
-from runner.engines.protocol.arrival import PARAMETER
+from engine.redact import without_secret_variables
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed
+from errors.wire import ExitReason
+from runner.engines.protocol.client import EngineClient
+from runner.engines.server.start import Start
+from runner.supervision.child import Child, Log, with_parent
+from runner.supervision.failures import ProcessFailure
+from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.tuning import restore_malloc
+
+_BACKLOG = 64
+_LOG_LINES = 200
+_SHOWN_LINES = 15
+_STOP_GRACE_S = 10.0
+_HANG_TIMEOUT_S = 10.0
+_SILENCE_S = 3.0
+"""The engine server sends its statistics every second."""
 
 
 @dataclass(frozen=True)
 class EngineCommand:
-    """How to start a worker. ``python`` is the engine environment's interpreter."""
+    """How to start the engine server. ``python`` is the engine environment's interpreter."""
 
     python: str
     engine_kind: str
     engine_dir: Path
+    arrival: Path
+    """See ``runner.engines.protocol.arrival``."""
     options: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 1800.0
     """From the arrival of the engine."""
-    arrival: Path | None = None
-    """See ``runner.engines.protocol.arrival``. Among ``options`` as well: the worker waits too."""
     hang_timeout_s: float = 300.0
     """0: never."""
-
-    def arguments(self, socket_fd: int, exit_reason_fd: int) -> list[str]:
-        arguments = [self.python, "-m", "runner.engines.worker.main", "--socket-fd", str(socket_fd)]
-        arguments += ["--exit-reason-fd", str(exit_reason_fd)]
-        arguments += ["--kind", self.engine_kind, "--engine-dir", str(self.engine_dir)]
-        for key, value in self.options.items():
-            arguments += ["--option", f"{key}={value}"]
-        return arguments
-
-    def without_arrival(self) -> EngineCommand:
-        """The same for an engine that is there: a later start depends on no file but the engine's."""
-        options = {key: value for key, value in self.options.items() if key != PARAMETER}
-        return replace(self, arrival=None, options=options)
+    metrics_path: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """Our environment without secrets and what is set for Triton: the worker's libraries are its own."""
+        """Our environment without secrets and what is set for Triton: the engine's libraries are its own."""
         environment = without_secret_variables(os.environ)
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         restore_malloc(environment)
@@ -54,3 +63,85 @@ class EngineCommand:
         if own:
             environment["LD_LIBRARY_PATH"] = own
         return environment
+
+
+class EngineServer(SupervisedProcess):
+    """``client`` is this process's own client of it, by which it is seen to be ready and alive."""
+
+    def __init__(
+        self,
+        command: EngineCommand,
+        socket_path: Path,
+        client: EngineClient,
+        log: Log,
+        on_failure: Callable[[ProcessFailure], bool],
+    ) -> None:
+        child = Child(
+            "the engine server", log, log_prefix="engine", log_lines=_LOG_LINES, stop_grace_s=_STOP_GRACE_S
+        )
+        super().__init__(
+            "engine",
+            child,
+            log,
+            on_failure,
+            start_timeout_s=command.start_timeout_s,
+            hang_timeout_s=_HANG_TIMEOUT_S,
+        )
+        self._command = command
+        self._client = client
+        self._exit_reason = ExitReason()
+        self._socket = socket.socket(socket.AF_UNIX)
+        socket_path.unlink(missing_ok=True)
+        self._socket.bind(str(socket_path))
+        socket_path.chmod(0o600)
+        self._socket.listen(_BACKLOG)
+
+    async def launch(self) -> None:
+        self._exit_reason.clear()
+        command = self._command
+        start = Start(
+            engine_kind=command.engine_kind,
+            engine_dir=command.engine_dir,
+            options=dict(command.options),
+            socket_fd=self._socket.fileno(),
+            exit_reason_fd=self._exit_reason.descriptor,
+            arrival=command.arrival,
+            hang_timeout_s=command.hang_timeout_s,
+            metrics_path=command.metrics_path,
+            restarts=self.restarts,
+        )
+        await self.child.launch(
+            [*with_parent(os.getpid()), command.python, "-m", "runner.engines.server.main"],
+            command.environment(),
+            stdin=start.encode(),
+            pass_fds=[start.socket_fd, start.exit_reason_fd],
+        )
+
+    async def is_ready(self) -> bool:
+        return self._client.is_ready
+
+    def is_waiting(self) -> bool:
+        return not self._command.arrival.exists()
+
+    async def is_answering(self) -> bool:
+        return self._client.silence_s < _SILENCE_S
+
+    def end_reason(self, code: int) -> str:
+        cause = self._exit_reason.read()
+        return super().end_reason(code) if cause is None else str(cause)
+
+    def start_error(self, reason: str) -> CodedError:
+        if (cause := self._exit_reason.read()) is not None:
+            return cause
+        log_tail = " | ".join(list(self.child.log_tail)[-_SHOWN_LINES:]) or "(none)"
+        return EngineStartFailed(
+            engine_kind=self._command.engine_kind, reason=f"{reason}; its last log lines: {log_tail}"
+        )
+
+    def stop_signal(self) -> signal.Signals:
+        # It reacts to SIGTERM once its engine is loaded.
+        return signal.SIGTERM if self._client.is_ready else signal.SIGKILL
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._socket.close()

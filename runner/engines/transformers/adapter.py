@@ -22,7 +22,6 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers import attention, gpu_attention
 from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
@@ -49,15 +48,10 @@ class TransformersEngine:
         self._lock = threading.Lock()
 
     def submit(self, request: Submit) -> None:
-        try:
-            check_request(request, self.ready)
-        except CodedError as error:
-            self._sink.failed(request.request_id, error)
-            return
         if request.guide is None:
             self._batching.submit(Sequence(request))
         else:
-            assert self._guides is not None, "the slot rejects guides that Ready does not list"
+            assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             self._compiling.add(request.request_id)
             self._guides.submit(request.guide, partial(self._submit_guided, request))
 

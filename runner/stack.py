@@ -1,0 +1,170 @@
+"""The processes behind the APIs, supervised: the engine server, and Triton on it. They start before the engine
+is there.
+
+With NVIDIA's C++ backend in the slot there is no engine server: Triton holds the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from engine.directory import Engine
+from engine.kinds import KINDS
+from runner.engines.protocol.arrival import Arrived, announce
+from runner.engines.protocol.client import EngineClient
+from runner.engines.server.supervisor import EngineCommand, EngineServer
+from runner.generation.admission import RequestGuard
+from runner.observability.meter import clear_folder
+from runner.settings.paths import (
+    engine_metrics_path,
+    engine_socket_path,
+    make_runtime_dir,
+    metrics_dir,
+    openai_shapes_path,
+)
+from runner.settings.settings import Settings
+from runner.supervision.child import Log
+from runner.supervision.failures import FailureLog
+from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, read_shapes
+from runner.supervision.supervised import SupervisedProcess
+from runner.triton_server.client import TritonClient
+from runner.triton_server.command import TritonCommand
+from runner.triton_server.install import cpp_backend_dir, install_triton
+from runner.triton_server.model_repository import render
+from runner.triton_server.server import TritonServer
+
+
+class Stack:
+    """Call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
+
+    ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.
+    """
+
+    triton: TritonServer
+    requests: RequestGuard
+
+    def __init__(
+        self, settings: Settings, log: Log, unrecoverable: asyncio.Event, on_restart: Callable[[], object]
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._unrecoverable = unrecoverable
+        self._on_restart = on_restart
+        self._exits = AsyncExitStack()
+        self._arrival: Path
+        self._shapes = RequestShapes("cog")
+        self._recorder: FlightRecorder
+        self.processes: list[SupervisedProcess] = []
+        self.engine: EngineServer | None = None
+        """None with NVIDIA's C++ backend."""
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.processes)
+
+    @property
+    def engine_socket(self) -> Path | None:
+        """Where the engine server listens; None with NVIDIA's C++ backend."""
+        return engine_socket_path(self._settings.triton_http_port) if self.engine else None
+
+    async def begin(self, engine: Engine) -> None:
+        """Start the processes, which then wait until ``engine`` is complete.
+
+        NOTE: NVIDIA's C++ backend does not wait: begin with an engine that is complete.
+        """
+        settings, manifest = self._settings, engine.manifest
+        port = settings.triton_http_port
+        folder = make_runtime_dir(port)
+        self._arrival = folder / "engine_arrival.json"
+        self._arrival.unlink(missing_ok=True)
+        install = install_triton(folder, settings.triton_backend_dir)
+        repository = folder / "model_repository"
+        cpp_backend = cpp_backend_dir(settings.triton_backend_dir)
+        rendered = render(
+            engine,
+            repository,
+            overrides=settings.server,
+            cpp_backend=cpp_backend if KINDS[manifest.engine_kind].has_cpp_backend else None,
+            engine_cache_dir=settings.cache_dir / "engine_cache",
+            engine_socket=engine_socket_path(port),
+            arrival=self._arrival,
+        )
+        clear_folder(metrics_dir(port))
+        openai_shapes_path(port).unlink(missing_ok=True)
+        records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
+        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
+        triton_client = await self._exits.enter_async_context(
+            TritonClient(settings.triton_url, settings.triton_timeout_s)
+        )
+        num_ranks = manifest.world_size if rendered.is_cpp else 1
+        self.triton = TritonServer(
+            TritonCommand(install, repository, settings, num_ranks),
+            triton_client,
+            self._log,
+            self._is_triton_waiting,
+            self.failure_log().add,
+            self._on_restart,
+        )
+        if rendered.is_cpp:
+            self.requests = RequestGuard(triton_client, self._shapes)
+        else:
+            command = EngineCommand(
+                python=settings.engine_python,
+                engine_kind=manifest.engine_kind,
+                engine_dir=engine.path,
+                arrival=self._arrival,
+                options=rendered.options,
+                start_timeout_s=rendered.start_timeout_s,
+                hang_timeout_s=rendered.hang_timeout_s,
+                metrics_path=engine_metrics_path(port),
+            )
+            path = engine_socket_path(port)
+            client = EngineClient(path, settings.triton_timeout_s, manifest.engine_kind)
+            self.engine = EngineServer(command, path, client, self._log, self.failure_log().add)
+            await self._exits.enter_async_context(client)
+            self._start(self.engine)
+            self.requests = RequestGuard(client, self._shapes)
+        self._start(self.triton)
+
+    def _start(self, process: SupervisedProcess) -> None:
+        process.begin()
+        self.processes.append(process)
+        self._exits.push_async_callback(process.stop)
+
+    def failure_log(self) -> FailureLog:
+        """A new one, for one process. Call once begun."""
+        limit = self._settings.failure_limit, self._settings.failure_window_s
+        return FailureLog(self._recorder.record, *limit, self._log, self._unrecoverable)
+
+    def check_start(self) -> None:
+        """Raise the error of a start that failed."""
+        for process in self.processes:
+            process.check_start()
+
+    async def arrive(self, arrived: Arrived) -> None:
+        """Announce that the engine is complete, and wait until all are ready. Raises a CodedError."""
+        announce(self._arrival, arrived)
+        await asyncio.gather(*(process.wait_ready() for process in self.processes))
+
+    async def close(self) -> None:
+        """End the processes, even those whose start has not ended or failed."""
+        await self._exits.aclose()
+
+    def kill(self) -> None:
+        """End the processes and all they started now, from any thread: this process is about to end."""
+        for process in self.processes:
+            process.kill_now()
+
+    def _is_triton_waiting(self) -> bool:
+        """Whether Triton's models wait for the engine."""
+        return not self._arrival.exists() or (self.engine is not None and not self.engine.is_serving)
+
+    def _last_requests(self) -> list[dict[str, Any]]:
+        """Shapes of both APIs' requests in the order of their start."""
+        shapes = [*self._shapes.read(), *read_shapes(openai_shapes_path(self._settings.triton_http_port))]
+        return sorted(shapes, key=itemgetter("started_s"))
