@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from errors.engines import EngineCrashed
-from runner.slot.relay import End, Relay, Stream
+from runner.engines.protocol.relay import End, Relay, Stream
 
 Response = tuple[list[int], End | None]
 
