@@ -21,10 +21,6 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
-<<<<<<< HEAD
-from runner.engines.protocol.arrival import PARAMETER
-=======
->>>>>>> slot
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,

@@ -149,11 +149,7 @@ class TritonClient:
             event = self._event(each.data)
             output.tokens += event.tokens
             output.log_probs += event.log_probs(num_top_log_probs)
-<<<<<<< HEAD
             if event.finish_reason is not None and event.finish_reason != "":
-=======
-            if event.finish_reason:
->>>>>>> slot
                 output.finish_reason = event.finish_reason
         return output
 

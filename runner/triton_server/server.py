@@ -41,7 +41,6 @@ class TritonServer(SupervisedProcess):
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
     ) -> None:
-<<<<<<< HEAD
         """``client``: for the heartbeat. ``is_waiting``: returns whether Triton's models wait for the engine."""
         settings = command.settings
         super().__init__(
@@ -52,21 +51,6 @@ class TritonServer(SupervisedProcess):
             on_restart,
             start_timeout_s=settings.triton_start_timeout_s,
             hang_timeout_s=settings.triton_hang_timeout_s,
-=======
-        """``arrival``: see ``engines.protocol.arrival``; the time to become ready counts from then.
-
-        ``on_failure``: called for each failure; returns whether to start again.
-        """
-        self._on_failure = on_failure
-        self._on_restart = on_restart
-        self._arrival = arrival
-        self._has_arrived = False
-        self._command = command
-        self._start_timeout_s = command.settings.triton_start_timeout_s
-        self._log = log
-        self._child = Child(
-            "Triton", log, log_prefix="triton", log_lines=_LOG_LINES, stop_grace_s=_STOP_GRACE_S
->>>>>>> slot
         )
         self._client = client
         self._command = command

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from typing import Annotated, Any, Literal, TypeVar
-=======
-from typing import Annotated, Any, TypeVar
->>>>>>> slot
 
 import msgspec
 
 from engine.kinds import KINDS, argument_remedy
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-<<<<<<< HEAD
 from runner.engines.protocol.messages import Sampling, Submit, TokenLogProb
-=======
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
->>>>>>> slot
 
 N = TypeVar("N", int, float)
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -86,11 +78,7 @@ class TensorEvent(msgspec.Struct):
     """Output tensors by the slot's names. A tensor of one element is a bare number. Other keys are Triton's."""
 
     output_ids: TokenId | list[TokenId] | None = None
-<<<<<<< HEAD
     finish_reason: Literal["", "end", "stop", "length", "cancelled"] | None = None
-=======
-    finish_reason: FinishReason | str | None = None
->>>>>>> slot
     output_log_probs: float | list[float] | None = None
     top_log_prob_ids: int | list[int] | None = None
     top_log_probs: float | list[float] | None = None

@@ -27,11 +27,6 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.tuning import restore_malloc
 
 _BACKLOG = 64
-<<<<<<< HEAD
-=======
-_LOG_LINES = 200
-_SHOWN_LINES = 15
->>>>>>> slot
 _STOP_GRACE_S = 10.0
 _HANG_TIMEOUT_S = 10.0
 _SILENCE_S = 3.0
@@ -79,13 +74,7 @@ class EngineServer(SupervisedProcess):
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-<<<<<<< HEAD
         child = Child("the engine server", log, log_prefix="engine", stop_grace_s=_STOP_GRACE_S)
-=======
-        child = Child(
-            "the engine server", log, log_prefix="engine", log_lines=_LOG_LINES, stop_grace_s=_STOP_GRACE_S
-        )
->>>>>>> slot
         super().__init__(
             "engine",
             child,
@@ -140,15 +129,8 @@ class EngineServer(SupervisedProcess):
     def start_error(self, reason: str) -> CodedError:
         if (cause := self._exit_reason.read()) is not None:
             return cause
-<<<<<<< HEAD
         reason = f"{reason}; its last log lines: {self.child.last_lines()}"
         return EngineStartFailed(engine_kind=self._command.engine_kind, reason=reason)
-=======
-        log_tail = " | ".join(list(self.child.log_tail)[-_SHOWN_LINES:]) or "(none)"
-        return EngineStartFailed(
-            engine_kind=self._command.engine_kind, reason=f"{reason}; its last log lines: {log_tail}"
-        )
->>>>>>> slot
 
     def stop_signal(self) -> signal.Signals:
         # It reacts to SIGTERM once its engine is loaded.
