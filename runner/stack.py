@@ -20,6 +20,7 @@ from runner.engines.protocol.client import EngineClient
 from runner.engines.server.supervisor import EngineCommand, EngineServer
 from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
+from runner.observability.tracing import engine_traces
 from runner.settings.paths import (
     engine_metrics_path,
     engine_socket_path,
@@ -122,6 +123,7 @@ class Stack:
                 start_timeout_s=rendered.start_timeout_s,
                 hang_timeout_s=rendered.hang_timeout_s,
                 metrics_path=engine_metrics_path(port),
+                traces=engine_traces(settings.otlp_traces_url, settings.service_name),
             )
             path = engine_socket_path(port)
             client = EngineClient(path, settings.triton_timeout_s, manifest.engine_kind)

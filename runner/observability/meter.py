@@ -176,5 +176,5 @@ def _is_locked(descriptor: int) -> bool:
 def clear_folder(folder: Path) -> None:
     """Make the folder, or remove the files of an earlier runner from it."""
     folder.mkdir(exist_ok=True)
-    for path in folder.glob("*-*"):
+    for path in folder.iterdir():
         path.unlink()

@@ -1,6 +1,6 @@
 """The runner's own Prometheus metrics, as data. The table in docs/observability.md is generated from it.
 
-``meter`` counts them, ``exposition`` writes them. The engine slot's own are in ``runner.slot.metrics``.
+``meter`` counts them, ``exposition`` writes them. The engine server's are in ``engine_metrics``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from errors import BY_CODE
 
 PHASE_SECONDS = "cog_triton_request_phase_seconds"
 PHASE_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-SLOT_PHASES = ("queue", "engine", "relay")
-"""The phases of a request that the slot measures; the runner measures the others."""
+ENGINE_PHASES = ("queue", "engine", "relay")
+"""The phases of a request that the engine server measures; the runner measures the others."""
 
 UNEXPECTED = "unexpected"
 """The label ``code`` of an error without a code."""
@@ -56,7 +56,7 @@ ACTIVE = Metric("cog_triton_active_requests", "gauge", "Requests in progress, fr
 QUEUE = Metric(
     "cog_triton_queue_seconds",
     "histogram",
-    "Time from the arrival of a request until it is sent to the slot, without tokenizing",
+    "Time from the arrival of a request until it is sent to the engine server, without tokenizing",
     bounds=_TTFT_BOUNDS_S,
 )
 TIME_TO_FIRST_TOKEN = Metric(
@@ -80,7 +80,7 @@ DURATION = Metric(
 PHASES = Metric(
     PHASE_SECONDS,
     "histogram",
-    "Time of a request in a phase; the runner measures tokenize and detokenize, the slot the others",
+    "Time of a request in a phase; the runner measures tokenize and detokenize, the engine server the others",
     ("phase",),
     (("tokenize",), ("detokenize",)),
     PHASE_BOUNDS_S,

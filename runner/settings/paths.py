@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from errors.settings import InvalidSetting
+from runner.observability.engine_metrics import FILE_NAME
 
 _LONGEST_SOCKET_PATH_BYTES = 107
 """Linux's ``sun_path`` without its final zero."""
@@ -22,6 +23,11 @@ def metrics_dir(http_port: int) -> Path:
     return runtime_dir(http_port) / "metrics"
 
 
+def engine_metrics_path(http_port: int) -> Path:
+    """Where the engine server writes what it counts; see ``runner.observability.engine_metrics``."""
+    return metrics_dir(http_port) / FILE_NAME
+
+
 def openai_shapes_path(http_port: int) -> Path:
     """Where the OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
     return runtime_dir(http_port) / "openai_requests"
@@ -33,11 +39,6 @@ def engine_socket_path(http_port: int) -> Path:
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
         raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
     return path
-
-
-def engine_metrics_path(http_port: int) -> Path:
-    """Where the engine server keeps its metrics."""
-    return runtime_dir(http_port) / "engine_metrics"
 
 
 def make_runtime_dir(http_port: int) -> Path:

@@ -27,6 +27,8 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.relay import End, Relay, Stream
 from runner.engines.server.metrics import EngineMetrics
+from runner.engines.server.spans import EngineSpan, open_span
+from runner.observability.otlp_json import SpanExporter
 
 _BROKEN_EXIT_CODE = 70
 _REST = 30
@@ -72,16 +74,25 @@ class Request:
 class Requests:
     """All running requests; the engine's sink (see ``runner.engines.protocol.adapter.Sink``)."""
 
-    def __init__(self, engine_kind: str, metrics: EngineMetrics, exit_reason: ExitReason) -> None:
+    def __init__(
+        self,
+        engine_kind: str,
+        metrics: EngineMetrics,
+        exit_reason: ExitReason,
+        exporter: SpanExporter | None = None,
+    ) -> None:
         self._engine_kind = engine_kind
         self._metrics = metrics
         self._exit_reason = exit_reason
+        self._exporter = exporter
         self._engine: Engine
         self._numbers = itertools.count(1)
         self._running: dict[int, Request] = {}
         self._is_broken = False
         self._answered: set[Client] = set()
         """Whom the relay's round has something for."""
+        self._completed: list[Request] = []
+        """Of the relay's round."""
         self._relay = Relay(_REST, self._flush)
         self._progress_s = time.monotonic()
 
@@ -94,8 +105,10 @@ class Requests:
         self._engine = engine
 
     def close(self) -> None:
-        """Send what the engine has reported."""
+        """Send what the engine has reported, and its spans."""
         self._relay.close()
+        if self._exporter is not None:
+            self._exporter.close()
 
     # From the clients to the engine
 
@@ -103,12 +116,14 @@ class Requests:
         """A new request, whose results and errors go to ``client``."""
         stream = Stream(lambda tokens, end: self._respond(request, tokens, end))
         request = Request(next(self._numbers), submit, client, stream)
+        if (span := open_span(self._exporter, submit)) is not None:
+            stream.respond = lambda tokens, end: self._respond_traced(request, span, tokens, end)
         return request
 
     def submit(self, request: Request) -> None:
         """Start it."""
         submit = request.submit
-        self._metrics.submitted(submit.sent_s)
+        self._metrics.submitted(submit.sent_s, request.arrival_s)
         if not self._running:
             self._progress_s = time.monotonic()
         self._running[request.number] = request
@@ -176,7 +191,7 @@ class Requests:
         self._log_failed(numbers, f"requests ended with {coded.code}")
         for number in numbers:
             self._end(number, coded)
-        self._relay.close()
+        self.close()
         # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
         os._exit(_BROKEN_EXIT_CODE)
 
@@ -235,12 +250,22 @@ class Requests:
         request.client.respond(client_id, tokens, log_probs, message)
         self._answered.add(request.client)
         if end in _COMPLETED:
-            self._metrics.completed(request.arrival_s, request.last_token_s)
+            self._completed.append(request)
+
+    def _respond_traced(self, request: Request, span: EngineSpan, tokens: list[int], end: End | None) -> None:
+        self._respond(request, tokens, end)
+        span.output_tokens += len(tokens)
+        if end is not None:
+            span.output_tokens += sum(map(len, request.sequences or ()))
+            span.end(end, request.arrival_s, request.last_token_s)
 
     def _flush(self) -> None:
         answered, self._answered = self._answered, set()
         for client in answered:
             client.flush()
+        completed, self._completed = self._completed, []
+        for request in completed:
+            self._metrics.completed(request.arrival_s, request.last_token_s)
 
 
 def _finite(log_prob: TokenLogProb) -> TokenLogProb:

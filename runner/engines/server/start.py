@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from runner.observability.otlp_json import OtlpTarget
+
 
 class Start(msgspec.Struct, frozen=True):
     """``socket_fd`` is already listening; ``exit_reason_fd``: see ``errors.wire.ExitReason``."""
@@ -21,8 +23,11 @@ class Start(msgspec.Struct, frozen=True):
     hang_timeout_s: float = 300.0
     """For an engine whose requests wait and get nothing; 0: never."""
     metrics_path: Path | None = None
+    """Where it writes its counts once a second: see ``runner.observability.engine_metrics``."""
     restarts: int = 0
     """How often the engine was started again before."""
+    traces: OtlpTarget | None = None
+    """Where the spans of traced requests are sent; None: nowhere."""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

@@ -21,6 +21,7 @@ from errors.engines import EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.start import Start
+from runner.observability.otlp_json import OtlpTarget
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.supervised import SupervisedProcess
@@ -48,6 +49,8 @@ class EngineCommand:
     hang_timeout_s: float = 300.0
     """0: never."""
     metrics_path: Path | None = None
+    traces: OtlpTarget | None = None
+    """Where the spans of traced requests are sent; None: nowhere."""
 
     def environment(self) -> dict[str, str]:
         """Our environment without secrets and what is set for Triton: the engine's libraries are its own."""
@@ -104,6 +107,7 @@ class EngineServer(SupervisedProcess):
             arrival=command.arrival,
             hang_timeout_s=command.hang_timeout_s,
             metrics_path=command.metrics_path,
+            traces=command.traces,
             restarts=self.restarts,
         )
         await self.child.launch(
