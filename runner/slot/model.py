@@ -39,6 +39,8 @@ from runner.slot.metrics import SlotMetrics
 from runner.slot.request import parse_row
 from runner.slot.tensors import Tensors, batch_size
 
+_REST = 2
+"""See ``Relay``: a response through Triton costs this process most of what it costs the machine."""
 _CANCEL_POLL_S = 0.05
 _CANCEL_DUTY = 20
 """Polling one stream costs Triton about 50 us. Rounds are at least this many durations apart."""
@@ -62,7 +64,7 @@ class TritonPythonModel:
         self._is_closed = False
         self._counts: Mapping[str, float] | None = None
         """What the engine server counts, until it is published; nothing if the connection was lost."""
-        self._relay = Relay()
+        self._relay = Relay(_REST)
         self._engine = EngineConnection(Path(parameters["engine_socket"]), self)
         self._engine.wait_ready()
         model = {"model": args["model_name"], "version": args["model_version"]}

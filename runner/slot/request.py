@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.kinds import ENGINE_TENSORS
 from errors.requests import InvalidTensor, PromptTooLong
-from runner.engines.protocol.checks import check_sampling, check_supported
+from runner.engines.protocol.checks import check_request, check_sampling
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.tensors import Row, Tensors, check_ids
 from runner.slot.unsupported import check_streaming, check_tensors
@@ -82,7 +82,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     )
     is_streaming = bool(row.scalar("streaming"))
     # NOTE: also checked by the engine server, but here all rows of a request are rejected with one response.
-    check_supported(submit, ready)
+    check_request(submit, ready)
     check_streaming(submit, ready.engine_kind, is_streaming=is_streaming)
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(

@@ -108,6 +108,10 @@ class TritonServer(SupervisedProcess):
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine.
         return signal.SIGKILL if self.is_waiting() else signal.SIGTERM
 
+    async def stop(self) -> None:
+        self._client.end_all()  # Triton waits for its clients' connections.
+        await super().stop()
+
     def clean_up(self) -> None:
         self._stubs = None
         self._remove_shared_memory()

@@ -89,6 +89,7 @@ class EngineServer(SupervisedProcess):
         self._command = command
         self._client = client
         self._exit_reason = ExitReason()
+        self._is_loaded = False
         self._socket = socket.socket(socket.AF_UNIX)
         socket_path.unlink(missing_ok=True)
         self._socket.bind(str(socket_path))
@@ -97,6 +98,7 @@ class EngineServer(SupervisedProcess):
 
     async def launch(self) -> None:
         self._exit_reason.clear()
+        self._is_loaded = False
         command = self._command
         start = Start(
             engine_kind=command.engine_kind,
@@ -118,7 +120,8 @@ class EngineServer(SupervisedProcess):
         )
 
     async def is_ready(self) -> bool:
-        return self._client.is_ready
+        self._is_loaded = self._client.is_ready
+        return self._is_loaded
 
     def is_waiting(self) -> bool:
         return not self._command.arrival.exists()
@@ -138,7 +141,7 @@ class EngineServer(SupervisedProcess):
 
     def stop_signal(self) -> signal.Signals:
         # It reacts to SIGTERM once its engine is loaded.
-        return signal.SIGTERM if self._client.is_ready else signal.SIGKILL
+        return signal.SIGTERM if self._is_loaded else signal.SIGKILL
 
     async def stop(self) -> None:
         await super().stop()
