@@ -28,6 +28,8 @@ from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model
 
+pytestmark = pytest.mark.servers
+
 MAKE_WEIGHTS = """
 import sys
 from pathlib import Path
