@@ -37,7 +37,7 @@ from tests.standins.gpus import has_driver, make_gpus
 
 pytestmark = [
     pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
-    pytest.mark.servers,
+    pytest.mark.slow,
 ]
 
 
