@@ -59,7 +59,7 @@ def test_an_old_engines_documents_may_hold_half_characters_and_odd_tags() -> Non
         "cog-trt-llm-config.yaml": b"a: !!bool x",
     }
     found = describe({"model.bin": 1, "tokenizer.json": 1}, documents.get, "engine")
-    assert found.facts.dtype is None
+    assert found[0].dtype is None
 
 
 @pytest.mark.parametrize(
