@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from engine.directory import Engine
 from engine.progress import Progress
-from runner.api.supervisor import OpenAIServer, check_openai_port_free
+from runner.api.supervisor import APIServer, check_openai_port_free
 from runner.engines.protocol.checks import check_adapter_name
 from runner.engines.protocol.engine_ready import Arrived
 from runner.generation.admission import RequestGuard
@@ -55,7 +55,7 @@ class Service:
         )
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
-        self.openai: OpenAIServer | None = None
+        self.openai: APIServer | None = None
 
     async def open(self) -> None:
         """Get the engine, start Triton on it and generate once. Raises a CodedError."""
@@ -66,7 +66,7 @@ class Service:
             self._log_engine()
             self.model = load_model_facts(self.engine, self._settings)
             self._begin(self.engine)
-            await self._start_openai()
+            self._start_openai()
             await self._stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
             self.triton, self.requests = self._stack.server, self._stack.requests
             self.client = self._stack.client
@@ -120,10 +120,12 @@ class Service:
         )
 
     async def is_healthy(self) -> bool:
-        """True only while Triton and the engine behind the slot answer, and new requests are taken."""
-        if self.is_stopping:
+        """True only while all processes serve, the engine answers, and new requests are taken."""
+        if self.is_stopping or not self.triton.is_serving:
             return False
-        return self.triton.down_reason is None and await self.client.is_slot_answering()
+        if self.openai is not None and not self.openai.is_serving:
+            return False
+        return await self.client.is_slot_answering()
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones end within the grace period, then end them with E2110."""
@@ -158,12 +160,13 @@ class Service:
             check_openai_port_free(self._settings)
         self._stack.begin(engine)
 
-    async def _start_openai(self) -> None:
+    def _start_openai(self) -> None:
         if not self._settings.openai_port:
             return
         settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
-        server = OpenAIServer(settings, self._stack.slot_socket, log=self._log)
-        await server.start()
+        on_failure = self._stack.failure_log().add
+        server = APIServer(settings, self._stack.slot_socket, log=self._log, on_failure=on_failure)
+        server.begin()
         self._exits.push_async_callback(server.stop)
         self.openai = server
 

@@ -11,15 +11,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from errors import find_in_text
-from errors.coded_error import CodedError
-
 Log = Callable[[str], None]
 """Takes a line for the operator."""
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 _END_POLL_S = 0.02
 _READ_BYTES = 1 << 16
+_LOG_LINES = 200
+_SHOWN_LINES = 15
 _LOG_END_S = 1.0
 """For the rest of the log of a process that has ended: a grandchild may keep the pipe open."""
 
@@ -37,14 +36,14 @@ def exit_reason(code: int) -> str:
 class Child:
     """One process at a time of a program that leads a process group, with the last lines of its log."""
 
-    def __init__(self, name: str, log: Log, *, log_prefix: str, log_lines: int, stop_grace_s: float) -> None:
-        self._name = name
+    def __init__(self, name: str, log: Log, *, log_prefix: str, stop_grace_s: float) -> None:
+        self.name = name
         self._log = log
         self._log_prefix = log_prefix
         self._stop_grace_s = stop_grace_s
         self._process: asyncio.subprocess.Process | None = None
         self._log_task: asyncio.Task[None] | None = None
-        self.log_tail: deque[str] = deque(maxlen=log_lines)
+        self.log_tail: deque[str] = deque(maxlen=_LOG_LINES)
         self.on_line: Callable[[str], None] = lambda line: None
 
     @property
@@ -102,17 +101,16 @@ class Child:
                 process.send_signal(number)
 
     async def end(self, first: signal.Signals = signal.SIGTERM) -> None:
-        """``first``, a grace period, SIGKILL; of the process and all it started."""
+        """``first``, a grace period, SIGKILL; of the process and its group."""
         if self._process is None:
             return
         self.send_signal(first)
         try:
             await asyncio.wait_for(self.exit_code(), self._stop_grace_s)
         except asyncio.TimeoutError:
-            self._log(f"{self._name} did not end within {self._stop_grace_s:g} s and is killed")
+            self._log(f"{self.name} did not end within {self._stop_grace_s:g} s and is killed")
         self.send_signal(signal.SIGKILL)
         await self.exit_code()
-        await self.drain_log()
 
     async def drain_log(self) -> None:
         """Read the rest of the log of a process that has ended."""
@@ -120,11 +118,9 @@ class Child:
             await asyncio.wait([self._log_task], timeout=_LOG_END_S)
             self._log_task.cancel()
 
-    def logged_error(self) -> CodedError | None:
-        """The last coded error in the log."""
-        # Triton also prints it in a table.
-        causes = (find_in_text(line.rstrip(" |")) for line in reversed(self.log_tail))
-        return next((cause for cause in causes if cause is not None), None)
+    def last_lines(self) -> str:
+        """The end of the log, for an error."""
+        return " | ".join(list(self.log_tail)[-_SHOWN_LINES:]) or "(none)"
 
     async def _read_log(self, stream: asyncio.StreamReader) -> None:
         async for line in _lines(stream):
@@ -134,11 +130,10 @@ class Child:
 
 
 async def cancelled(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task, if there is one, and wait for its end."""
+    """Cancel a task, if there is one, and wait for its end, however it ends."""
     if task is not None:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from operator import itemgetter
@@ -27,10 +26,6 @@ from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
 from runner.triton_server.transport import open_transport
 
-_HEARTBEAT_S = 2.0
-_MIN_MISSED_HEARTBEATS = 3
-"""Before Triton is treated as hung: if this process was paused, it misses one at most."""
-
 
 class TritonStack:
     """Call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
@@ -52,6 +47,7 @@ class TritonStack:
         self._exits = AsyncExitStack()
         self._starting: asyncio.Task[None] | None = None
         self._arrival: Path
+        self._recorder: FlightRecorder
         self._shapes = RequestShapes("cog")
         self.is_cpp = False
         """Whether NVIDIA's C++ backend fills the slot; known once begun."""
@@ -90,17 +86,21 @@ class TritonStack:
         clear_folder(metrics_dir(settings.triton_http_port))
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         openai_shapes_path(settings.triton_http_port).unlink(missing_ok=True)
-        recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
-        limit = settings.failure_limit, settings.failure_window_s
+        self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
         num_ranks = manifest.world_size if self.is_cpp else 1
         self.server = TritonServer(
             TritonCommand(install, repository, settings, num_ranks),
             self._log,
             self._arrival,
-            FailureLog(recorder.record, *limit, self._log, self._unrecoverable).add,
+            self.failure_log().add,
             self._on_restart,
         )
         self._starting = asyncio.create_task(self._start(), name="triton-start")
+
+    def failure_log(self) -> FailureLog:
+        """A new one, for one process. Call once begun."""
+        limit = self._settings.failure_limit, self._settings.failure_window_s
+        return FailureLog(self._recorder.record, *limit, self._log, self._unrecoverable)
 
     def check_start(self) -> None:
         """Raise the error of a start that failed."""
@@ -137,22 +137,7 @@ class TritonStack:
             self._shapes,
         )
         self.requests, self.client = await self._exits.enter_async_context(transport)
-        heartbeat = asyncio.create_task(self._watch_heartbeat(), name="triton-heartbeat")
-        self._exits.callback(heartbeat.cancel)
-
-    async def _watch_heartbeat(self) -> None:
-        """End a Triton that misses its heartbeat for too long; it is then started again."""
-        timeout_s = self._settings.triton_hang_timeout_s
-        answered_s, missed = time.monotonic(), 0
-        while True:
-            await asyncio.sleep(_HEARTBEAT_S)
-            missed += 1
-            is_expected = self.server.down_reason is not None or self.client.is_closed
-            if is_expected or await self.client.is_answering():
-                answered_s, missed = time.monotonic(), 0
-            elif time.monotonic() - answered_s > timeout_s and missed >= _MIN_MISSED_HEARTBEATS:
-                self.server.kill(f"it did not answer for {timeout_s:g} s")
-                answered_s, missed = time.monotonic(), 0
+        server.client = self.client
 
     def _last_requests(self) -> list[dict[str, Any]]:
         """Shapes of both APIs' requests in the order of their start."""

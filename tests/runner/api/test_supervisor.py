@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from errors.chat import ChatTemplateBroken
-from runner.api.supervisor import OpenAIServer
+from runner.api.supervisor import APIServer
 from runner.observability.meter import clear_folder
 from runner.settings.paths import make_runtime_dir, metrics_dir
 from runner.settings.ports import free_ports
@@ -31,8 +31,8 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
 
     async def start() -> None:
-        server = OpenAIServer(settings, None, log=lambda line: None)
-        await server.start()
+        server = APIServer(settings, None, log=lambda line: None, on_failure=lambda failure: True)
+        server.begin()
         try:
             await server.wait_ready()
         finally:
@@ -58,8 +58,8 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
     clear_folder(metrics_dir(triton_port))
 
     async def run() -> httpx.Response:
-        server = OpenAIServer(settings, None, log=lambda line: None)
-        await server.start()
+        server = APIServer(settings, None, log=lambda line: None, on_failure=lambda failure: True)
+        server.begin()
         try:
             await server.wait_ready()
             assert server.pid is not None

@@ -15,7 +15,7 @@ from errors.engines import EngineCrashed
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.generation.request import GenerationRequest, SamplingInputs
-from runner.triton_server import stack as triton_stack
+from runner.supervision import supervised
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.running import QUESTION, Running, answer, is_healthy
 from tests.runner.servers import (
@@ -70,7 +70,7 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
     model: PacedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its silence is pretended: nothing makes a real Triton hang in a state that is not seen at once."""
-    monkeypatch.setattr(triton_stack, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.05)
     server = TritonUnderTest(model, tmp_path, TRITON_HANG_TIMEOUT="3")
 
     async def is_silent() -> bool:

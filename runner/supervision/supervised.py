@@ -1,0 +1,299 @@
+"""A supervised child process: started, watched, killed when it fails, and started again.
+
+    stopped --> starting --> ready <--> unresponsive
+                 ^    |        |             |
+         backoff |    v        v             |
+                 +-- down <----+-------------+      From each state: stop() --> stopped.
+
+``ready``: it takes requests. ``unresponsive``: it missed heartbeats; requests are still sent to it, but the
+health check fails. ``down``: it failed, is killed and waits for its next start; it stays so after too many
+failures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+
+from engine.machine.processes import StoppedWatch, descendants
+from errors.coded_error import CodedError
+from runner.supervision.backoff import Backoff
+from runner.supervision.child import Child, Log, cancelled, exit_reason
+from runner.supervision.failures import ProcessFailure
+
+_READY_POLL_S = 0.05
+_WATCH_POLL_S = 0.1
+_LIST_S = 3.0
+_HEARTBEAT_S = 1.0
+_ANSWER_TIMEOUT_S = 1.5
+"""A process that hangs is unresponsive 2.5 to 4 s later."""
+_MISSED_UNRESPONSIVE = 2
+_MISSED_HANGING = 3
+"""Before a process is killed: if this process was paused, it misses one at most."""
+
+
+class State(enum.Enum):
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    UNRESPONSIVE = "unresponsive"
+    DOWN = "down"
+
+
+class SupervisedProcess(ABC):
+    """One process at a time of a program, from ``begin`` or ``start`` to ``stop``. Subclasses fill the hooks.
+
+    ``part`` names the program in flight records. ``on_failure`` takes each failure and returns whether to
+    start again; ``on_restart`` is called for each start but the first. After ``hang_timeout_s`` without a
+    heartbeat the process is killed.
+    """
+
+    def __init__(
+        self,
+        part: str,
+        child: Child,
+        log: Log,
+        on_failure: Callable[[ProcessFailure], bool],
+        on_restart: Callable[[], object] = lambda: None,
+        *,
+        start_timeout_s: float,
+        hang_timeout_s: float,
+    ) -> None:
+        self.child = child
+        self.state = State.STOPPED
+        self.down_reason: str | None = "it was not started"
+        """Why it can't take requests, or None while it can."""
+        self.restarts = 0
+        self._part = part
+        self._log = log
+        self._on_failure = on_failure
+        self._on_restart = on_restart
+        self._start_timeout_s = start_timeout_s
+        self._hang_timeout_s = hang_timeout_s
+        self._starting: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._kill_reason: str | None = None
+        self._processes: dict[int, str] = {}
+
+    # Hooks
+
+    @abstractmethod
+    async def launch(self) -> None:
+        """Start the process with ``child``. Any exception means that it can't be run."""
+
+    @abstractmethod
+    async def is_ready(self) -> bool:
+        """Whether the process that starts takes requests. Any exception ends the start."""
+
+    @abstractmethod
+    def start_error(self, reason: str) -> CodedError:
+        """The error of a start that failed, by ``reason`` and what the process left: exit reason, log."""
+
+    def is_waiting(self) -> bool:
+        """Whether the process that starts waits for something, which does not count as its time to start."""
+        return False
+
+    async def is_answering(self) -> bool:
+        """The heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
+        return True
+
+    def why_unusable(self) -> str | None:
+        """A further reason why the process, which runs, can't go on."""
+        return None
+
+    def processes(self) -> dict[int, str]:
+        """Processes of which none may be stopped, and their names in a sentence. Called every few seconds."""
+        pid = self.pid
+        if pid is None:
+            return {}
+        return {pid: "it"} | {each: f"its process {each}" for each in descendants(pid)}
+
+    def stop_signal(self) -> signal.Signals:
+        return signal.SIGTERM
+
+    def clean_up(self) -> None:  # noqa: B027 - a hook
+        """Called after each end of the process. Must not raise."""
+
+    # Interface
+
+    @property
+    def pid(self) -> int | None:
+        return self.child.pid
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it takes requests and answers its heartbeat."""
+        return self.state is State.READY
+
+    def begin(self) -> None:
+        """Start in the background; ``wait_ready`` waits for it."""
+        self._starting = asyncio.create_task(self._start(), name=f"{self._part}-start")
+
+    async def wait_ready(self) -> None:
+        """Raises the CodedError of a first start that failed, which is not tried again."""
+        assert self._starting is not None, "not begun"
+        await self._starting
+
+    async def start(self) -> None:
+        """``begin`` and ``wait_ready``."""
+        self.begin()
+        await self.wait_ready()
+
+    def kill(self, reason: str) -> None:
+        """End the process at once because it can't go on; it is started again."""
+        self._kill_reason = reason
+
+    def kill_now(self) -> None:
+        """End the process and all it started at once, from any thread: this process is about to end."""
+        if self.pid is not None:
+            self._kill_all()
+        self.clean_up()
+
+    async def stop(self) -> None:
+        """End the process and all it started: SIGTERM, a grace period, SIGKILL."""
+        await self.end_supervision()
+        await self._end(self.stop_signal())
+
+    async def end_supervision(self) -> None:
+        """From now on the process may end."""
+        await cancelled(self._starting)
+        await cancelled(self._supervisor)
+        self.state, self.down_reason = State.STOPPED, "it was stopped"
+
+    # Start
+
+    async def _start(self) -> None:
+        await self._try_start()
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"{self._part}-supervisor")
+
+    async def _try_start(self) -> None:
+        """Until the process is ready. Raises a CodedError, and leaves no process then."""
+        self.state = State.STARTING
+        try:
+            await self.launch()
+            await self._await_ready()
+        except BaseException as exc:
+            self.state = State.DOWN
+            await self._end(self.stop_signal())
+            if isinstance(exc, Exception) and not isinstance(exc, CodedError):
+                raise self.start_error(f"it can't be run ({type(exc).__name__}: {exc})") from exc
+            raise
+        self.state, self.down_reason = State.READY, None
+
+    async def _await_ready(self) -> None:
+        deadline_s = time.monotonic() + self._start_timeout_s
+        while not await self.is_ready():
+            if (code := self.child.returncode) is not None:
+                await self.child.drain_log()
+                raise self.start_error(f"it ended ({exit_reason(code)})")
+            if self.is_waiting():
+                deadline_s = time.monotonic() + self._start_timeout_s
+            if time.monotonic() > deadline_s:
+                raise self.start_error(f"not within {self._start_timeout_s:g} s")
+            await asyncio.sleep(_READY_POLL_S)
+
+    # Supervision
+
+    async def _supervise(self) -> None:
+        """Start the process again each time that it fails, until it failed too often."""
+        while True:
+            try:
+                reason = await self._failure()
+            except Exception as exc:  # noqa: BLE001 - a supervisor must not end silently
+                reason = f"it can't be watched ({type(exc).__name__}: {exc})"
+            self.state, self.down_reason = State.DOWN, reason
+            self._log(f"{self.child.name} can't go on: {reason}")
+            await self._end(signal.SIGKILL)
+            if not self.report(self._part, reason) or not await self._restart():
+                return
+
+    async def _restart(self) -> bool:
+        """Until the process is ready; False if it failed too often."""
+        backoff = Backoff()
+        while True:
+            self.restarts += 1
+            self._on_restart()
+            try:
+                await self._try_start()
+            except CodedError as exc:
+                if not self.report(f"{self._part} start", str(exc), exc.sentence):
+                    return False
+                wait_s = backoff.next_s()
+                self._log(f"{exc}; next try in {wait_s:g} s")
+                await asyncio.sleep(wait_s)
+            else:
+                self._log(f"{self.child.name} is ready again")
+                return True
+
+    def report(self, part: str, reason: str, sentence: str | None = None) -> bool:
+        """Report a failure; False if there were too many. Clients get ``sentence``, by default the reason."""
+        goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self.child.log_tail)))
+        if not goes_on:
+            self.down_reason = f"{sentence or reason}, and it failed too often"
+        return goes_on
+
+    async def _failure(self) -> str:
+        """Wait until the process, which is ready, can't go on, and return the reason."""
+        stopped, listed_s = StoppedWatch(), 0.0
+        self._kill_reason = None
+        heartbeat = asyncio.create_task(self._watch_heartbeat(), name=f"{self._part}-heartbeat")
+        try:
+            while True:
+                if (code := self.child.returncode) is not None:
+                    return f"it ended ({exit_reason(code)})"
+                if time.monotonic() - listed_s > _LIST_S:
+                    self._processes, listed_s = self.processes(), time.monotonic()
+                if (reason := self.why_unusable() or self._kill_reason) is not None:
+                    return reason
+                if (pid := stopped.find(self._processes)) is not None:
+                    return f"{self._processes[pid]} was stopped (SIGSTOP) and did not go on"
+                await asyncio.sleep(_WATCH_POLL_S)
+        finally:
+            heartbeat.cancel()
+
+    async def _watch_heartbeat(self) -> None:
+        """Have a process killed that misses its heartbeat for too long."""
+        answered_s, missed = time.monotonic(), 0
+        while True:
+            is_answering, _ = await asyncio.gather(self._is_answering(), asyncio.sleep(_HEARTBEAT_S))
+            if is_answering:
+                if self.state is State.UNRESPONSIVE:
+                    self._log(f"{self.child.name} answers again")
+                self.state, answered_s, missed = State.READY, time.monotonic(), 0
+                continue
+            missed += 1
+            if missed == _MISSED_UNRESPONSIVE:
+                self.state = State.UNRESPONSIVE
+                self._log(f"{self.child.name} does not answer")
+            if missed >= _MISSED_HANGING and time.monotonic() - answered_s > self._hang_timeout_s:
+                self.kill(f"it did not answer for {self._hang_timeout_s:g} s")
+
+    async def _is_answering(self) -> bool:
+        try:
+            return await asyncio.wait_for(self.is_answering(), _ANSWER_TIMEOUT_S)
+        except Exception:  # noqa: BLE001 - whatever it is, there is no answer
+            return False
+
+    def _kill_all(self) -> None:
+        """Kill the process, its group, and what it started in other groups."""
+        self.child.send_signal(signal.SIGKILL)
+        for pid in self._processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _end(self, first: signal.Signals) -> None:
+        """Send ``first``, and kill what is left after the grace period or the process's end."""
+        self._processes = self._processes | self.processes()
+        if first == signal.SIGKILL:
+            self._kill_all()
+        await self.child.end(first)
+        self._kill_all()
+        await self.child.drain_log()
+        self._processes = {}
+        self.clean_up()

@@ -1,0 +1,370 @@
+"""A supervised process: noticed when it ends, is stopped, or hangs; started again; given up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from errors.coded_error import CodedError
+from errors.triton import TritonStartFailed
+from runner.supervision import backoff, supervised
+from runner.supervision.child import Child, with_parent
+from runner.supervision.failures import FailureLog, ProcessFailure
+from runner.supervision.supervised import State, SupervisedProcess
+from tests.runner.servers import DEADLINE_S, is_running
+
+_PROGRAM = """
+import os, socket, subprocess, sys, time
+path, has_child = sys.argv[1:]
+if has_child == "1":
+    # In a group of its own, as a rank under mpirun is.
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=os.setpgrp)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path + ".new")
+listener.listen(100)
+os.rename(path + ".new", path)
+print("listening", flush=True)
+while True:
+    connection, _ = listener.accept()
+    if connection.recv(100) == b"hang":
+        time.sleep(600)
+    connection.sendall(b"ok")
+    connection.close()
+"""
+
+
+class Program(SupervisedProcess):
+    """A real process that answers on a Unix socket, and hangs when it is asked to."""
+
+    def __init__(
+        self,
+        folder: Path,
+        on_failure: Callable[[ProcessFailure], bool],
+        *,
+        has_child: bool = False,
+        hang_timeout_s: float = 600,
+        start_timeout_s: float = DEADLINE_S,
+    ) -> None:
+        self.lines: list[str] = []
+        self.path = folder / "socket"
+        self.python = sys.executable
+        self.has_child = has_child
+        self.cleaned_up = 0
+        child = Child("the program", self.lines.append, log_prefix="program", stop_grace_s=5)
+        super().__init__(
+            "program",
+            child,
+            self.lines.append,
+            on_failure,
+            start_timeout_s=start_timeout_s,
+            hang_timeout_s=hang_timeout_s,
+        )
+
+    async def launch(self) -> None:
+        self.path.unlink(missing_ok=True)
+        program = [self.python, "-c", _PROGRAM, str(self.path), str(int(self.has_child))]
+        await self.child.launch([*with_parent(os.getpid()), *program], dict(os.environ))
+
+    async def is_ready(self) -> bool:
+        return self.path.exists() and await self.is_answering()
+
+    async def is_answering(self) -> bool:
+        reader, writer = await asyncio.open_unix_connection(self.path)
+        writer.write(b"beat")
+        answer = await reader.read()
+        writer.close()
+        return answer == b"ok"
+
+    def start_error(self, reason: str) -> CodedError:
+        return TritonStartFailed(reason=reason, log_tail=self.child.last_lines())
+
+    def clean_up(self) -> None:
+        self.cleaned_up += 1
+
+    def hang(self) -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.path))
+            connection.sendall(b"hang")
+
+
+async def until(condition: Callable[[], object]) -> float:
+    """Seconds until the condition holds."""
+    start_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start_s < DEADLINE_S
+        await asyncio.sleep(0.01)
+    return time.monotonic() - start_s
+
+
+@asynccontextmanager
+async def started(program: Program) -> AsyncIterator[int]:
+    """A program that serves, and its process id; stopped at the end."""
+    try:
+        await program.start()
+        assert (program.state.value, program.down_reason) == ("ready", None)
+        pid = program.pid
+        assert pid is not None
+        yield pid
+    finally:
+        await program.stop()
+    assert not is_running(pid)
+    assert (program.state.value, program.down_reason) == ("stopped", "it was stopped")
+
+
+class Failures(list[ProcessFailure]):
+    """Takes failures; the program is started again after each."""
+
+    def add(self, failure: ProcessFailure) -> bool:
+        self.append(failure)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "it ended (killed by SIGKILL)"),
+        (signal.SIGTERM, "it ended (killed by SIGTERM)"),
+        (signal.SIGSTOP, "it was stopped (SIGSTOP) and did not go on"),
+    ],
+)
+def test_a_process_that_ends_or_is_stopped_is_replaced(
+    tmp_path: Path, number: signal.Signals, reason: str
+) -> None:
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add)
+        async with started(program) as pid:
+            os.kill(pid, number)
+            await until(lambda: program.down_reason)
+            assert str(program.down_reason) == reason
+            await until(lambda: program.is_serving)
+            assert program.restarts == 1
+            assert program.pid != pid
+            assert not is_running(pid)
+            assert program.cleaned_up == 1
+            assert await program.is_answering()
+
+    asyncio.run(run())
+    assert failures == [ProcessFailure("program", reason, ("listening",))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(supervised, "_LIST_S", 0.1)
+
+    async def run() -> None:
+        program = Program(tmp_path, lambda failure: True, has_child=True)
+        async with started(program) as pid:
+            await until(lambda: len(program.processes()) == 2)
+            descendant = max(program.processes().keys() - {pid})
+            os.kill(descendant, number)
+            if number == signal.SIGKILL:
+                await until(lambda: not is_running(descendant))
+                await asyncio.sleep(1)
+                assert program.is_serving
+                assert program.restarts == 0
+                return
+            await until(lambda: program.restarts == 1 and program.is_serving)
+            assert f"its process {descendant} was stopped (SIGSTOP)" in "".join(program.lines)
+            await until(lambda: not is_running(pid) and not is_running(descendant))
+            descendants = program.processes()
+            assert len(descendants) == 2
+        await until(lambda: not any(map(is_running, descendants)))
+
+    asyncio.run(run())
+
+
+def test_a_process_that_hangs_is_unresponsive_then_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(supervised, "_ANSWER_TIMEOUT_S", 0.5)
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add, hang_timeout_s=2)
+        async with started(program) as pid:
+            program.hang()
+            await until(lambda: program.state is State.UNRESPONSIVE)
+            assert not program.is_serving
+            assert program.down_reason is None
+            assert program.pid == pid
+            await until(lambda: program.restarts == 1 and program.is_serving)
+            assert program.pid != pid
+
+    asyncio.run(run())
+    assert [failure.reason for failure in failures] == ["it did not answer for 2 s"]
+
+
+def test_a_process_that_answers_again_serves_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervised, "_HEARTBEAT_S", 0.1)
+    answers = [True]
+
+    async def run() -> None:
+        program = Program(tmp_path, lambda failure: True)
+        real = program.is_answering
+
+        async def is_answering() -> bool:
+            return answers[0] and await real()
+
+        monkeypatch.setattr(program, "is_answering", is_answering)
+        async with started(program) as pid:
+            answers[0] = False
+            await until(lambda: program.state is State.UNRESPONSIVE)
+            answers[0] = True
+            await until(lambda: program.is_serving)
+            assert program.pid == pid
+            assert program.restarts == 0
+            told = [line for line in program.lines if "the program " in line]
+            assert told == ["the program does not answer", "the program answers again"]
+
+    asyncio.run(run())
+
+
+def test_a_start_that_fails_is_tried_again_whatever_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is missing, one that ends, and an error of ``launch`` itself."""
+    monkeypatch.setattr(backoff, "_FIRST_S", 0.01)
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add)
+        async with started(program) as pid:
+            real = program.launch
+
+            async def launch() -> None:
+                program.path.unlink(missing_ok=True)
+                match program.restarts:
+                    case 1:
+                        raise OSError(24, "Too many open files")
+                    case 2:
+                        await program.child.launch([sys.executable, "-c", "exit(3)"], {})
+                    case 3:
+                        raise ValueError("not a program")
+                    case _:
+                        await real()
+
+            monkeypatch.setattr(program, "launch", launch)
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: program.restarts == 4 and program.is_serving)
+
+    asyncio.run(run())
+    first, *starts = failures
+    assert first.part == "program"
+    assert {failure.part for failure in starts} == {"program start"}
+    assert "OSError: [Errno 24] Too many open files" in starts[0].reason
+    assert "it ended (exit code 3)" in starts[1].reason
+    assert "ValueError: not a program" in starts[2].reason
+
+
+def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        program = Program(tmp_path, lambda failure: True)
+        program.python = str(tmp_path / "missing")
+        with pytest.raises(TritonStartFailed, match="it ended"):
+            await program.start()
+        assert (program.state.value, program.pid) == ("down", None)
+        await program.stop()
+        assert program.state.value == "stopped"
+
+    asyncio.run(run())
+
+
+def test_a_start_that_takes_too_long_fails_unless_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_until_s = time.monotonic() + 1
+
+    async def run() -> None:
+        program = Program(tmp_path, lambda failure: True, start_timeout_s=0.1)
+
+        async def never() -> bool:
+            return False
+
+        monkeypatch.setattr(program, "is_ready", never)
+        monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
+        with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s"):
+            await program.start()
+        assert time.monotonic() > waits_until_s
+        assert program.pid is None
+        await program.stop()
+
+    asyncio.run(run())
+
+
+def test_hooks_that_raise_do_not_end_the_supervision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add)
+
+        def why_unusable() -> str | None:
+            if program.restarts == 0:
+                raise RuntimeError("no idea")
+            return None
+
+        async with started(program):
+            monkeypatch.setattr(program, "why_unusable", why_unusable)
+            await until(lambda: program.restarts == 1 and program.is_serving)
+
+    asyncio.run(run())
+    assert [failure.reason for failure in failures] == ["it can't be watched (RuntimeError: no idea)"]
+
+
+def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: Path) -> None:
+    async def run() -> None:
+        unrecoverable = asyncio.Event()
+        lines: list[str] = []
+        log = FailureLog(lambda failure: tmp_path, 2, 600, lines.append, unrecoverable)
+        program = Program(tmp_path, log.add)
+        async with started(program) as pid:
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: program.restarts == 1 and program.is_serving)
+            assert not unrecoverable.is_set()
+            assert program.pid is not None
+            os.kill(program.pid, signal.SIGKILL)
+            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
+            await until(lambda: "failed too often" in (program.down_reason or ""))
+            assert program.state is State.DOWN
+            assert program.pid is None
+
+    asyncio.run(run())
+
+
+def test_a_kill_for_a_reason_of_its_own_is_a_failure_too(tmp_path: Path) -> None:
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add)
+        async with started(program) as pid:
+            program.kill("its engine is lost")
+            await until(lambda: program.restarts == 1 and program.is_serving)
+            assert not is_running(pid)
+
+    asyncio.run(run())
+    assert [failure.reason for failure in failures] == ["its engine is lost"]
+
+
+def test_kill_now_ends_all_at_once_from_any_thread(tmp_path: Path) -> None:
+    async def run() -> None:
+        program = Program(tmp_path, lambda failure: True, has_child=True)
+        async with started(program) as pid:
+            await until(lambda: len(program._processes) == 2)
+            pids = [pid, *program._processes]
+            await asyncio.to_thread(program.kill_now)
+            await until(lambda: not any(map(is_running, pids)))
+
+    asyncio.run(run())
