@@ -181,10 +181,8 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
         ram_bytes, on_gpu = source + checkpoint, call.value("device") != "cpu"
     else:
         calibrates = call.value("smoothquant") is not None or bool(call.value("int8_kv_cache"))
-        ram_bytes, on_gpu = (
-            source + serving.weight_bytes * workers,
-            calibrates and not call.value("load_model_on_cpu"),
-        )
+        ram_bytes = source + serving.weight_bytes * workers
+        on_gpu = calibrates and not call.value("load_model_on_cpu")
     return Needs(ram_bytes, int(source * _CALIBRATION_FACTOR) if on_gpu else 0)
 
 
