@@ -195,9 +195,8 @@ def _model(sizing: Sizing) -> Iterator[str]:
     shape = sizing.shape
     heads = f"{shape.num_heads} heads, {shape.num_kv_heads} of keys and values"
     experts = f", {shape.num_experts} experts" if shape.num_experts else ""
-    about = (
-        "" if shape.is_known else f" (counted as Llama-like: {shape.model_type or 'its type'} is not known)"
-    )
+    unknown = shape.model_type or "its type"
+    about = "" if shape.is_known else f" (counted as Llama-like: {unknown} is not known)"
     yield (
         f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers, "
         f"{heads}{experts}{about}"
