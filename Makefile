@@ -52,7 +52,7 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 
 # Tests start many Pythons, which compile all that they import where this variable is set.
 test-fast: setup ## run the tests that start no Triton, no Cog and no other large program
-	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast $(TESTS)
+	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast --numprocesses logical --maxprocesses 4 $(TESTS)
 
 test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB; npm's where it is)
 	@.venv/bin/python scripts/setup_environment.py clients

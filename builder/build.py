@@ -57,7 +57,6 @@ def build(
                 directory=scratch / "engine",
                 scratch=scratch,
                 destination=destination.absolute(),
-                packed_config=file.config.model_dump(mode="json", exclude_unset=True),
                 report=report,
                 progress=progress,
                 only_public=only_public,

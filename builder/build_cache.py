@@ -108,7 +108,6 @@ class CacheEntry:
 
 
 def _read(entry: Path) -> dict[str, Any] | None:
-    """The record of ``entry``; None if it is damaged."""
     try:
         record = json.loads((entry / "record.json").read_bytes())
         return record if isinstance(record["facts"], dict) and isinstance(record["files"], dict) else None

@@ -165,23 +165,16 @@ def _failure(program: Program, returncode: int, tail: list[str], elapsed: str) -
     reason = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
     is_killed = returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
     gpu_sign, ram_sign = (None if is_killed else _GPU_SIGNS.search(text)), _RAM_SIGNS.search(text)
-    if gpu_sign is not None:
+    if (sign := gpu_sign or ram_sign) is not None or is_killed:
+        needed, present = f"{_in_words(program.needs.ram_bytes)} of memory", _in_words(ram_here_bytes())
+        remedy = "use a machine with more memory, or fewer workers"
+        if gpu_sign is not None:
+            needed = f"{_in_words(program.needs.gpu_bytes)} of GPU memory"
+            present = _in_words(program.gpu_memory_bytes)
+            remedy = "lower max_batch_size, max_num_tokens or calib_size, or use more or larger GPUs"
+        reason = "killed" if sign is None else f"{reason}: {sign[0]}"
         return OutOfMemory(
-            step=program.step,
-            elapsed=elapsed,
-            reason=f"{reason}: {gpu_sign[0]}",
-            needed=f"{_in_words(program.needs.gpu_bytes)} of GPU memory",
-            present=_in_words(program.gpu_memory_bytes),
-            remedy="lower max_batch_size, max_num_tokens or calib_size, or use more or larger GPUs",
-        )
-    if is_killed or ram_sign is not None:
-        return OutOfMemory(
-            step=program.step,
-            elapsed=elapsed,
-            reason="killed" if ram_sign is None else f"{reason}: {ram_sign[0]}",
-            needed=f"{_in_words(program.needs.ram_bytes)} of memory",
-            present=_in_words(ram_here_bytes()),
-            remedy="use a machine with more memory, or fewer workers",
+            step=program.step, elapsed=elapsed, reason=reason, needed=needed, present=present, remedy=remedy
         )
     return ProgramFailed(
         step=program.step, elapsed=elapsed, reason=reason, log_tail=text[-_TAIL_CHARACTERS:] or "(none)"

@@ -19,9 +19,9 @@ def progress_lines(report: Callable[[str], None]) -> Progress:
         nonlocal last_s
         if time.monotonic() - last_s >= INTERVAL_S:
             last_s = time.monotonic()
-            percent = (
-                f" of {in_words(total_bytes)} ({100 * done_bytes // total_bytes} %)" if total_bytes else ""
-            )
-            report(f"{what}: {in_words(done_bytes)}{percent}")
+            text = f"{what}: {in_words(done_bytes)}"
+            if total_bytes:
+                text += f" of {in_words(total_bytes)} ({100 * done_bytes // total_bytes} %)"
+            report(text)
 
     return progress

@@ -23,14 +23,13 @@ from engine.tar.pack import pack
 class Work(Sources):
     """The state of one build, passed from step to step.
 
-    ``directory`` has the engine's content and is packed into ``destination``, with ``packed_config`` in its
-    manifest; ``scratch`` is for everything else and is removed after the build.
+    ``directory`` has the engine's content and is packed into ``destination``; ``scratch`` is for everything
+    else and is removed after the build.
     """
 
     config: BuildConfig
     directory: Path
     destination: Path
-    packed_config: Mapping[str, Any]
     report: Callable[[str], None]
     resources: ExitStack
     """Closed when the build ends: locks that steps take."""
@@ -42,8 +41,6 @@ class Work(Sources):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a build."""
-
     title: str
     run: Callable[[Work], None]
 
@@ -100,11 +97,10 @@ def place_fast_tokenizer(work: Work) -> None:
 
 
 def pack_step() -> Step:
-    """Pack ``work.directory`` into engine.tar."""
-
     def run(work: Work) -> None:
         origin = {"model_id": work.model.name, "revision": work.model.revision}
-        facts = EngineFacts(**work.facts.model_dump() | origin | {"build_config": dict(work.packed_config)})
+        config = work.config.model_dump(mode="json", exclude_unset=True)
+        facts = EngineFacts(**work.facts.model_dump() | origin | {"build_config": config})
         work.manifest = pack(work.directory, facts, work.destination, progress=work.progress)
         size_bytes = work.destination.stat().st_size
         work.report(f"{work.destination.name}: {len(work.manifest.files)} files, {size_bytes / 1e6:,.1f} MB")

@@ -8,6 +8,7 @@ the URL, without its query, is where the file is.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -22,7 +23,7 @@ UPLOAD_URL_VARIABLE = "COG_UPLOAD_URL"
 TIMEOUT_S = 120.0
 """Of one read or write, not of the whole upload."""
 
-_OPTION = "--upload-url"
+_OPTION = re.compile("\0--upload-url[=\0]([^\0]+)")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -32,15 +33,11 @@ def find_upload_url() -> str | None:
         return url
     try:
         # NOTE: Cog does not hand the option down; its worker is the server's direct child.
-        arguments = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == _OPTION:
-            return following or None
-        if argument.startswith(f"{_OPTION}="):
-            return argument.removeprefix(f"{_OPTION}=") or None
-    return None
+    match = _OPTION.search(command)
+    return match[1] if match is not None else None
 
 
 def upload(path: Path, prefix: str, progress: Progress | None) -> str:

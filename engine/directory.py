@@ -59,9 +59,9 @@ def load(path: Path) -> Engine:
         return Engine(path, manifest, ())
     with reading(path):
         top_level = {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
-    description = describe(top_level, lambda name: _document(path / name), str(path))
+    facts, warnings = describe(top_level, lambda name: _document(path / name), str(path))
     files = {name: FileEntry(size_bytes=size, sha256=None) for name, size in file_sizes(path)}
-    return Engine(path, make_manifest(description.facts, files, str(path)), description.warnings)
+    return Engine(path, make_manifest(facts, files, str(path)), warnings)
 
 
 def read_directory_manifest(path: Path) -> Manifest:

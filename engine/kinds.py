@@ -48,8 +48,6 @@ ENGINE_TENSORS = (
 
 @dataclass(frozen=True)
 class Kind:
-    """One engine kind."""
-
     name: str
     adapter: str
     """Module with its ``load``."""
@@ -164,7 +162,6 @@ def find_kind(name: str) -> Kind:
 
 
 def supports(name: str, capability: Capability) -> bool:
-    """Whether engines of this kind have the capability."""
     return capability in find_kind(name).capabilities
 
 

@@ -55,7 +55,8 @@ async def _rehearse(stack: Stack, role: str, number: signal.Signals) -> list[str
         predictions = [asyncio.create_task(_predict(http, stack)) for _ in range(_STREAMS)]
         await asyncio.sleep(2)
         start_s = time.monotonic()
-        os.kill(next(each.pid for each in processes(stack.session) if each.role == role), number)
+        victim = next(each for each in processes(stack.session) if each.role == role)
+        os.kill(int(victim.folder.name), number)
         red_s = await _when(http, stack, "UNHEALTHY") - start_s
         ends = await asyncio.gather(*predictions)
         ready_s = await _when(http, stack, "READY") - start_s

@@ -29,24 +29,15 @@ ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))
 
 @dataclass(frozen=True)
 class Process:
-    """One process. ``fields`` is ``/proc/PID/stat`` from the state on."""
+    """One process. The kernel counts its CPU time in steps of 10 ms."""
 
     folder: Path
     command: str
-    fields: list[str]
-
-    @property
-    def pid(self) -> int:
-        return int(self.folder.name)
+    cpu_s: float
 
     @property
     def role(self) -> str:
         return role_of(self.command)
-
-    @property
-    def cpu_s(self) -> float:
-        """The kernel counts in steps of 10 ms."""
-        return (int(self.fields[11]) + int(self.fields[12])) / _TICKS_PER_S
 
 
 def processes(session: int | None = None) -> Iterator[Process]:
@@ -56,7 +47,8 @@ def processes(session: int | None = None) -> Iterator[Process]:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if session is None or int(fields[3]) == session:
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                yield Process(folder, command, fields)
+                ticks = int(fields[11]) + int(fields[12])
+                yield Process(folder, command, ticks / _TICKS_PER_S)
 
 
 def role_of(command: str, signs: Sequence[tuple[str, str]] = SIGNS) -> str:

@@ -27,8 +27,8 @@ class Stack:
     cog_url: str
     session: int
     log_path: Path
-    start_s: float
-    """From its start to READY."""
+    start_s: float = 0.0
+    """From the runner's start to READY."""
     triton_port: int = 0
     metrics_port: int = 0
     openai_port: int = 0
@@ -87,7 +87,6 @@ def mock(folder: Path) -> Iterator[Stack]:
     (port,) = free_ports(1)
     extra = {"COG_MAX_CONCURRENCY": str(_MOST_STREAMS)}
     log_path = folder / "mock.log"
-    started_s = time.monotonic()
     with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra=extra) as server:
         server.wait_ready(_READY_TIMEOUT_S)
-        yield Stack(server.url, server.pid, log_path, time.monotonic() - started_s)
+        yield Stack(server.url, server.pid, log_path)

@@ -1,7 +1,8 @@
-"""What all tests share: repeatable property tests, the option ``--fast``, the marker ``servers``."""
+"""What all tests share: repeatable property tests, the option ``--fast``."""
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 
@@ -20,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("fast"):
-        fast.record_started_programs()
+        fast.record_started_servers()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,7 +32,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    fast.mark_server_tests(items)
     if shutil.which("mpirun") is None:
         skipped = pytest.mark.skip(reason="no mpirun (Debian, Ubuntu: apt-get install openmpi-bin)")
         for item in items:
@@ -39,3 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(skipped)
     if config.getoption("fast"):
         config.hook.pytest_deselected(items=fast.keep_fast_tests(items))
+
+
+def pytest_collection_finish() -> None:
+    """The modules of the tests live to the end: keep them out of each garbage collection."""
+    gc.collect()
+    gc.freeze()

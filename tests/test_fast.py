@@ -1,61 +1,35 @@
-"""Tests that start servers are known by their code."""
+"""A test that starts a server fails unless it is marked ``servers``."""
 
 from __future__ import annotations
 
 import subprocess
-from types import FunctionType
+import sys
 
 import pytest
 
 from tests import fast
 
 
-def starts_cog_by_a_command() -> None:
-    subprocess.run(["python", "-m", "cli", "serve"], check=True)
-
-
-def calls_what_starts_cog() -> None:
-    (lambda: starts_cog_by_a_command())()
-
-
-def imports_it_late() -> None:
-    from tests.runner.servers import CogUnderTest
-
-    print(CogUnderTest)
-
-
-class Server:
-    def open(self) -> None:
-        imports_it_late()
-
-
-def makes_an_object_that_starts_it() -> None:
-    Server().open()
-
-
-def starts_a_small_program() -> None:
-    subprocess.run(["true"], check=True)
-
-
 @pytest.mark.parametrize(
-    ("function", "is_marked"),
+    ("command", "servers"),
     [
-        (starts_cog_by_a_command, True),
-        (calls_what_starts_cog, True),
-        (imports_it_late, True),
-        (makes_an_object_that_starts_it, True),
-        (starts_a_small_program, False),
+        (["/opt/bin/tritonserver", "--http-port=1"], {"tritonserver"}),
+        ([b"with_parent.py", b"1", b"python", b"-m", b"runner.cog_server"], {"runner.cog_server"}),
+        (["python", "-m", "cli", "serve", "engine.tar"], {"serve"}),
+        (["python", "-c", "from runner.cog_server.launch import CogServer\nCogServer()"], {"CogServer"}),
+        (["python", "-m", "cli", "inspect", "engine.tar"], set()),
+        (["true"], set()),
     ],
 )
-def test_a_starter_is_found_wherever_the_code_names_it(function: FunctionType, is_marked: bool) -> None:
-    assert fast.is_starter(function) is is_marked
+def test_a_server_is_known_by_its_command(command: list[str], servers: set[str]) -> None:
+    assert fast.servers_in(command) == servers
 
 
-def test_a_server_that_the_code_does_not_show_fails_an_unmarked_test(
+def test_an_unmarked_test_that_starts_a_server_fails(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess.Popen, "__init__", subprocess.Popen.__init__)  # Undone at the end.
-    fast.record_started_programs()
-    subprocess.run(["true", "/some/where/tritonserver"], check=True)
+    fast.record_started_servers()
+    subprocess.run([sys.executable, "-c", "", "/some/where/tritonserver"], check=True)
     with pytest.raises(pytest.fail.Exception, match="starts tritonserver: mark it"):
         fast.check_started(request.node)

@@ -121,16 +121,15 @@ def is_config_url(source: str | Path) -> bool:
 def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
     """Check the YAML ``text`` of a config that errors call ``shown``."""
     keys = _parse_yaml(text, shown)
-    placeholder = _drop_placeholder(keys)
-    token = _take_token(keys)
-    is_packed = keys.pop("merge", None) is not None
-    ignored = ("merge: ignored (cog-trt-llm added it to the configs that it packed)",) if is_packed else ()
+    token, notes = _take_token(keys)
+    if keys.pop("merge", None) is not None:
+        notes = (*notes, "merge: ignored (cog-trt-llm added it to the configs that it packed)")
     keys, changes = migrate(keys)
     try:
         config = BuildConfig.model_validate(keys)
     except ValidationError as exc:
         raise _translated(exc) from None  # NOTE: pydantic's text repeats values
-    return ConfigFile(config, token, folder, placeholder + ignored + changes)
+    return ConfigFile(config, token, folder, notes + changes)
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
@@ -193,21 +192,16 @@ def _is_small(value: object) -> bool:
     return not pending
 
 
-def _drop_placeholder(keys: dict[Any, Any]) -> tuple[str, ...]:
-    """Remove ``hf_token: your_token_here`` of examples: the Hub rejects a request with it."""
-    if not _PLACEHOLDER.fullmatch(str(keys.get(TOKEN_KEY))):
-        return ()
-    del keys[TOKEN_KEY]
-    return (f"{TOKEN_KEY}: ignored, it is a placeholder",)
-
-
-def _take_token(keys: dict[Any, Any]) -> SecretStr | None:
+def _take_token(keys: dict[Any, Any]) -> tuple[SecretStr | None, tuple[str, ...]]:
+    """The token, and a note if it is an example's ``your_token_here``: the Hub rejects a request with it."""
     token = keys.pop(TOKEN_KEY, None)
     if token is None:
-        return None
+        return None, ()
+    if _PLACEHOLDER.fullmatch(str(token)):
+        return None, (f"{TOKEN_KEY}: ignored, it is a placeholder",)
     if not isinstance(token, str):
         raise InvalidBuildValue(key=TOKEN_KEY, expected="text (put it in quotes)", value="not shown")
-    return checked_token(token)
+    return checked_token(token), ()
 
 
 def _translated(exc: ValidationError) -> UnknownBuildKey | InvalidBuildValue | ConflictingBuildKeys:

@@ -18,8 +18,6 @@ from typing import Any
 from builder.config.config import BuildConfig, shown
 from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, UnknownBuildKey
 
-SECTION = "vllm"
-
 _DATA = Path(__file__).resolve().with_suffix(".json")
 
 _SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
@@ -55,8 +53,6 @@ _DECIDED = {
     "trust_remote_code": "the build config has a key of this name",
     "enable_lora": "use the key lora of the build config",
 }
-_REPLICAS = "run one runner for each replica"
-
 _GONE = {
     "disable_log_requests": "leave it out: requests are not logged",
     "swap_space": "leave it out: vLLM recomputes instead of swapping",
@@ -116,9 +112,10 @@ def engine_arguments(config: BuildConfig) -> dict[str, Any]:
 
 
 def _check(name: str, value: object) -> None:
-    reason = _REPLICAS if name.startswith("data_parallel_") else _DECIDED.get(name)
+    is_replica = name.startswith("data_parallel_")
+    reason = "run one runner for each replica" if is_replica else _DECIDED.get(name)
     if reason is not None:
-        raise ConflictingBuildKeys(problem=f"gives {SECTION}.{name}", remedy=f"leave it out: {reason}")
+        raise ConflictingBuildKeys(problem=f"gives vllm.{name}", remedy=f"leave it out: {reason}")
     known = _data()["arguments"]
     if name not in known:
         raise UnknownBuildKey(
@@ -126,7 +123,7 @@ def _check(name: str, value: object) -> None:
         )
     problem = _problem(known[name], value)
     if problem is not None:
-        raise InvalidBuildValue(key=f"{SECTION}.{name}", expected=problem, value=shown(value))
+        raise InvalidBuildValue(key=f"vllm.{name}", expected=problem, value=shown(value))
 
 
 def _near(name: str) -> str:

@@ -45,16 +45,13 @@ def step_lines(steps: Sequence[Step]) -> list[str]:
 
 
 def _check_source(config: BuildConfig) -> None:
-    if config.model_id is None and config.model_path is None and config.model_tar_url is None:
-        raise ConflictingBuildKeys(
-            problem="names no model", remedy="give one of model_id, model_path and model_tar_url"
-        )
-    if config.model_path is not None and config.model_tar_url is not None:
-        raise ConflictingBuildKeys(
-            problem="gives both model_path and model_tar_url", remedy="leave one of them out"
-        )
-    if "revision" in config.model_fields_set and (config.model_path or config.model_tar_url):
-        raise ConflictingBuildKeys(
-            problem="gives a revision for a model that does not come from the Hub",
-            remedy="leave out revision, or both model_path and model_tar_url",
-        )
+    problem, places = None, [config.model_path, config.model_tar_url]
+    if not any([config.model_id, *places]):
+        problem, remedy = "names no model", "give one of model_id, model_path and model_tar_url"
+    elif all(places):
+        problem, remedy = "gives both model_path and model_tar_url", "leave one of them out"
+    elif "revision" in config.model_fields_set and any(places):
+        problem = "gives a revision for a model that does not come from the Hub"
+        remedy = "leave out revision, or both model_path and model_tar_url"
+    if problem is not None:
+        raise ConflictingBuildKeys(problem=problem, remedy=remedy)

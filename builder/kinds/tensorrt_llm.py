@@ -208,7 +208,6 @@ def _is_on_hub(config: BuildConfig) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link every file of ``source`` into ``target``."""
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
         destination = target / path.relative_to(source)
         destination.parent.mkdir(parents=True, exist_ok=True)

@@ -109,11 +109,9 @@ def _quantization(model: Model, model_config: ModelConfig) -> str | None:
     described = read_object(model, found)
     inner = described.get("quantization")
     method = described.get("quant_method") or (inner.get("quant_algo") if isinstance(inner, dict) else None)
-    return (
-        str(method).lower()
-        if method
-        else {"quantize_config.json": "gptq", "quant_config.json": "awq"}.get(found)
-    )
+    if method:
+        return str(method).lower()
+    return {"quantize_config.json": "gptq", "quant_config.json": "awq"}.get(found)
 
 
 def _check_adapters(adapters: Mapping[str, LoraAdapter]) -> None:

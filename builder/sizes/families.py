@@ -48,5 +48,4 @@ _FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(model_type: str) -> Family | None:
-    """The family of transformers' ``model_type``; None if unknown."""
     return _FAMILIES.get(model_type)

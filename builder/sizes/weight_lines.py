@@ -46,8 +46,7 @@ def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int 
         f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",
     ]
     if max_seq_len is not None:
-        longest = (
-            f"{in_words(kv_bytes_per_sequence(of_token, max_seq_len))} per sequence of {max_seq_len} tokens"
-        )
-        lines.append(f"KV cache      {in_words(of_token)} per token, {longest}")
+        of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
+        per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens"
+        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
     return lines

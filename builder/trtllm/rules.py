@@ -180,7 +180,6 @@ def _check_checkpoint(build: TrtllmBuild) -> None:
 
 
 def _feature_conflicts(build: TrtllmBuild) -> Iterator[tuple[str, str]]:
-    """Problem and remedy of each."""
     value = build.build.value
     for name, at, needed, needed_at in _NEEDS:
         if value(name) == at and value(needed) != needed_at:

@@ -181,10 +181,8 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
         ram_bytes, on_gpu = source + checkpoint, call.value("device") != "cpu"
     else:
         calibrates = call.value("smoothquant") is not None or bool(call.value("int8_kv_cache"))
-        ram_bytes, on_gpu = (
-            source + serving.weight_bytes * workers,
-            calibrates and not call.value("load_model_on_cpu"),
-        )
+        ram_bytes = source + serving.weight_bytes * workers
+        on_gpu = calibrates and not call.value("load_model_on_cpu")
     return Needs(ram_bytes, int(source * _CALIBRATION_FACTOR) if on_gpu else 0)
 
 
@@ -197,9 +195,8 @@ def _model(sizing: Sizing) -> Iterator[str]:
     shape = sizing.shape
     heads = f"{shape.num_heads} heads, {shape.num_kv_heads} of keys and values"
     experts = f", {shape.num_experts} experts" if shape.num_experts else ""
-    about = (
-        "" if shape.is_known else f" (counted as Llama-like: {shape.model_type or 'its type'} is not known)"
-    )
+    unknown = shape.model_type or "its type"
+    about = "" if shape.is_known else f" (counted as Llama-like: {unknown} is not known)"
     yield (
         f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers, "
         f"{heads}{experts}{about}"

@@ -169,7 +169,6 @@ def _parallelism(checkpoint: ProgramCall | None, *names: str) -> int:
 
 
 def _quantization(call: ProgramCall) -> str | None:
-    """The QuantAlgo of the weights."""
     if call.program == QUANTIZE:
         return "MIXED_PRECISION" if call.value("auto_quantize_bits") else _QFORMATS.get(call.value("qformat"))
     return quant_algo(call.value)

@@ -100,6 +100,5 @@ def _folder(cache: Path, digest: str) -> Path:
 
 
 def _record(cache: Path, url: str, identity: str) -> Path:
-    return (
-        cache / "model-tars" / "urls" / hashlib.sha256(f"{redact_url(url)} {identity}".encode()).hexdigest()
-    )
+    name = hashlib.sha256(f"{redact_url(url)} {identity}".encode()).hexdigest()
+    return cache / "model-tars" / "urls" / name

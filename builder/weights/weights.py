@@ -78,7 +78,6 @@ def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sour
 
 
 def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
-    """Which of a model's files a build takes."""
     wanted = supporting_names(names, code=config.trust_remote_code)
     if with_weights:
         wanted += weight_names(config.model_name, names, config.weight_format)[1]

@@ -6,8 +6,8 @@ import os
 import re
 import stat
 import threading
+from io import BufferedReader
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from engine.disk import reading
@@ -23,9 +23,7 @@ from errors.engine_tar import EngineNotFound
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
 
 
-class _Readable(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
-    def close(self) -> None: ...
+_Readable = Body | RangedDownload | BufferedReader
 
 
 class Source:

@@ -43,8 +43,8 @@ class RangedDownload:
         self._next_first = position
         self._parts: deque[_Part] = deque()
         self._read_bytes = 0
-        self._free: list[memoryview] = []
-        self._unallocated = transfer.parts_in_memory
+        self._free: list[memoryview | None] = [None] * transfer.parts_in_memory
+        """Memory for parts; None: not allocated yet."""
         self._threads: list[threading.Thread] = []
 
     def readinto(self, buffer: memoryview, /) -> int:
@@ -97,15 +97,11 @@ class RangedDownload:
     def _take(self) -> _Part | None:
         """The next range, once there is memory for it; None if there is no more to do."""
         with self._guard:
-            while not (self._is_over() or self._free or self._unallocated):
+            while not (self._is_over() or self._free):
                 self._freed.wait()
             if self._is_over():
                 return None
-            if self._free:
-                memory = self._free.pop()
-            else:
-                memory = memoryview(bytearray(self._transfer.part_bytes))
-                self._unallocated -= 1
+            memory = self._free.pop() or memoryview(bytearray(self._transfer.part_bytes))
             part = _Part(self._next_first, memory[: self._size_bytes - self._next_first])
             self._next_first += len(part.buffer)
             self._parts.append(part)

@@ -39,7 +39,6 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def detected_sm() -> int | None:
-    """The SM of the first visible GPU; None without one."""
     gpus = visible_gpus()
     return gpus[0].sm if gpus else None
 

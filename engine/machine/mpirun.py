@@ -34,7 +34,6 @@ def mpirun(python: str = sys.executable) -> list[str]:
 
 
 def mpi_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` for mpirun."""
     own = {key: value for key, value in environment.items() if not _OUTER_MPI.match(key)}
     # Ranks on one machine copy through shared memory; what is quicker containers forbid (ptrace).
     own.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")

@@ -90,8 +90,10 @@ def _check_library(facts: EngineFacts, library_version: Callable[[str], str | No
             remedy=f"run the {image} image, or set COG_TRITON_ENGINE_PYTHON to a Python that has it",
         )
     if facts.library is not None and facts.library.version != present:
+        config = "its config" if facts.build_config else "the config it was made of"
+        rebuild = f"rebuild it with {present}: `cog-triton build` with {config}"
         raise WrongLibraryVersion(
-            library=name, built_with=facts.library.version, present=present, rebuild=_rebuild(facts, present)
+            library=name, built_with=facts.library.version, present=present, rebuild=rebuild
         )
 
 
@@ -104,11 +106,6 @@ def _check_memory(manifest: Manifest, gpus: tuple[Gpu, ...]) -> None:
         raise GpuMemoryTooSmall(
             rank=rank, needed=_gib(entry.size_bytes), device=rank, free=_gib(gpu.free_bytes)
         )
-
-
-def _rebuild(facts: EngineFacts, version: str) -> str:
-    config = "its config" if facts.build_config else "the config it was made of"
-    return f"rebuild it with {version}: `cog-triton build` with {config}"
 
 
 def _where_it_runs(sm: int | None) -> str:

@@ -45,12 +45,7 @@ _USUAL_SIZE = re.compile(rb"[0-7]{11}[\0 ]")
 class Member(NamedTuple):
     name: str
     size_bytes: int
-
-
-class _Header(NamedTuple):
-    name: str
-    size_bytes: int
-    kind: bytes
+    kind: bytes = tarfile.REGTYPE
     """As ``tarfile`` has it in TarInfo.type."""
 
 
@@ -114,7 +109,7 @@ class TarReader:
             self._read_exactly(self._padding_bytes, f"after {self._member.name!r}")
             self._padding_bytes = 0
 
-    def _next_header(self) -> _Header | None:
+    def _next_header(self) -> Member | None:
         """The next header, with long names from the extension headers before it filled in."""
         overrides: dict[str, str] = {}
         while True:
@@ -133,9 +128,9 @@ class TarReader:
             if not overrides:
                 return header
             size_bytes = self._number(overrides["size"]) if "size" in overrides else header.size_bytes
-            return _Header(overrides.get("path", header.name), size_bytes, header.kind)
+            return Member(overrides.get("path", header.name), size_bytes, header.kind)
 
-    def _parse_header(self, block: bytes) -> _Header:
+    def _parse_header(self, block: bytes) -> Member:
         try:
             info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError) as exc:
@@ -147,10 +142,10 @@ class TarReader:
             ) from exc
         if info.size < 0:
             raise self._damaged(f"{info.name!r} claims {info.size} bytes")
-        return _Header(info.name, info.size, info.type)
+        return Member(info.name, info.size, info.type)
 
-    def _checked(self, header: _Header) -> Member | None:
-        """``header``'s file as the current one; None if it is a folder, which needs nothing done."""
+    def _checked(self, header: Member) -> Member | None:
+        """``header``'s file as the current one, under its normal name; None if it is a folder."""
         size_bytes = header.size_bytes
         try:
             name = normal_name(header.name)
@@ -173,7 +168,7 @@ class TarReader:
         self._padding_bytes = -size_bytes % BLOCK_BYTES
         return self._member
 
-    def _read_extension(self, header: _Header) -> dict[str, str]:
+    def _read_extension(self, header: Member) -> dict[str, str]:
         size_bytes = header.size_bytes
         if size_bytes > MAX_EXTENSION_BYTES:
             raise self._damaged(f"the extension header of {header.name!r} claims {size_bytes} bytes")
@@ -226,7 +221,7 @@ class TarReader:
         return DamagedTar(place=self._place, reason=reason)
 
 
-def _usual_header(block: bytes) -> _Header | None:
+def _usual_header(block: bytes) -> Member | None:
     """A plain file's header as most programs write it; None for ``tarfile`` to judge."""
     if block[156] != _PLAIN_FILE or block[345] or block[257:262] != b"ustar":
         return None
@@ -236,7 +231,7 @@ def _usual_header(block: bytes) -> _Header | None:
     if int(block[148:154], 8) != sum(block) - sum(block[_CHECKSUM]) + blank:
         return None
     name = block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
-    return _Header(name, int(block[124:135], 8), b"0")
+    return Member(name, int(block[124:135], 8))
 
 
 def file_header(name: str, size_bytes: int) -> bytes:

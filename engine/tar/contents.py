@@ -78,7 +78,7 @@ class ContentReader:
             require_all(self.manifest, self._found, self._place)
             return self.manifest
         sizes = {name: found.size_bytes for name, found in self._found.items()}
-        facts = describe(sizes, self._documents.get, self._place).facts
+        facts, _ = describe(sizes, self._documents.get, self._place)
         return make_manifest(facts, self._found, self._place)
 
     def _take(self, member: Member, files: Files, writer: FileWriter, report: Callable[[], None]) -> None:

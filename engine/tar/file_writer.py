@@ -61,7 +61,6 @@ class FileWriter:
             yield from self._unfinished.popleft().result()
 
     def _flush(self) -> None:
-        """Set to work on what was added."""
         if not self._batch:
             return
         batch, buffer = self._batch, self._batch_buffer

@@ -144,32 +144,27 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 def parse_manifest(data: bytes, place: str) -> Manifest:
     """The manifest in ``data``; InvalidManifest or NewerManifest, which name ``place``."""
     try:
-        return _parse(data, place)
+        fields = _json_object(data, place)
+        format_version = fields.get("format_version")
+        if type(format_version) is int and format_version > FORMAT_VERSION:
+            raise NewerManifest(place=place, format_version=format_version, newest_known=FORMAT_VERSION)
+        stated_digest = fields.pop(_DIGEST_KEY, None)
+        if stated_digest is not None and stated_digest != _digest(fields):
+            raise InvalidManifest(place=place, reason=f"its content does not match its {_DIGEST_KEY}")
+        manifest = Manifest.model_validate(fields)
     except RecursionError as exc:
         raise InvalidManifest(place=place, reason="it is nested too deeply") from exc
-
-
-def content_key(manifest: Manifest) -> str:
-    """What names an engine's content: equal keys, equal bytes in every file."""
-    return _digest(manifest.model_dump(mode="json"))
-
-
-def _parse(data: bytes, place: str) -> Manifest:
-    fields = _json_object(data, place)
-    format_version = fields.get("format_version")
-    if type(format_version) is int and format_version > FORMAT_VERSION:
-        raise NewerManifest(place=place, format_version=format_version, newest_known=FORMAT_VERSION)
-    stated_digest = fields.pop(_DIGEST_KEY, None)
-    if stated_digest is not None and stated_digest != _digest(fields):
-        raise InvalidManifest(place=place, reason=f"its content does not match its {_DIGEST_KEY}")
-    try:
-        manifest = Manifest.model_validate(fields)
     except ValidationError as exc:
         raise InvalidManifest(place=place, reason=_first_complaint(exc)) from exc
     for name, entry in manifest.files.items():
         if entry.sha256 is None:
             raise InvalidManifest(place=place, reason=f"it has no sha256 for {name!r}")
     return manifest
+
+
+def content_key(manifest: Manifest) -> str:
+    """What names an engine's content: equal keys, equal bytes in every file."""
+    return _digest(manifest.model_dump(mode="json"))
 
 
 def _digest(fields: dict[str, Any]) -> str:

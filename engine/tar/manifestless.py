@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -28,11 +27,8 @@ _WEIGHTS = (".safetensors", ".bin", ".pt")
 ReadDocument = Callable[[str], bytes | None]
 
 
-@dataclass(frozen=True)
-class Description:
-    facts: EngineFacts
-    warnings: tuple[str, ...]
-    """One sentence for each thing that could not be derived."""
+Description = tuple[EngineFacts, tuple[str, ...]]
+"""And one sentence for each thing that could not be derived."""
 
 
 def describe(sizes: Mapping[str, int], read: ReadDocument, place: str) -> Description:
@@ -73,16 +69,14 @@ def _describe_tensorrt_llm(
         warnings.append("It has no tokenizer.json: the runner needs the model's fast tokenizer there.")
     version = facts.pop("version")
     given = _yaml_object(build_config)
-    return Description(
-        EngineFacts(
-            engine_kind="tensorrt_llm",
-            library=Library(name="tensorrt_llm", version=version) if version else None,
-            model_id=_text(given.get("model_id")),
-            build_config=given,
-            **(facts | {"world_size": world_size}),
-        ),
-        tuple(warnings),
+    described = EngineFacts(
+        engine_kind="tensorrt_llm",
+        library=Library(name="tensorrt_llm", version=version) if version else None,
+        model_id=_text(given.get("model_id")),
+        build_config=given,
+        **(facts | {"world_size": world_size}),
     )
+    return described, tuple(warnings)
 
 
 def _build_facts(config: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +115,7 @@ def _describe_hugging_face(sizes: Mapping[str, int], config: dict[str, Any], pla
     warning = (
         f"It has no engine_manifest.json: taken for a Hugging Face model of kind {engine_kind}, unverified."
     )
-    return Description(facts, (warning,))
+    return facts, (warning,)
 
 
 def _json_object(content: bytes | None) -> dict[str, Any]:

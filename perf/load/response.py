@@ -21,10 +21,6 @@ class Response:
     def body(self) -> bytes:
         return b"".join(data for _, data in self.pieces)
 
-    @property
-    def is_event_stream(self) -> bool:
-        return self.headers.get("content-type", "").startswith("text/event-stream")
-
 
 class ResponseReader:
     """Feed it what a connection receives until ``is_over``."""

@@ -29,8 +29,8 @@ from perf.servers import MODEL
 
 _PROCESSES = 8
 _TIMEOUT_S = 600.0
-_BATCH_S = 0.5
-"""Within it each client process has begun its streams; then none begins others."""
+_TOGETHER_S = 1e-9
+"""Between the beginnings of streams that begin together."""
 
 Work = dict[str, Any]
 """A workload as known_load.py writes it."""
@@ -104,9 +104,8 @@ def measure(
     All streams begin together, or one every ``gap_s`` seconds.
     """
     work = json.loads(workload.read_text())
-    plan = Plan("batch", streams, _BATCH_S, pause_s=_BATCH_S, timeout_s=_TIMEOUT_S)
-    if gap_s:
-        plan = Plan("rps", 1 / gap_s, (streams - 0.5) * gap_s, timeout_s=_TIMEOUT_S)
+    between_s = gap_s or _TOGETHER_S
+    plan = Plan("rps", 1 / between_s, (streams - 0.5) * between_s, timeout_s=_TIMEOUT_S)
     done = run(plan, KnownTarget(kind, url, work, streams, tokens), min(_PROCESSES, streams))
     found = summarize(done)
     streamed = [each for each in done.records if each.answer.output_s]

@@ -65,7 +65,7 @@ class HubServer:
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
         for server in self._servers:
             server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         self.url, self.cdn_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ from errors.build import ConversionFailed
 from errors.build_config import ModelUnusable, TokenizerUnusable
 from tests.builder import tiny_model
 
+pytestmark = pytest.mark.slow
+
 MAKE_WEIGHTS = """
 import sys
 from pathlib import Path
@@ -134,7 +136,6 @@ def test_tensors_that_share_memory_are_stored_each_on_its_own(
     assert tensors_of(engine) == expected
 
 
-@pytest.mark.slow
 def test_weights_inside_a_training_checkpoint_are_found_and_transformers_loads_them(
     tmp_path: Path, model: Path, pickled: Path
 ) -> None:

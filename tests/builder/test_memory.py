@@ -13,6 +13,8 @@ import yaml
 from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 
+pytestmark = pytest.mark.servers
+
 SIZE_MIB = int(os.environ.get("BUILDER_MEMORY_TEST_MIB", "1024"))
 ALLOWED_GROWTH_MIB = 64
 

@@ -27,6 +27,21 @@ def python_program(folder: Path, code: str) -> Program:
     return Program("build", command, folder, {**os.environ, "PYTHONUNBUFFERED": "1"}, NEEDS, 12 * GIB)
 
 
+@pytest.fixture
+def short_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The guard with a grace period of 0.3 s."""
+    guard = tmp_path / "guard.py"
+    guard.write_text(
+        f"import sys; sys.path.append({str(ROOT)!r})\n"
+        "from builder.conversion import end_with_builder\n"
+        "assert end_with_builder._STOP_GRACE_S == 3.0\n"
+        "end_with_builder._STOP_GRACE_S = 0.3\n"
+        "end_with_builder.main()\n"
+    )
+    monkeypatch.setattr(program_module, "_GUARD", guard)
+    return guard
+
+
 def lines_of(folder: Path, code: str) -> list[str]:
     lines: list[str] = []
     run_program(python_program(folder, code), lines.append)
@@ -84,8 +99,18 @@ def test_a_flood_of_lines_arrives_whole(tmp_path: Path) -> None:
 
 def test_a_silent_program_is_said_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_module, "QUIET_REPORT_S", 0.05)
+    go = tmp_path / "go"
+    code = f"""
+        import pathlib, time
+        while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
+    """
     lines: list[str] = []
-    run_program(python_program(tmp_path, "import time; time.sleep(1)"), lines.append)
+
+    def report(line: str) -> None:
+        lines.append(line)
+        go.write_text("")
+
+    run_program(python_program(tmp_path, code), report)
     assert lines[0].endswith("still running")
 
 
@@ -103,14 +128,15 @@ STUBBORN = """
     import os, signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", code], process_group=0)
+    child = subprocess.Popen([sys.executable, "-c", code], preexec_fn=os.setpgrp)
     print(os.getpid(), child.pid)
     time.sleep(600)
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="process_group")
-def test_an_interrupted_build_ends_every_process_of_the_program_however_stubborn(tmp_path: Path) -> None:
+def test_an_interrupted_build_ends_every_process_of_the_program_however_stubborn(
+    tmp_path: Path, short_grace: Path
+) -> None:
     pids: list[int] = []
 
     def report(line: str) -> None:
@@ -123,14 +149,14 @@ def test_an_interrupted_build_ends_every_process_of_the_program_however_stubborn
     assert not any(map(is_running, pids))
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="process_group")
-def test_a_killed_builder_leaves_no_program_behind(tmp_path: Path) -> None:
+def test_a_killed_builder_leaves_no_program_behind(tmp_path: Path, short_grace: Path) -> None:
     builder = tmp_path / "start_a_build.py"
     builder.write_text(
         "from tests.builder.test_program import STUBBORN, python_program\n"
-        "from builder.program import run_program\n"
+        "from builder import program\n"
         "from pathlib import Path\n"
-        "run_program(python_program(Path('.'), STUBBORN), lambda line: print(line, flush=True))\n"
+        f"program._GUARD = Path({str(short_grace)!r})\n"
+        "program.run_program(python_program(Path('.'), STUBBORN), lambda line: print(line, flush=True))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(

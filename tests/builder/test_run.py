@@ -23,6 +23,8 @@ from tests.builder.cog_server import CogServer
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 
+pytestmark = pytest.mark.servers
+
 TOKEN_IN_YAML = "hf_plantedInYaml0123456789"
 TOKEN_IN_INPUT = "hf_planted-in-input"
 
@@ -74,7 +76,7 @@ def serve(folder: Path) -> Iterator[Callable[..., str]]:
     """Write a config and serve it on loopback: its keys -> its URL."""
     handler = functools.partial(_Handler, directory=str(folder))
     http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http_server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
 
     def serve(**keys: object) -> str:
         (folder / "config.yaml").write_text(yaml.safe_dump(keys))

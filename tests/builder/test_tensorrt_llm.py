@@ -35,7 +35,10 @@ from tests.builder.tensorrt_llm_builds import CONVERT, Args, config, make_machin
 from tests.builder.trtllm.old.old_configs import QUICK_START
 from tests.standins.gpus import has_driver, make_gpus
 
-pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+pytestmark = [
+    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,10 @@ from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import config, make_machine, run
 from tests.standins.gpus import has_driver, make_gpus
 
-pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+pytestmark = [
+    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -34,7 +34,10 @@ from tests.runner.servers import CogUnderTest
 from tests.standins.engine_environment import make_engine_environment
 from tests.standins.gpus import has_driver, make_gpus
 
-pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+pytestmark = [
+    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    pytest.mark.servers,
+]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -87,7 +90,7 @@ def serve(folder: Path) -> Iterator[Callable[..., str]]:
     """Write a config and serve it on loopback: its keys -> its URL."""
     handler = functools.partial(_Quiet, directory=str(folder))
     http_server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http_server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True).start()
 
     def serve(keys: dict[str, Any]) -> str:
         (folder / "config.yaml").write_text(yaml.safe_dump(keys))

@@ -55,7 +55,7 @@ def uploads() -> Iterator[Uploads]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     state.url = f"http://127.0.0.1:{server.server_port}/put"
     yield state
     server.shutdown()
@@ -132,6 +132,7 @@ def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_upload_url() == "http://v/"
 
 
+@pytest.mark.servers
 def test_a_cog_server_with_an_upload_url_answers_with_the_uploaded_url(
     tmp_path: Path, cache: Path, uploads: Uploads
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from engine.machine.python import engine_python
 from engine.machine.root import SOURCE_ROOT
 
+pytestmark = pytest.mark.servers
+
 
 def run_demo(environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -17,6 +17,8 @@ from engine.machine.root import SOURCE_ROOT
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
 from tests.standins.gpus import make_gpus
 
+pytestmark = pytest.mark.servers
+
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
 
 

@@ -12,7 +12,10 @@ import pytest
 from tests.clients.conftest import Runner
 from tests.clients.documented import Block, blocks, run_block
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="aiperf wants Python 3.11")
+pytestmark = [
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="aiperf wants Python 3.11"),
+    pytest.mark.servers,
+]
 
 
 @pytest.mark.parametrize("block", blocks("aiperf"), ids=["chat", "completions"])

@@ -12,6 +12,8 @@ import pytest
 from tests.clients.conftest import Runner
 from tests.clients.documented import JAVASCRIPT, PAGE, Block, all_blocks, run_block
 
+pytestmark = pytest.mark.servers
+
 OTHERS = ("aiperf", "genai-perf")
 """Sections whose commands have tests of their own."""
 

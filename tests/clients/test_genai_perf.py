@@ -11,6 +11,8 @@ import pytest
 from tests.clients.conftest import Runner
 from tests.clients.documented import Block, blocks, run, run_block
 
+pytestmark = pytest.mark.servers
+
 ENDED = 'cog_triton_slot_ended_requests_total{reason="length"}'
 
 

@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field
 
 from tests.clients.conftest import Runner
 
+pytestmark = pytest.mark.servers
+
 
 class City(BaseModel):
     name: str = Field(max_length=20)

@@ -15,6 +15,8 @@ from pydantic import BaseModel, Field
 
 from tests.clients.conftest import MOST_REQUESTS, Runner
 
+pytestmark = pytest.mark.servers
+
 ASKED = [{"role": "user", "content": "What is machine learning?"}]
 PROMPT = "Once upon a time"
 LONG = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}

@@ -13,6 +13,8 @@ from replicate.exceptions import ReplicateError
 from tests.clients.conftest import Runner
 from tests.clients.documented import needed_javascript
 
+pytestmark = pytest.mark.servers
+
 INPUT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 
 

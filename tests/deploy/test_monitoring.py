@@ -142,6 +142,7 @@ def ask(url: str, expression: str) -> list[dict[str, Any]]:
     return result
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(("where", "expression"), expressions())
 def test_what_is_asked_has_an_answer(prometheus: str, where: str, expression: str) -> None:
     result = ask(prometheus, expression)
@@ -153,18 +154,21 @@ def test_what_is_asked_has_an_answer(prometheus: str, where: str, expression: st
     assert all(value >= 0 for value in values if value == value)
 
 
+@pytest.mark.servers
 def test_a_metric_by_another_name_would_be_noticed(prometheus: str) -> None:
     asked = next(each for where, each in expressions() if where == "Time to first token")
     assert ask(prometheus, asked)
     assert not ask(prometheus, asked.replace("first_token", "first_word"))
 
 
+@pytest.mark.servers
 def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: str) -> None:
     asked = next(each for where, each in expressions() if where == "Inter-token latency")
     (median,) = ask(prometheus, asked)
     assert float(median["value"][1]) == pytest.approx(1 / TOKENS_PER_SECOND, rel=1)
 
 
+@pytest.mark.servers
 def test_prometheus_has_the_rules_and_none_of_them_fails(prometheus: str) -> None:
     groups = httpx.get(f"{prometheus}/api/v1/rules").json()["data"]["groups"]
     found = [rule for group in groups for rule in group["rules"]]

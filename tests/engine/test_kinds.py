@@ -139,6 +139,7 @@ def test_an_unknown_kind_is_refused_with_the_names_of_the_known() -> None:
     assert not supports("paced", "guides")
 
 
+@pytest.mark.servers
 def test_a_fifth_kind_is_one_row_and_one_folder(tmp_path: Path) -> None:
     tree, directory = tmp_path / "tree", tmp_path / "engine"
     for package in ("errors", "engine", "builder", "runner", "cli"):

@@ -46,11 +46,11 @@ BROKEN = {
 
 @pytest.fixture(autouse=True)
 def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A second is enough to see that it ends. Python runs ``sitecustomize`` in the process as well."""
+    """A fifth of a second shows that it ends. Python runs ``sitecustomize`` in the process as well."""
     (tmp_path / "sitecustomize.py").write_text(
         "import signal\n"
         "ours = signal.setitimer\n"
-        "signal.setitimer = lambda which, seconds: ours(which, min(seconds, 1.0))\n"
+        "signal.setitimer = lambda which, seconds: ours(which, min(seconds, 0.2))\n"
     )
     monkeypatch.setattr("runner.chat.sandbox.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
 

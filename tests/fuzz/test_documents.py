@@ -19,6 +19,8 @@ from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports
 
+pytestmark = pytest.mark.servers
+
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
 """Of each operation."""
 _TIMEOUT_S = 300

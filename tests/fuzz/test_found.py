@@ -36,7 +36,7 @@ from tests.runner.triton_server.test_client import error_of, stream
 DEEP = b"[" * 100_000
 
 
-@pytest.mark.parametrize("text", [b"a: !!bool x", b"a: !!timestamp x", b"a: !!int ''", b"!!float .", DEEP])
+@pytest.mark.parametrize("text", [b"a: !!bool x", b"a: !!timestamp x", b"a: !!int ''", b"!!float ."])
 def test_yaml_whose_tagged_values_are_none_is_e1201(text: bytes) -> None:
     with pytest.raises(CodedError, match="E1201"):
         parse_config(text, shown="config.yaml", folder=None)
@@ -59,7 +59,7 @@ def test_an_old_engines_documents_may_hold_half_characters_and_odd_tags() -> Non
         "cog-trt-llm-config.yaml": b"a: !!bool x",
     }
     found = describe({"model.bin": 1, "tokenizer.json": 1}, documents.get, "engine")
-    assert found.facts.dtype is None
+    assert found[0].dtype is None
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,10 @@ def test_an_answer_of_triton_that_is_not_http_is_a_coded_error(answer: bytes, co
         await reader.read()
         writer.close()
 
+    timeout_s = 0.2 if code == "E2101" else 60.0
+
     async def ask(url: str) -> None:
-        async with TritonClient(url, 5.0) as client:
+        async with TritonClient(url, timeout_s) as client:
             with pytest.raises(CodedError, match=code):
                 async for _ in client.generate({"input_ids": [1]}):
                     pass

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from engine.inspect import verify
 from tests.images.container import Container
 from tests.images.result import Result
+
+pytestmark = pytest.mark.servers
 
 
 def test_the_engine_that_comes_out_is_whole_and_of_its_kind(engine_tar: Path) -> None:

@@ -16,6 +16,8 @@ from tests.images.container import Container, docker
 from tests.images.registry import RegistryServer
 from tests.images.result import Result
 
+pytestmark = pytest.mark.servers
+
 _TEMPLATE = "{system_prompt}\n\nQ: {prompt}\nA:"
 
 

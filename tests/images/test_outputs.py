@@ -11,6 +11,8 @@ import pytest
 from tests.images.conftest import ROOT
 from tests.images.result import nix
 
+pytestmark = pytest.mark.servers
+
 _STAND_IN = ROOT / "tests" / "nix" / "nixpkgs"
 
 

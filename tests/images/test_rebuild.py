@@ -12,6 +12,8 @@ from tests.images.conftest import ROOT
 from tests.images.registry import RegistryServer
 from tests.images.result import Result, build, nix
 
+pytestmark = pytest.mark.servers
+
 
 def _derivations(name: str) -> list[str]:
     """Our own derivations that an image is made by: environments, layers and what is put into them."""

@@ -15,6 +15,8 @@ from tests.images.container import docker
 from tests.images.registry import RegistryServer
 from tests.images.result import Result
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(scope="module")
 def saved(runner: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -14,6 +14,8 @@ from tests.images.container import Container, docker, http_server
 from tests.images.kubernetes import probe, run_options
 from tests.images.result import Result
 
+pytestmark = pytest.mark.servers
+
 _FORMS = curl_forms(5000, 8000)
 _PROMPT = {"prompt": "The whale", "max_tokens": 8, "temperature": 0}
 

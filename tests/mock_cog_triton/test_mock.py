@@ -35,6 +35,7 @@ def predict(mock: CogServer, **inputs: object) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("inputs", "chunks"),
     [
@@ -54,6 +55,7 @@ def test_tokens_come_as_the_output_method_says(
     assert (" token token" in prediction["logs"]) is (inputs["output_method"] == "print")
 
 
+@pytest.mark.servers
 def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
     logs = predict(mock, tps=50, n_output_tokens=10)["logs"]
     figures = {name: float(value) for name, value in re.findall(r"^([\w ]+): ([\d.]+)", logs, re.MULTILINE)}
@@ -66,6 +68,7 @@ def test_the_log_tells_what_was_expected_and_what_was(mock: CogServer) -> None:
     assert figures["Serverside tokens per second"] <= 50
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "inputs", [{"output_method": "shout"}, {"tps": 0}, {"n_output_tokens": 0}, {"buffer_size": 0}]
 )
@@ -83,6 +86,7 @@ def test_the_schema_is_that_of_the_signature() -> None:
     assert defaults == {"tps": 44.0, "n_output_tokens": 128, "output_method": "yield", "buffer_size": 10}
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("place", [FOLDER, FOLDER.parent])
 def test_the_documented_load_test_works_as_it_is_typed(mock: CogServer, place: Path) -> None:
     """In the folder and from above it, with the standard library alone."""

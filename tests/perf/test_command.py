@@ -49,6 +49,7 @@ def test_a_wrong_command_or_option_is_one_sentence(
     assert line.endswith(".")
 
 
+@pytest.mark.servers
 def test_a_load_test_needs_the_standard_library_alone() -> None:
     command = [sys.executable, "-S", "-E", "-m", "perf", "load", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

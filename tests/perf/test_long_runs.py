@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer
 
 from perf import prove_gpu
@@ -81,6 +82,7 @@ def test_every_module_can_be_imported_here_but_that_of_the_engines_python() -> N
             importlib.import_module(module.name)
 
 
+@pytest.mark.servers
 def test_every_target_is_loaded_and_read(tmp_path: Path) -> None:
     """On the paced engine, which repeats the prompt: exact only where that is the known answer."""
     engine = paced_engine(tmp_path, 200)

@@ -29,6 +29,7 @@ def _ask(port: int, *question: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.servers
 def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 50)
     server = CogUnderTest(model, tmp_path, wait=False, COG_MAX_CONCURRENCY="1")
@@ -59,6 +60,7 @@ def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
     assert answers(server.port) == {"started": False, "ready": False, "alive": False}
 
 
+@pytest.mark.servers
 def test_a_setup_that_failed_has_started_and_is_not_alive(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 50)
     server = CogUnderTest(model, tmp_path, wait=False, COG_WEIGHTS=str(tmp_path / "none.tar"))

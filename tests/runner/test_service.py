@@ -34,6 +34,7 @@ def open_service(tmp_path: Path, **environment: str) -> None:
     asyncio.run(Service(settings, lambda line: None).open())
 
 
+@pytest.mark.servers
 @pytest.mark.skipif(detected_sm() is not None, reason="there is a GPU")
 @pytest.mark.parametrize("is_directory", [False, True])
 def test_an_engine_that_needs_a_gpu_is_refused_before_anything_starts(
@@ -51,6 +52,7 @@ def test_an_engine_that_needs_a_gpu_is_refused_before_anything_starts(
     assert not engines.exists() or not [path for path in engines.iterdir() if path.is_dir()]
 
 
+@pytest.mark.servers
 def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) -> None:
     tar = engine_tar(tmp_path, EngineFacts(engine_kind="paced", world_size=2))
     with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 2"):

@@ -76,7 +76,7 @@ def files() -> Iterator[Files]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     state.url = f"http://127.0.0.1:{server.server_port}"
     yield state
     server.shutdown()
@@ -129,6 +129,7 @@ def config_file(builder: CogServer, name: str, **keys: object) -> str:
     return name
 
 
+@pytest.mark.servers
 @pytest.mark.timeout(240)
 def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServer, files: Files) -> None:
     weights = pickled_weights(tmp_path)
@@ -171,6 +172,7 @@ def test_builds_show_no_secret(tmp_path: Path, builder: CogServer, hub: HubServe
     assert leaks(SECRETS, shown) == []
 
 
+@pytest.mark.servers
 def test_a_model_by_a_signed_url_shows_no_secret(tmp_path: Path, builder: CogServer, files: Files) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -191,6 +193,7 @@ def test_a_model_by_a_signed_url_shows_no_secret(tmp_path: Path, builder: CogSer
     assert leaks(SECRETS, [*shown, *processes.seen]) == []
 
 
+@pytest.mark.servers
 def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
     model = make_paced_model(tmp_path / "model", 0)
     files.offered["/engine.tar"] = model.tar.read_bytes()
@@ -212,6 +215,7 @@ def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
     assert leaks(SECRETS, shown) == []
 
 
+@pytest.mark.servers
 def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
     model = make_paced_model(tmp_path / "model", 0)
     files.offered["/engine.tar"] = model.tar.read_bytes()
@@ -258,6 +262,7 @@ def test_the_openai_server_shows_no_key(tmp_path: Path, files: Files) -> None:
     assert leaks((*SECRETS, API_KEY, WRONG_KEY), shown) == []
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("path", ["/none.tar", "/broken.tar"])
 def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: Files, path: str) -> None:
     model = make_paced_model(tmp_path / "model", 0)

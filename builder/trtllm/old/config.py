@@ -57,7 +57,6 @@ def _is_step(step: object) -> bool:
 
 
 def _migrate_script(migration: Migration, key: str) -> None:
-    """Migrate step ``key``, which makes a checkpoint."""
     step = migration.keys[key]
     _name_example(migration, key)
     script = step.get("script") or ""

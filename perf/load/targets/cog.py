@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perf.load.events import events
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Posting, Workload, refusal
+from perf.load.targets.target import Posting, Workload
 
 _SERVER_LINE = re.compile(
     r"^(Serverside|Expected) (tokens per second|execution time|time to first token): ([0-9.]+)", re.MULTILINE
@@ -25,13 +25,10 @@ class CogTarget(Posting):
         headers = {"Accept": "text/event-stream"} if is_streaming else {}
         super().__init__(url, "/predictions", {"input": inputs}, headers)
 
-    def read(self, responses: Sequence[Response]) -> Answer:
-        response = responses[-1]
-        if response.status != 200:
-            return refusal(response)
+    def read_ok(self, response: Response) -> Answer:
         answer = Answer()
         prediction = None
-        if response.is_event_stream:
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
             for event in events(response):
                 if event.name == "output":
                     answer.output_s.append(event.at_s)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from perf.load.events import events
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Posting, Workload, refusal
+from perf.load.targets.target import Posting, Workload
 
 Api = Literal["completions", "chat"]
 _PATHS: dict[str, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -23,10 +22,7 @@ class OpenAITarget(Posting):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         super().__init__(url, _PATHS[api], openai_inputs(api, model, workload), headers)
 
-    def read(self, responses: Sequence[Response]) -> Answer:
-        response = responses[-1]
-        if response.status != 200:
-            return refusal(response)
+    def read_ok(self, response: Response) -> Answer:
         answer = Answer()
         is_whole = False
         usage: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,6 +51,14 @@ class Posting(Target):
 
     async def exchange(self, http: HttpClient) -> Sequence[Response]:
         return [await http.send(self.request)]
+
+    def read(self, responses: Sequence[Response]) -> Answer:
+        response = responses[-1]
+        return self.read_ok(response) if response.status == 200 else refusal(response)
+
+    @abstractmethod
+    def read_ok(self, response: Response) -> Answer:
+        """What an answer with status 200 says."""
 
 
 def refusal(response: Response) -> Answer:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from perf.load.events import events
 from perf.load.record import Answer
 from perf.load.response import Response
-from perf.load.targets.target import Posting, Workload, refusal
+from perf.load.targets.target import Posting, Workload
 
 SLOT = "tensorrt_llm"
 ENSEMBLE = "ensemble"
@@ -29,10 +28,7 @@ class TritonTarget(Posting):
             inputs["min_length"] = workload.output_tokens
         super().__init__(url, f"/v2/models/{model}/generate_stream", {**inputs, **workload.extra}, {})
 
-    def read(self, responses: Sequence[Response]) -> Answer:
-        response = responses[-1]
-        if response.status != 200:
-            return refusal(response)
+    def read_ok(self, response: Response) -> Answer:
         answer = Answer()
         for event in events(response):
             document = json.loads(event.data)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.server
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from builder.config import file as config_file
 from builder.config.file import MAX_CONFIG_BYTES, ConfigFile, parse_config, read_config
 from errors.build_config import (
     BuildConfigUnreadable,
@@ -226,7 +228,11 @@ def test_a_file_gives_its_folder_and_a_missing_or_huge_one_its_error(tmp_path: P
         read_config(tmp_path / "none.yaml")
 
 
-def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials() -> None:
+def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config_file, "_TRANSFER", replace(config_file._TRANSFER, first_wait_s=0.001))
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = {"/c.yaml": b"model_id: a", "/huge.yaml": b"#" * (MAX_CONFIG_BYTES + 1)}.get(self.path)
@@ -238,7 +244,7 @@ def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials() ->
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         host = f"127.0.0.1:{server.server_port}"
         file = read_config(f"http://{host}/c.yaml")
         assert (file.config.model_id, file.folder) == ("a", None)

@@ -41,7 +41,7 @@ class TarServer:
                 pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://user:s3cr3t@127.0.0.1:{self._server.server_port}/model.tar?signature=s3cr3t"
 
     def close(self) -> None:

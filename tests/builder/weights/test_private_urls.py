@@ -44,6 +44,7 @@ def _data(keys: dict[str, object], *, is_base64: bool) -> str:
     return "data:," + "".join(f"%{byte:02x}" for byte in text.encode())
 
 
+@pytest.mark.servers
 def test_a_config_url_into_our_network_is_refused_and_not_asked_for(
     strict: CogServer, inner: TarServer
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_config_url_into_our_network_is_refused_and_not_asked_for(
     assert strict.is_ready()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("is_base64", [True, False])
 def test_a_config_may_come_in_the_request_but_its_model_not_from_our_network(
     strict: CogServer, inner: TarServer, is_base64: bool
@@ -64,6 +66,7 @@ def test_a_config_may_come_in_the_request_but_its_model_not_from_our_network(
     assert inner.requests == []
 
 
+@pytest.mark.servers
 def test_a_data_url_that_is_none_is_told(strict: CogServer) -> None:
     for config in ("data:", "data:nothing", "data:;base64,§§"):
         assert "E1005 InvalidInput" in strict.build(config=config)["error"]

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -160,12 +161,13 @@ def test_tls_still_checks_the_name_and_not_the_address(
         def serve() -> None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.sni_callback = lambda connection, name, context: names.append(name)  # type: ignore[assignment]
-            while not names:
-                connection, _ = listener.accept()
+            while True:
                 try:
-                    context.wrap_socket(connection, server_side=True)
+                    connection, _ = listener.accept()
                 except OSError:
-                    connection.close()
+                    return
+                with suppress(OSError), connection:
+                    context.wrap_socket(connection, server_side=True)
 
         threading.Thread(target=serve, daemon=True).start()
         _Resolver(monkeypatch, tls_example=[["127.0.0.1"]])

@@ -13,6 +13,8 @@ import pytest
 from tests.perf.load.scripted_server import ScriptedServer, json_answer
 from tests.runner.servers import CogUnderTest
 
+pytestmark = pytest.mark.servers
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTED = ["--target", "cog-triton", "--rate", "8", "--unit", "rps", "--n_input_tokens", "100"]
 DOCUMENTED += ["--n_output_tokens", "100"]

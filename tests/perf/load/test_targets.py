@@ -41,6 +41,7 @@ def answers(*texts: bytes) -> Callable[[Asked, Write], bool]:
     return answer
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_the_runner_is_asked_through_cog(cog: CogUnderTest, is_streaming: bool) -> None:
     answer = ask(CogTarget(cog.url, runner_inputs(WORK), is_streaming=is_streaming))
@@ -55,6 +56,7 @@ def test_the_runner_is_asked_through_cog(cog: CogUnderTest, is_streaming: bool) 
     }
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("is_streaming", [False, True])
 def test_a_failed_prediction_is_a_failure_with_its_reason(cog: CogUnderTest, is_streaming: bool) -> None:
     inputs = runner_inputs(WORK) | {"prompt": "long " * 9000}
@@ -63,12 +65,14 @@ def test_a_failed_prediction_is_a_failure_with_its_reason(cog: CogUnderTest, is_
     assert "E1002" in answer.error
 
 
+@pytest.mark.servers
 def test_inputs_that_cog_refuses_are_a_failure(cog: CogUnderTest) -> None:
     answer = ask(CogTarget(cog.url, runner_inputs(WORK) | {"max_tokens": 0}, is_streaming=False))
     assert answer.outcome == "failed"
     assert answer.error.startswith("HTTP 422")
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("model", ["tensorrt_llm", "ensemble"])
 def test_triton_is_asked_for_ids_and_for_text(cog: CogUnderTest, model: str) -> None:
     answer = ask(TritonTarget(f"http://{HOST}:{cog.triton_http_port}", model, WORK))
@@ -77,6 +81,7 @@ def test_triton_is_asked_for_ids_and_for_text(cog: CogUnderTest, model: str) -> 
     assert 0 < len(answer.output_s) <= WORK.output_tokens
 
 
+@pytest.mark.servers
 def test_a_request_that_triton_refuses_is_a_failure(cog: CogUnderTest) -> None:
     work = Workload("hi", 5000, 12)
     answer = ask(TritonTarget(f"http://{HOST}:{cog.triton_http_port}", "tensorrt_llm", work))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from builder.build import OWN_FOLDER, build
-from cli.example_engine import EXAMPLES
 from engine.machine.python import engine_python
+from engine.machine.root import SOURCE_ROOT
 from engine.tar.unpack import unpack
 from tests.runner.api.apis import API, CHAT_TEMPLATE
 from tests.runner.paced_engine import PacedModel, make_paced_model, make_tokenizer
@@ -31,7 +31,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     """On the transformers engine with a real, if tiny, model: it samples, ends and penalizes."""
     folder = tmp_path_factory.mktemp("tiny")
     tar = folder / "engine.tar"
-    build(EXAMPLES / "tiny" / "config.yaml", tar, base_dir=OWN_FOLDER, report=lambda _: None)
+    config = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
+    build(config, tar, base_dir=OWN_FOLDER, report=lambda _: None)
     with tar.open("rb", buffering=0) as stream:
         unpack(stream, folder / "engine")
     model = PacedModel(folder / "engine", tar, make_tokenizer())

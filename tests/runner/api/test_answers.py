@@ -8,6 +8,8 @@ import pytest
 
 from tests.runner.api.apis import API
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTION = "What is machine learning?"
 ASKED = [{"role": "user", "content": QUESTION}]

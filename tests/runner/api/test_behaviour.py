@@ -19,6 +19,8 @@ from tests.runner.api.apis import API, CHAT_TEMPLATE, data_of, error_of
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import HOST, TritonUnderTest, free_ports, is_running, wait_until
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KEY = {"Authorization": "Bearer second key"}
 

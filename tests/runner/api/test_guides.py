@@ -15,6 +15,8 @@ from engine.machine.python import engine_python
 from tests.runner.api.apis import API
 from tests.runner.servers import ENSEMBLE, SLOT, CogUnderTest
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "Earth"}]
 SCHEMA: dict[str, Any] = {

@@ -18,6 +18,8 @@ from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KEY = {"Authorization": "Bearer opens"}
 PRIVATE = "Nobody may read this."

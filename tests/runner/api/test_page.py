@@ -16,6 +16,8 @@ from tests.runner.api.apis import API
 from tests.runner.api.browser import CHROMIUM, Browser, Page
 from tests.runner.paced_engine import make_paced_model
 
+pytestmark = pytest.mark.servers
+
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium (Debian: apt-get install chromium; CI installs it)"
 )

@@ -8,6 +8,8 @@ import pytest
 
 from tests.runner.api.apis import API, error_of
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "Earth"}]
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.runner.api.apis import API
 
+pytestmark = pytest.mark.servers
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PROMPT = "Once upon a time"
 

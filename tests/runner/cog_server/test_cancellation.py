@@ -16,6 +16,8 @@ import pytest
 
 from tests.runner.servers import HOST, CogUnderTest, wait_until
 
+pytestmark = pytest.mark.servers
+
 LONG = {"prompt": "What is machine learning?", "max_tokens": 4000}
 KINDS = ["application/json", "text/event-stream"]
 

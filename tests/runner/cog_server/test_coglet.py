@@ -76,6 +76,7 @@ def other_coglet(folder: Path, name: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}:{SOURCE_ROOT}"}
 
 
+@pytest.mark.servers
 def test_a_server_with_a_coglet_that_cannot_stream_does_not_start(tmp_path: Path) -> None:
     variables = other_coglet(tmp_path / "other", PREDICTION_COROUTINE)
     server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path, wait=False, **variables)
@@ -113,11 +114,13 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     streaming.server.stop()
 
 
+@pytest.mark.servers
 def test_run_is_in_coglets_thread_its_source_in_the_loop_and_the_id_is_known(streaming: Streaming) -> None:
     answer = streaming.predict("where")
     assert json.loads("".join(answer["output"])) == {"run": False, "source": True, "id": "where"}
 
 
+@pytest.mark.servers
 def test_what_run_raises_is_the_predictions_error(streaming: Streaming) -> None:
     refused = streaming.predict("refuse")
     assert refused["status"] == "failed"
@@ -126,6 +129,7 @@ def test_what_run_raises_is_the_predictions_error(streaming: Streaming) -> None:
     assert (waited["status"], "only its PredictionStream" in waited["error"]) == ("failed", True)
 
 
+@pytest.mark.servers
 def test_a_text_is_sent_before_the_next_is_made(streaming: Streaming) -> None:
     body = {"input": {"prompt": "steps"}}
     headers = {"Accept": "text/event-stream"}
@@ -136,6 +140,7 @@ def test_a_text_is_sent_before_the_next_is_made(streaming: Streaming) -> None:
         assert next(line for line in lines if '"second"' in line)
 
 
+@pytest.mark.servers
 def test_cancelling_a_prediction_cancels_its_source(streaming: Streaming) -> None:
     with ThreadPoolExecutor(1) as pool:
         prediction = pool.submit(streaming.predict, "steps")
@@ -144,6 +149,7 @@ def test_cancelling_a_prediction_cancels_its_source(streaming: Streaming) -> Non
     assert streaming.predict("go_on")["output"] == ["cancelled"]
 
 
+@pytest.mark.servers
 def test_without_the_context_variable_predictions_have_no_id_and_stream(tmp_path: Path) -> None:
     streaming = Streaming(tmp_path, **other_coglet(tmp_path / "other", PREDICTION_ID))
     try:

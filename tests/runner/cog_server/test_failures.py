@@ -20,6 +20,8 @@ from tests.runner.servers import (
     worker_pids,
 )
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.runner.servers import CogUnderTest
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 
 

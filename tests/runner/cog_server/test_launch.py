@@ -23,6 +23,8 @@ from tests.runner.servers import (
     worker_pids,
 )
 
+pytestmark = pytest.mark.servers
+
 _OWNER = """
 import sys
 from pathlib import Path

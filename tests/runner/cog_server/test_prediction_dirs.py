@@ -30,6 +30,7 @@ def put(cog: CogUnderTest, **inputs: object) -> tuple[str, Path]:
     return document["status"], ROOT / name
 
 
+@pytest.mark.servers
 def test_the_real_servers_folders_go_however_a_prediction_ended(cog: CogUnderTest) -> None:
     done, first = put(cog, prompt="hi", max_tokens=2)
     refused, second = put(cog, prompt="hi", prompt_template="{nothing}")
@@ -44,6 +45,7 @@ def test_the_real_servers_folders_go_however_a_prediction_ended(cog: CogUnderTes
     assert put(cog, prompt="hi", max_tokens=2)[0] == "succeeded"
 
 
+@pytest.mark.servers
 def test_a_folder_that_holds_a_file_stays_and_so_does_one_of_another_server(cog: CogUnderTest) -> None:
     another = make(ROOT, f"another-{uuid4()}")
     name = f"test-{uuid4()}"

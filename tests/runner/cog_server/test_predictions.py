@@ -16,6 +16,8 @@ import pytest
 from tests.runner.paced_engine import TOKENS_PER_SECOND
 from tests.runner.servers import HOST, CogUnderTest, wait_until
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 
 

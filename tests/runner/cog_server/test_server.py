@@ -45,6 +45,7 @@ def test_a_port_that_nobody_listens_on_is_not_found_and_no_socket_is_left_open()
     wait_until(lambda: _open_sockets() <= before)
 
 
+@pytest.mark.servers
 @pytest.mark.skipif(
     int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1000, reason="Linux lets no more wait here"
 )

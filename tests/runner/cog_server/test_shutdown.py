@@ -28,6 +28,8 @@ from tests.runner.servers import (
     worker_pids,
 )
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 TOKENS_PER_SECOND = 100
 

@@ -13,6 +13,8 @@ from runner.generation.request import GenerationRequest, SamplingInputs
 from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH
 from tests.runner.servers import TritonUnderTest
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 GREEDY = SamplingInputs(temperature=0)
 

@@ -26,6 +26,7 @@ def histograms(metrics: str) -> dict[tuple[str, str], float]:
     return found
 
 
+@pytest.mark.servers
 def test_a_prediction_tells_its_phases_when_asked(cog: CogUnderTest) -> None:
     metrics = cog.predict(prompt=QUESTION, max_tokens=40, log_performance_metrics=True)["metrics"]
     phases = {phase: metrics[f"{phase}_time"] for phase in ("tokenize", *PHASES, "detokenize")}
@@ -38,17 +39,20 @@ def test_a_prediction_tells_its_phases_when_asked(cog: CogUnderTest) -> None:
     assert phases["detokenize"] < phases["engine"]
 
 
+@pytest.mark.servers
 def test_a_prediction_tells_nothing_of_it_unasked(cog: CogUnderTest) -> None:
     metrics = cog.predict(prompt=QUESTION, max_tokens=2)["metrics"]
     assert not [name for name in metrics if name.removesuffix("_time") in ("tokenize", *PHASES)]
 
 
+@pytest.mark.servers
 def test_one_that_is_stopped_by_its_text_tells_what_is_known(cog: CogUnderTest) -> None:
     prediction = cog.predict(prompt=QUESTION, stop_sequences="mach", log_performance_metrics=True)
     assert prediction["metrics"]["finish_reason"] == "stop"
     assert {"tokenize_time", "detokenize_time"} <= set(prediction["metrics"])
 
 
+@pytest.mark.servers
 def test_the_slots_phases_are_histograms_on_the_metrics_port(cog: CogUnderTest) -> None:
     port = cog.counters._client.base_url
     before = histograms(httpx.get(f"{port}/metrics").text)
@@ -70,6 +74,7 @@ def test_the_slots_phases_are_histograms_on_the_metrics_port(cog: CogUnderTest) 
     assert engine_s >= 3 * 0.045
 
 
+@pytest.mark.servers
 def test_triton_tells_its_times_to_who_asks_as_nvidias_backend_does(triton: TritonUnderTest) -> None:
     body = {"input_ids": [10, 11], "request_output_len": 4, "streaming": True}
     *_, last = triton.stream(f"{SLOT}/generate_stream", body | {"return_perf_metrics": True})
@@ -79,6 +84,7 @@ def test_triton_tells_its_times_to_who_asks_as_nvidias_backend_does(triton: Trit
     assert json.loads(whole.text)["last_token_time_ns"] > last["last_token_time_ns"]
 
 
+@pytest.mark.servers
 def test_a_time_that_no_runner_tells_is_refused(triton: TritonUnderTest) -> None:
     body = {"input_ids": [10], "request_output_len": 1, "runner_seconds": [-1.0]}
     assert "E1103 InvalidTensor: runner_seconds must be" in triton.post(f"{SLOT}/generate", body).text

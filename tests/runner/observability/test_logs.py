@@ -54,6 +54,7 @@ def ended(cog: CogUnderTest, request_id: str) -> dict[str, Any]:
     return wait_until(found)  # type: ignore[return-value]
 
 
+@pytest.mark.servers
 def test_a_request_can_be_followed_by_its_id(logged: CogUnderTest) -> None:
     assert put(logged, "mine", prompt=PROMPT, max_tokens=5)["status"] == "succeeded"
     told = ended(logged, "mine")
@@ -65,6 +66,7 @@ def test_a_request_can_be_followed_by_its_id(logged: CogUnderTest) -> None:
     }
 
 
+@pytest.mark.servers
 def test_every_line_has_its_time_level_and_source_and_tritons_are_taken_apart(logged: CogUnderTest) -> None:
     found = lines(logged)
     assert all({"timestamp", "level", "logger", "message"} <= set(line) for line in found)
@@ -81,6 +83,7 @@ def test_every_line_has_its_time_level_and_source_and_tritons_are_taken_apart(lo
     ]
 
 
+@pytest.mark.servers
 def test_no_line_tells_a_prompt_or_an_output_but_who_asked_gets_the_prompt(logged: CogUnderTest) -> None:
     done = put(logged, "secret", prompt=PROMPT, max_tokens=50)
     assert f"Formatted prompt: {PROMPT}" in done["logs"]
@@ -91,12 +94,14 @@ def test_no_line_tells_a_prompt_or_an_output_but_who_asked_gets_the_prompt(logge
     assert "".join(done["output"])[:20] not in log
 
 
+@pytest.mark.servers
 def test_a_failure_has_its_code(logged: CogUnderTest) -> None:
     assert put(logged, "long", prompt=PROMPT * 1000)["status"] == "failed"
     told = ended(logged, "long")
     assert (told["level"], told["outcome"], told["code"]) == ("error", "failed", "E1002")
 
 
+@pytest.mark.servers
 def test_an_engine_that_dies_is_told_with_the_requests_that_it_took_along(logged: CogUnderTest) -> None:
     headers = {"Prefer": "respond-async"}
     body = {"input": {"prompt": "hi", "max_tokens": 1000}}

@@ -181,6 +181,7 @@ def test_prometheus_own_checker_finds_nothing_to_say(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.servers
 def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     read = reader(cog)
     before = read()
@@ -206,6 +207,7 @@ def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pyt
     assert {metric.name for metric in METRICS} <= set(families)
 
 
+@pytest.mark.servers
 def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> None:
     read = reader(cog)
     key = 'cog_triton_requests_total{api="cog",code="",outcome="cancelled"}'
@@ -219,6 +221,7 @@ def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> N
     assert samples(read())['cog_triton_active_requests{api="cog"}'] == 0
 
 
+@pytest.mark.servers
 def test_the_command_prints_them_or_says_why_not(
     cog: CogUnderTest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

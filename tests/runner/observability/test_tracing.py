@@ -55,6 +55,7 @@ def is_whole(spans: list[Span]) -> bool:
     return has_ends and all(span.parent_id in known for span in spans)
 
 
+@pytest.mark.servers
 def test_one_trace_goes_from_the_client_through_cog_and_us_to_triton(
     traced: CogUnderTest, receiver: OtlpReceiver
 ) -> None:
@@ -72,6 +73,7 @@ def test_one_trace_goes_from_the_client_through_cog_and_us_to_triton(
     assert {span.service for span in path[path.index(ours) :]} == {"cog-triton"}
 
 
+@pytest.mark.servers
 def test_a_generations_span_tells_its_phases_and_counts_by_the_conventions(
     traced: CogUnderTest, receiver: OtlpReceiver
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_generations_span_tells_its_phases_and_counts_by_the_conventions(
     assert ours.start_ns <= phases["tokenize"].start_ns <= phases["relay"].end_ns <= ours.end_ns
 
 
+@pytest.mark.servers
 def test_a_failure_is_told_by_its_code(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
     trace_id = os.urandom(16).hex()
     headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
@@ -102,6 +105,7 @@ def test_a_failure_is_told_by_its_code(traced: CogUnderTest, receiver: OtlpRecei
     assert ours.attributes["error.type"] == "E1002"
 
 
+@pytest.mark.servers
 def test_no_span_holds_a_text(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
     trace_of(traced, receiver, prompt=PROMPT, max_tokens=2, stop_sequences="private")
     everything = "".join(span.text for span in receiver.spans)
@@ -109,6 +113,7 @@ def test_no_span_holds_a_text(traced: CogUnderTest, receiver: OtlpReceiver) -> N
     assert "private" not in everything
 
 
+@pytest.mark.servers
 def test_a_client_that_keeps_no_trace_gets_none_anywhere(
     traced: CogUnderTest, receiver: OtlpReceiver
 ) -> None:

@@ -15,6 +15,8 @@ from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest, SamplingInputs
 from tests.runner.servers import HOST, SLOT, TritonUnderTest, wait_until
 
+pytestmark = pytest.mark.servers
+
 LONG = {"input_ids": [1, 2, 3], "request_output_len": 4000, "streaming": True}
 
 

@@ -15,6 +15,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 from tests.runner.servers import HOST, SLOT, TritonUnderTest, events, wait_until
 
+pytestmark = pytest.mark.servers
+
 PROMPT = [10, 11, 12]
 STREAM = f"{SLOT}/generate_stream"
 

@@ -178,11 +178,10 @@ def test_a_stopped_descendant_takes_all_with_it_and_one_that_ended_does_not(
                 return
             await until(lambda: program.restarts == 1 and program.is_serving)
             assert f"its process {descendant} was stopped (SIGSTOP)" in "".join(program.lines)
-            assert not is_running(pid)
-            assert not is_running(descendant)
+            await until(lambda: not is_running(pid) and not is_running(descendant))
             descendants = program.processes()
             assert len(descendants) == 2
-        assert not any(map(is_running, descendants))
+        await until(lambda: not any(map(is_running, descendants)))
 
     asyncio.run(run())
 

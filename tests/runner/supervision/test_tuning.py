@@ -49,6 +49,7 @@ def _variables(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
+@pytest.mark.servers
 def test_all_that_cogs_server_starts_has_none_but_the_engine(cog: CogUnderTest) -> None:
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     ours = {role_of(command_of(pid)): pid for pid in pids if _session(pid) == cog.server.pid}

@@ -144,6 +144,7 @@ def test_a_stream_that_tells_no_reason_ends_with_the_stream(
         asyncio.run(read(is_slot_ours=True))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
 def test_triton_comes_to_loading_the_backend_in_each_rank(
     backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int

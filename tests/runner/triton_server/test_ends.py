@@ -26,6 +26,8 @@ from tests.runner.servers import (
     worker_pids,
 )
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:

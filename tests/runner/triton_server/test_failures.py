@@ -30,6 +30,8 @@ from tests.runner.servers import (
     worker_pids,
 )
 
+pytestmark = pytest.mark.servers
+
 TIMEOUT_S = 3
 
 

@@ -60,6 +60,7 @@ def config(folder: Path, **arguments: object) -> dict[str, str]:
     return {"COG_TRITON_CONFIG": str(path)}
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
@@ -77,6 +78,7 @@ def test_the_cause_of_a_failed_start_keeps_its_code(
     assert not str(raised.value).endswith("|")
 
 
+@pytest.mark.servers
 def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 200)
     ports = free_ports(3)
@@ -89,6 +91,7 @@ def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path)
     wait_until(lambda: worker_pids(model.directory) == [])
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("variable", ["TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT"])
 def test_a_taken_port_is_e1007_naming_port_and_variable(
     paced: PacedModel, tmp_path: Path, variable: str
@@ -99,6 +102,7 @@ def test_a_taken_port_is_e1007_naming_port_and_variable(
             TritonUnderTest(paced, tmp_path, **{variable: port})
 
 
+@pytest.mark.servers
 def test_two_purposes_with_one_port_are_e1007_naming_the_second(paced: PacedModel, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     same = dict.fromkeys(["TRITON_HTTP_PORT", "TRITON_METRICS_PORT"], str(port))
@@ -106,6 +110,7 @@ def test_two_purposes_with_one_port_are_e1007_naming_the_second(paced: PacedMode
         TritonUnderTest(paced, tmp_path, **same)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_ours_is_e1006_and_not_a_taken_port(
     paced: PacedModel, tmp_path: Path, host: str
@@ -114,11 +119,13 @@ def test_an_address_that_is_not_ours_is_e1006_and_not_a_taken_port(
         TritonUnderTest(paced, tmp_path, TRITON_HOST=host)
 
 
+@pytest.mark.servers
 def test_an_engine_that_is_not_there_is_told_before_triton_starts(paced: PacedModel, tmp_path: Path) -> None:
     with pytest.raises(EngineNotFound, match="E1301"):
         TritonUnderTest(paced, tmp_path, ENGINE_DIR=str(tmp_path / "none"))
 
 
+@pytest.mark.servers
 def test_a_world_size_that_the_engine_was_not_built_for_is_told(paced: PacedModel, tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="WORLD_SIZE must be 1"):
         TritonUnderTest(paced, tmp_path, WORLD_SIZE="2")
@@ -177,6 +184,7 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
     assert shared_memory(ports[0]) == []
 
 
+@pytest.mark.servers
 def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
     paced: PacedModel, tmp_path: Path
 ) -> None:
@@ -203,6 +211,7 @@ def _shared_bytes(server: TritonUnderTest) -> int:
     return sum(sizes.values())
 
 
+@pytest.mark.servers
 def test_the_ensemble_takes_a_signed_max_tokens_where_the_server_config_says_so(
     paced: PacedModel, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from tests.engine.tar_server import Fault, TarServer
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import HOST, free_ports, shared_memory, triton_environment, triton_pids, wait_until
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(scope="module")
 def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:

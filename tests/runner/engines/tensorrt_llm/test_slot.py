@@ -36,7 +36,10 @@ GREEDY = {"runtime_top_k": 1}
 ARGUMENTS = {"max_queue_size": 6, "max_beam_width": 2, "stats_check_period_ms": 50}
 
 
-pytestmark = pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in")
+pytestmark = [
+    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    pytest.mark.servers,
+]
 
 
 def server_config(folder: Path, **arguments: object) -> str:

@@ -20,6 +20,8 @@ from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
 
+pytestmark = pytest.mark.servers
+
 PROMPT = {"input_ids": [7, 8], "request_output_len": 4, "runtime_top_k": 1}
 
 

@@ -17,6 +17,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 from tests.runner.servers import ENSEMBLE, HOST, TritonUnderTest
 
+pytestmark = pytest.mark.servers
+
 QUESTION = "What is machine learning?"
 RIDDLE = (
     "Water + Fire = Steam\nEarth + Water = Plant\nHuman + Robe = Judge\nCow + Fire = Steak\n"

@@ -13,6 +13,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.runner.servers import HOST, TritonUnderTest
 
+pytestmark = pytest.mark.servers
+
 
 class Asker:
     """Asks a Triton model over gRPC."""
