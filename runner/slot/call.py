@@ -17,8 +17,8 @@ from runner.slot.request import SlotRequest
 
 _NO_TOKEN = -1
 """Pads shorter beams, as in NVIDIA's backend."""
-_MIN_LOG_PROB = -9999.0
-"""In place of minus infinity, which JSON does not have."""
+_NO_LOG_PROB = -9999.0
+"""Pads shorter lists of the most likely tokens; the engine server sends no lower value."""
 _TYPES: Mapping[str, Any] = {
     "stream_id": np.int64,
     "finish_reason": object,
@@ -168,13 +168,13 @@ class OutputSequence:
             return {}
         taken = self.log_probs[:count]
         del self.log_probs[:count]
-        self.total_log_prob += sum(each.value for each in taken)
-        values = [max(each.value, _MIN_LOG_PROB) for each in taken]
+        values = [each.value for each in taken]
+        self.total_log_prob += sum(values)
         outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total_log_prob]]}
         if num_top := self.request.submit.num_top_log_probs:
             # [1, tokens, num_top] each; padded with -1 where the engine has fewer.
-            filler = [(_NO_TOKEN, _MIN_LOG_PROB)] * num_top
+            filler = [(_NO_TOKEN, _NO_LOG_PROB)] * num_top
             rows = [[*each.top, *filler][:num_top] for each in taken]
             outputs["top_log_prob_ids"] = [[[token for token, _ in row] for row in rows]]
-            outputs["top_log_probs"] = [[[max(value, _MIN_LOG_PROB) for _, value in row] for row in rows]]
+            outputs["top_log_probs"] = [[[value for _, value in row] for row in rows]]
         return outputs

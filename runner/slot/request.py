@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from engine.kinds import ENGINE_TENSORS
-from errors.requests import InvalidTensor, PromptTooLong
-from runner.engines.protocol.checks import check_request, check_sampling
+from errors.requests import InvalidTensor
+from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
-from runner.slot.tensors import Row, Tensors, check_ids
+from runner.slot.tensors import Row, Tensors
 from runner.slot.unsupported import check_streaming, check_tensors
 
 _MAX_SEQUENCES = 256
@@ -54,7 +53,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     """Check one row. Raises E1002, E1103 or E1104; ``includes_input`` is the model's default."""
     row = Row(tensors, index)
     check_tensors(tensors, row, ready.engine_kind)
-    input_ids = _input_ids(tensors, index, row, ready)
+    input_ids = _input_ids(row)
     requested = row.scalar("request_output_len")
     if requested is None or requested < 1:
         raise InvalidTensor(name="request_output_len", expected="at least 1", value=requested)
@@ -70,8 +69,8 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         # NVIDIA's clients send another model's end id by default. It is no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
         pad_id=row.scalar("pad_id"),
-        stop_words=row.words("stop_words_list", ready.vocab_size),
-        bad_words=row.words("bad_words_list", ready.vocab_size),
+        stop_words=row.words("stop_words_list"),
+        bad_words=row.words("bad_words_list"),
         lora_task_id=row.scalar("lora_task_id"),
         tensors=row.tensors(ENGINE_TENSORS),
         lora_name=row.text("lora_name"),
@@ -93,19 +92,12 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     )
 
 
-def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int]:
-    if "input_ids" not in tensors:
-        raise InvalidTensor(name="input_ids", expected="given", value=None)
-    ids = tensors["input_ids"][index].reshape(-1)
+def _input_ids(row: Row) -> list[int]:
+    ids = row.array("input_ids")
     length = row.integer("input_lengths", default=len(ids))
-    ids = ids[:length]
-    if len(ids) == 0 or len(ids) < length:
+    if not ids or len(ids) < length:
         raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
-    check_ids("input_ids", ids, ready.vocab_size)
-    if len(ids) >= ready.max_sequence_length:
-        raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=ready.max_sequence_length - 1)
-    result: list[int] = np.asarray(ids).tolist()
-    return result
+    return ids[:length]
 
 
 def _sampling(row: Row) -> Sampling:
@@ -113,7 +105,7 @@ def _sampling(row: Row) -> Sampling:
     if top_k == 0 and top_p <= 0:
         top_k = _GREEDY_TOP_K  # As in TensorRT-LLM: neither given means greedy.
     beam_width = row.integer("beam_width", default=1) or 1
-    sampling = Sampling(
+    return Sampling(
         temperature=row.scalar("temperature", default=1.0),
         top_k=top_k,
         top_p=1.0 if top_p <= 0 else top_p,
@@ -131,8 +123,6 @@ def _sampling(row: Row) -> Sampling:
         beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
         early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
     )
-    check_sampling(sampling)
-    return sampling
 
 
 def _logit_bias(row: Row) -> dict[int, float]:

@@ -71,7 +71,7 @@ class EngineServerUnderTest:
         )
         assert self.process.stdin is not None
         with self.process.stdin as stdin:
-            stdin.write(msgspec.json.encode(self._message))
+            stdin.write(self._message.encode())
 
     def kill(self) -> None:
         """End the process without its doing; the socket stays."""

@@ -11,9 +11,9 @@ from errors.coded_error import CodedError
 from runner.engines.protocol.messages import (
     Failed,
     Finished,
-    FromWorker,
     LogProbs,
     Statistics,
+    ToClient,
     TokenLogProb,
     Tokens,
 )
@@ -33,11 +33,11 @@ class Listening:
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self.messages: list[FromWorker] = []
+        self.messages: list[ToClient] = []
         self.losses: list[CodedError] = []
         self.waits = False
 
-    def received(self, messages: list[FromWorker]) -> None:
+    def received(self, messages: list[ToClient]) -> None:
         with self._news:
             self.messages += messages
             self._news.notify_all()

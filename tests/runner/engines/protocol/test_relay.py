@@ -12,6 +12,8 @@ import pytest
 from errors.engines import EngineCrashed
 from runner.engines.protocol.relay import End, Relay, Stream
 
+REST = 2
+
 Response = tuple[list[int], End | None]
 
 
@@ -39,7 +41,7 @@ class Client:
 
 @pytest.fixture
 def relay() -> Iterator[Relay]:
-    relay = Relay()
+    relay = Relay(REST)
     yield relay
     relay.close()
 
@@ -122,7 +124,7 @@ def test_a_client_that_fails_does_not_stop_the_others(relay: Relay, caplog: pyte
 
 
 def test_closing_sends_what_is_pending() -> None:
-    relay, client = Relay(), Client()
+    relay, client = Relay(REST), Client()
     client.may_go_on.clear()
     relay.feed([(client.stream, [1], None)])
     assert client.is_asked.wait(10)
@@ -147,7 +149,7 @@ def test_a_stream_that_is_fed_nothing_is_sent_nothing(relay: Relay) -> None:
 def test_a_streams_first_response_waits_for_no_round_and_no_rest() -> None:
     """After a response that took long, the relay rests: what comes then waits, but for a new stream's."""
     happened: queue.Queue[str] = queue.Queue()
-    relay = Relay(lambda: happened.put("round"))
+    relay = Relay(REST, lambda: happened.put("round"))
 
     def respond(tokens: list[int], end: End | None) -> None:
         until_s = time.thread_time() + (0.05 if tokens == [0] else 0)
