@@ -1,4 +1,4 @@
-"""What a runner holds while it serves: engine server, Triton, API server. Opened in setup, closed at the end."""
+"""What a runner holds while it serves: its model, its processes, its metrics. Opened in setup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import APIServer, check_openai_port_free
 from runner.engines.protocol.arrival import Arrived
-from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.generation.request import GenerationRequest, SamplingInputs
@@ -33,6 +32,7 @@ class Service:
 
     engine: Engine
     model: ModelFacts
+
     def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
         self._is_log_json = settings.log_format == JSON

@@ -1,5 +1,4 @@
-"""The processes behind the APIs, supervised: the engine server, and Triton on it. They start before the engine
-is there.
+"""The processes behind the APIs: the engine server, and Triton. They start before the engine is complete.
 
 With NVIDIA's C++ backend in the slot there is no engine server: Triton holds the engine.
 """

@@ -1,7 +1,7 @@
 """The generation core: from a validated request to a stream of text, with its counts and times.
 
-tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early cancels
-the request, which frees the engine's sequence.
+tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early
+cancels the request, which frees the engine's sequence.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Generation:
         log: RequestLog | None = None,
         request_id: str = "",
     ) -> None:
-        """``measures_phases``: ask the engine server for its times, for ``budget``. ``request_id``: for logs."""
+        """``measures_phases``: ask for the engine server's times, for ``budget``. ``request_id``: for logs."""
         self._request = request
         self.budget = TimeBudget()
         self.request_id = request_id

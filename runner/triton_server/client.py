@@ -75,7 +75,7 @@ class TritonClient:
         await self._closing
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
-        """See ``runner.generation.generation.TokenSource``: leaving closes the connection, so Triton cancels."""
+        """See ``TokenSource``. Leaving closes the connection, so that Triton cancels."""
         num_tokens, has_ended = 0, False
         headers = {"traceparent": submit.traceparent} if submit.traceparent else {}
         try:

@@ -41,7 +41,7 @@ class TritonServer(SupervisedProcess):
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
     ) -> None:
-        """``client``: for the heartbeat. ``is_waiting``: returns whether Triton's models wait for the engine."""
+        """``client``: for the heartbeat. ``is_waiting``: whether Triton's models wait for the engine."""
         settings = command.settings
         super().__init__(
             "triton",

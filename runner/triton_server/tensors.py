@@ -33,13 +33,11 @@ _SAMPLING_TENSORS = {
 def tensors_of(submit: Submit) -> dict[str, Any]:
     """The tensors by name, without those that have the slot's default.
 
-    Triton refuses inputs that the model does not have. Raises E1104 for an adapter's name, which Triton drops.
+    Triton refuses inputs that the model does not have. Raises E1104 for an adapter's name, which it drops.
     """
     if submit.lora_name is not None:
         remedy = argument_remedy(_KIND, "lora_name")
-        raise UnsupportedArgument(
-            name="lora_name", value=submit.lora_name, engine_kind=_KIND, remedy=remedy
-        )
+        raise UnsupportedArgument(name="lora_name", value=submit.lora_name, engine_kind=_KIND, remedy=remedy)
     sampling = submit.sampling
     tensors: dict[str, Any] = {
         "input_ids": submit.input_ids,
@@ -75,7 +73,7 @@ def tensors_of(submit: Submit) -> dict[str, Any]:
 
 
 class TensorEvent(msgspec.Struct):
-    """Output tensors by the slot's names. A tensor of one element is a bare number. Other keys are Triton's."""
+    """Output tensors by the slot's names; one of a single element is a number. Other keys are Triton's."""
 
     output_ids: TokenId | list[TokenId] | None = None
     finish_reason: Literal["", "end", "stop", "length", "cancelled"] | None = None

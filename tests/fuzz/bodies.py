@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from runner.engines.protocol.events import Event
 
 from runner.api.application import API, make_application
 from runner.api.call import Call
@@ -18,7 +19,6 @@ from runner.api.call_observer import CallObserver
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.served import Served
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.events import Event
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import msgpack
+from runner.slot.client import SlotClient
+from runner.slot.server import SlotSocket
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor
 from runner.slot.call import Call
-from runner.slot.client import SlotClient
 from runner.slot.request import parse_row
-from runner.slot.server import SlotSocket
 from runner.slot.tensors import Tensors, batch_size
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal

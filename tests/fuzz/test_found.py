@@ -11,6 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 from msgspec import msgpack
+from runner.engines.protocol.events import Event
+from runner.slot.client import SlotClient
+from runner.slot.server import SlotSocket
 
 from builder.config.file import parse_config
 from engine.directory import load
@@ -20,13 +23,10 @@ from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.chat.template import ChatTemplate, format_chat
-from runner.engines.protocol.events import Event
 from runner.generation.model import load_model_facts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
 from runner.slot.call import Call
-from runner.slot.client import SlotClient
-from runner.slot.server import SlotSocket
 from tests.fuzz import bodies
 from tests.fuzz.engine_documents import _tokenizer
 from tests.runner.paced_engine import make_tokenizer

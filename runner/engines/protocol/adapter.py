@@ -38,8 +38,9 @@ class Sink(Protocol):
 class Engine(Protocol):
     """One loaded engine. Made by its adapter's ``load``: see ``engine.kinds``.
 
-    ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request that is unknown or already done is nothing to do. An engine reports
-    ``finished(..., 'cancelled')`` for a request it cancelled, after its resources are free.
+    ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request
+    that is unknown or already done is nothing to do. An engine reports ``finished(..., 'cancelled')`` for a
+    request it cancelled, after its resources are free.
     """
 
     ready: Ready

@@ -1,4 +1,4 @@
-"""Which requests an engine can't run: wrong token ids, lengths or sampling parameters, what its kind lacks."""
+"""Which requests an engine can't run: wrong token ids, lengths or sampling, and what its kind lacks."""
 
 from __future__ import annotations
 

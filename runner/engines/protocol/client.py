@@ -267,7 +267,7 @@ class EngineClient:
 
     async def wait_ready(self) -> None:
         """Wait without a limit until the engine is loaded."""
-        while not self.is_ready:
+        while not self.is_ready:  # noqa: ASYNC110 - polled at the start alone
             await asyncio.sleep(_POLL_S)
 
     def end_all(self) -> None:

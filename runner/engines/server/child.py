@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 

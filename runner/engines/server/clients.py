@@ -10,15 +10,14 @@ import time
 import msgspec
 
 from runner.engines.protocol.messages import (
-    Cancel,
     Failed,
     Finished,
     FromClient,
     LogProbs,
     Ready,
     Submit,
-    TokenLogProb,
     ToClient,
+    TokenLogProb,
     Tokens,
 )
 from runner.engines.protocol.wire import FrameReader, FrameTooLong, frame

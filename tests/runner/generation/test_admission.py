@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import pytest
+from runner.engines.protocol.events import Event
 
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from errors.triton import TritonUnavailable
-from runner.engines.protocol.events import Event
 from runner.generation.admission import RequestGuard
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)

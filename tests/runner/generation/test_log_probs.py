@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner.engines.protocol.events import Event
 
 from engine.directory import load
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.events import Event
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest, SamplingInputs

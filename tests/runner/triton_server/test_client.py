@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from aiohttp import web
+from runner.engines.protocol.events import Event
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
@@ -24,7 +25,6 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.events import Event
 from runner.triton_server import client as triton_client
 from runner.triton_server.client import TritonClient
 from tests.runner.misbehaving_server import (
