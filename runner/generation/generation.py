@@ -59,7 +59,7 @@ class Generation:
         log: RequestLog | None = None,
         request_id: str = "",
     ) -> None:
-        """``measures_phases``: ask for the engine server's times, for ``budget``. ``request_id``: for logs."""
+        """``measures_phases``: ask for the engine server's times. ``request_id``: for logs."""
         self._request = request
         self.budget = TimeBudget()
         self.request_id = request_id

@@ -5,8 +5,9 @@
 
 mpirun passes no files but the standard ones to its processes. So each rank connects to a Unix socket of the
 launcher, which sends it the exit reason's file and, to rank 0, the engine server's socket. Tokens do not pass
-through the launcher. If one process ends, all end: mpirun ends the ranks when one of them ends; the kernel ends
-mpirun with the launcher and the ranks with mpirun; a rank ends when its connection to the launcher closes.
+through the launcher. If one process ends, all end: mpirun ends the ranks when one of them ends; the kernel
+ends mpirun with the launcher and the ranks with mpirun; a rank ends when its connection to the launcher
+closes.
 """
 
 from __future__ import annotations
