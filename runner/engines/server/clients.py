@@ -26,6 +26,7 @@ from runner.engines.server.requests import Request, Requests
 log = logging.getLogger("cog_triton.engine")
 
 _MAX_REQUEST_BYTES = 1 << 28
+_ACCEPT_RETRY_S = 0.5
 _STALL_TIMEOUT_S = 60.0
 """How long a client may leave its connection unread."""
 
@@ -50,7 +51,12 @@ class Clients:
 
     def _accept(self) -> None:
         while True:
-            accepted, _ = self._listener.accept()
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError as exc:  # Most likely too many open files.
+                log.error("can't accept a client's connection: %s", exc)
+                time.sleep(_ACCEPT_RETRY_S)
+                continue
             connection = ClientConnection(accepted, self._requests)
             connection.send(self._ready)
             self._connections.add(connection)
@@ -116,9 +122,14 @@ class ClientConnection:
         self.flush()
 
     def respond(
-        self, request_id: int, tokens: list[int], log_probs: list[TokenLogProb], end: Finished | Failed | None
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
     ) -> None:
         """See ``runner.engines.server.requests.Client``."""
+        request_id = request.submit.request_id
         with self._lock:
             if tokens:
                 self._tokens.append((request_id, tokens))
@@ -126,7 +137,8 @@ class ClientConnection:
                 self._log_probs.append((request_id, log_probs))
             if end is not None:
                 self._ends.append(end)
-                self._running.pop(request_id, None)
+                if self._running.get(request_id) is request:
+                    del self._running[request_id]
 
     def flush(self) -> None:
         with self._lock:

@@ -43,7 +43,11 @@ class Client(Protocol):
     """A connection that requests came from. Called from the relay's thread."""
 
     def respond(
-        self, request_id: int, tokens: list[int], log_probs: list[TokenLogProb], end: Finished | Failed | None
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
     ) -> None:
         """Send these with the next ``flush``."""
 
@@ -132,6 +136,9 @@ class Requests:
             self._engine.submit(msgspec.structs.replace(submit, request_id=request.number))
         except CodedError as exc:
             self._end(request.number, exc)
+        except Exception as exc:
+            log.exception("the engine could not start a request")
+            self.failed(request.number, exc)
 
     def cancel(self, request: Request) -> None:
         """Have the engine free what the request holds; it then ends as cancelled."""
@@ -247,7 +254,7 @@ class Requests:
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
             message = Finished(client_id, end, request.sequences, times_s)
-        request.client.respond(client_id, tokens, log_probs, message)
+        request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if end in _COMPLETED:
             self._completed.append(request)
