@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -76,10 +74,7 @@ class ChildEngine:
         self._is_closed = True
         with suppress(OSError):  # It closed its end first.
             self._connection.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._exit_code()
 
     def _read(self) -> None:
         for messages in self._reader.batches():
@@ -103,9 +98,16 @@ class ChildEngine:
 
     def _why_ended(self, otherwise: type[EngineCrashed | EngineStartFailed]) -> CodedError:
         """The error that the child left, else how its process ended."""
-        code = self._process.wait()
-        reason = f"its process ended ({described(code)}); its log is above"
+        reason = f"its process ended ({described(self._exit_code())}); its log is above"
         return self._exit_reason.read() or otherwise(engine_kind=self._start.engine_kind, reason=reason)
+
+    def _exit_code(self) -> int:
+        """Wait for the end of the child, whose socket is closed. It is killed if that takes too long."""
+        try:
+            return self._process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 def _command(start: Start, socket_fd: int) -> list[str]:

@@ -31,6 +31,7 @@ _STALL_TIMEOUT_S = 60.0
 """How long a client may leave its connection unread."""
 _MAX_UNREAD_TOKENS = 1 << 20
 """How much may wait for it meanwhile."""
+_ACCEPT_RETRY_S = 0.1
 
 
 class Clients:
@@ -53,7 +54,14 @@ class Clients:
 
     def _accept(self) -> None:
         while True:
-            accepted, _ = self._listener.accept()
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError as exc:  # Too many open files, for example.
+                if self._listener.fileno() < 0:
+                    return
+                log.error("a client could not connect: %s", exc)
+                time.sleep(_ACCEPT_RETRY_S)
+                continue
             connection = ClientConnection(accepted, self._requests)
             connection.send(self._ready)
             self._connections.add(connection)
