@@ -230,7 +230,7 @@ def test_what_takes_too_long_has_failed_and_was_not_cancelled(watched: Watched, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_one_trace_goes_from_the_client_through_us_to_the_engine_server(watched: Watched, stream: bool) -> None:
+def test_one_trace_goes_from_the_client_to_the_engine_server(watched: Watched, stream: bool) -> None:
     response, spans = watched.traced(CHAT, chat(stream=stream, temperature=0.5))
     by_id = {span.span_id: span for span in spans}
     (server,) = (span for span in spans if span.name == f"POST {CHAT}")

@@ -8,9 +8,9 @@ import re
 import httpx
 import pytest
 
+from runner.observability.metrics import ENGINE_PHASES as PHASES
 from runner.observability.metrics import PHASE_BOUNDS_S as BOUNDS_S
 from runner.observability.metrics import PHASE_SECONDS as NAME
-from runner.observability.metrics import ENGINE_PHASES as PHASES
 from tests.runner.servers import SLOT, CogUnderTest, TritonUnderTest, wait_until
 
 QUESTION = "What is machine learning?"

@@ -1,4 +1,4 @@
-"""One trace holds the spans of a client, Cog, the runner and the engine server, as a receiver decodes them."""
+"""One trace holds a client's span, Cog's, ours and the engine server's, as a collector decodes them."""
 
 from __future__ import annotations
 
