@@ -6,8 +6,8 @@ predictions, which have no connection. So
 * a request of ours that is never completed keeps coglet running until the worker has drained;
 * a descriptor of our own for coglet's listening socket stays open, and new clients get 503 with
   ``Connection: close``;
-* when a worker that was ready ends by itself, the server ends too, with exit code 70: coglet would stay, and
-  only the body of its health check would say so.
+* when a worker that was ready ends by itself, or is killed because it hangs (``worker_watch``), the server
+  ends too, with exit code 70: coglet would stay, and only the body of its health check would say so.
 
 Signals reach us by Python's wakeup descriptor: coglet's own handler calls the one that was there before.
 """
@@ -22,9 +22,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from runner.cog_server.listener import find_listener
 from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, send_line
+from runner.cog_server.worker_watch import WorkerWatch
 from runner.supervision.child import Log
 from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.unavailable import reject
@@ -75,6 +77,7 @@ class GracefulShutdown:
         self._listener: socket.socket | None = None
         self._is_listening: Callable[[], bool]
         self._hold: socket.socket | None = None
+        self._watch: WorkerWatch | None = None
         self._is_ready = False
         self._is_worker_gone = False
         self._grace_s = 0.0
@@ -163,10 +166,12 @@ class GracefulShutdown:
         return number if number in (signal.SIGTERM, signal.SIGINT) else 0
 
     def _receive(self, timeout_s: float) -> list[str]:
-        """Lines that the worker sent; notes that it has started, is ready, or is gone."""
+        """Lines that the worker sent; notes that it has started, is ready, or is gone, and watches it."""
         if self._is_worker_gone:
             time.sleep(timeout_s)
             return []
+        if self._watch is not None:
+            self._watch.check()
         link = self._link.fileno()
         if link not in select.select([link, self._signals], [], [], timeout_s)[0]:
             return []
@@ -178,11 +183,19 @@ class GracefulShutdown:
         *whole, self._received = (self._received + data).split(b"\n")
         lines = [line.decode() for line in whole]
         for line in lines:
-            if line == "hello":
-                self._workers_end.close()  # The worker has its own: now the link closes when it ends.
-            elif line.startswith("ready "):
-                self._is_ready, self._grace_s = True, float(line.split()[1])
+            self._note(line)
         return lines
+
+    def _note(self, line: str) -> None:
+        match line.split():
+            case ["hello", pid]:
+                self._workers_end.close()  # The worker has its own: now the link closes when it ends.
+                self._watch = WorkerWatch(int(pid), partial(send_line, self._link), self._log)
+            case ["ready", grace_s] if self._watch is not None:
+                self._is_ready, self._grace_s = True, float(grace_s)
+                self._watch.ready()
+            case ["pong"] if self._watch is not None:
+                self._watch.pong()
 
 
 def _open_request(listener: socket.socket) -> socket.socket:

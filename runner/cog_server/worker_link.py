@@ -1,7 +1,8 @@
 """The link between Cog's server and its worker, which holds our Runner: lines over an inherited socket.
 
-The server sends ``stop`` (drain, then end Triton) and ``kill`` (end everything now). The worker sends
-``hello``, ``ready GRACE_S`` and ``stopped``. The worker's end closes when it dies, which the server sees.
+The server sends ``stop`` (drain, then end Triton), ``kill`` (end everything now) and ``ping``. The worker
+sends ``hello PID``, ``ready GRACE_S``, ``stopped``, and from its event loop ``pong``. The worker's end closes
+when it dies, which the server sees.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _inherited() -> socket.socket | None:
         return None
     link = socket.socket(fileno=int(descriptor))
     link.set_inheritable(False)  # Triton must not keep it open.
-    send_line(link, "hello")
+    send_line(link, f"hello {os.getpid()}")
     return link
 
 
@@ -73,6 +74,8 @@ class WorkerLink:
         for order in _read_lines(link):
             if order == "stop":
                 asyncio.run_coroutine_threadsafe(self._stop(link), self._loop)
+            elif order == "ping":
+                self._loop.call_soon_threadsafe(send_line, link, "pong")
             elif order == "kill":
                 break
         # The server asked for it, or is gone and can answer no client any more.

@@ -5,28 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from runner.probe import QUESTIONS
+from runner.settings.ports import free_ports
 from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import CogUnderTest, free_ports, triton_pids, wait_until
-
-
-def answers(port: int) -> dict[str, bool]:
-    """What an orchestrator hears now, each question asked as it asks."""
-    return {question: _ask(port, question).returncode == 0 for question in QUESTIONS}
-
-
-def _ask(port: int, *question: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "runner.probe", *question]
-    environment = {**os.environ, "PORT": str(port)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+from tests.runner.probes import answers, ask
+from tests.runner.servers import CogUnderTest, triton_pids, wait_until
 
 
 @pytest.mark.servers
@@ -73,6 +61,6 @@ def test_a_setup_that_failed_has_started_and_is_not_alive(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("arguments", [(), ("dead",), ("ready", "alive")])
 def test_a_wrong_question_says_what_there_is(arguments: tuple[str, ...]) -> None:
-    run = _ask(free_ports(1)[0], *arguments)
+    run = ask(free_ports(1)[0], *arguments)
     assert run.returncode == 2
     assert run.stderr == "usage: python -m runner.probe started|ready|alive\n"

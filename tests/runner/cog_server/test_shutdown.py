@@ -17,6 +17,7 @@ import pytest
 from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE
 from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.probes import answers
 from tests.runner.servers import (
     DEADLINE_S,
     CogUnderTest,
@@ -249,15 +250,29 @@ def test_too_many_failures_end_the_server_with_an_error(start: Callable[..., Cog
     wait_until(lambda: shared_memory(server.triton_http_port) == [])
 
 
+def cog_worker(server: CogUnderTest) -> int:
+    threads = Path(f"/proc/{server.server.pid}/task").glob("*/children")
+    (child,) = [int(pid) for path in threads for pid in path.read_text().split()]
+    return child
+
+
 def test_a_killed_cog_worker_ends_the_server_with_an_error(start: Callable[..., CogUnderTest]) -> None:
     server = start()
-    children = Path(f"/proc/{server.server.pid}/task/{server.server.pid}/children").read_text().split()
-    threads = Path(f"/proc/{server.server.pid}/task").glob("*/children")
-    children = [pid for path in threads for pid in path.read_text().split()]
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(cog_worker(server), signal.SIGKILL)
     assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     wait_until(lambda: not triton_pids(server.triton_http_port))
+
+
+def test_a_stopped_cog_worker_fails_the_probes_and_ends_the_server_with_an_error(
+    start: Callable[..., CogUnderTest], folder: Path
+) -> None:
+    server = start()
+    pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+    os.kill(cog_worker(server), signal.SIGSTOP)
+    assert answers(server.port) == {"started": False, "ready": False, "alive": False}
+    assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
+    assert "Cog's worker can't go on and is killed: it was stopped (SIGSTOP)" in server.log()
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 def name(pid: int) -> str:
