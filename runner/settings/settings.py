@@ -142,7 +142,7 @@ class Settings(BaseModel):
     failure_limit: int = _variable(
         "FAILURE_LIMIT",
         5,
-        "failures of Triton or the engine within FAILURE_WINDOW after which the runner exits with code 70",
+        "failures of one supervised process within FAILURE_WINDOW after which the runner exits with code 70",
         ge=1,
     )
     failure_window_s: float = _variable(
