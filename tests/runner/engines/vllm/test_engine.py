@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runner.engines.worker.process import EngineProcess
 
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import Cancel, Sampling, Statistics, Submit
-from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running
 

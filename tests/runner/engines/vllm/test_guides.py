@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
+from runner.engines.worker.process import EngineProcess
+
 from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, Cancel, Guide, Ready, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
-from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.engines.worker.command import EngineCommand
 from runner.engines.worker.process import EngineProcess
+
 from tests.runner.engines.listening import Listening
 
 LIBRARY = Path(__file__).resolve().parents[3] / "standins" / "vllm_library"

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from runner.engines.worker.command import EngineCommand
+from runner.engines.worker.process import EngineProcess
 
 from engine.machine.root import SOURCE_ROOT
 from errors.engines import EngineCrashed, EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.messages import Cancel, Submit
 from runner.engines.worker import process as process_module
-from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.listening import Listening, make_paced_directory
 from tests.runner.servers import is_running, wait_until, worker_pids
 

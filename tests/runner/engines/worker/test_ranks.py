@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runner.engines.worker.command import EngineCommand
+from runner.engines.worker.process import EngineProcess
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
 from errors.settings import MissingRequirement
 from runner.engines.protocol.messages import Sampling, Submit
-from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.listening import Listening
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
