@@ -28,6 +28,7 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.start import Start
 from runner.supervision.child import exit_reason as described
+from runner.supervision.child import with_parent
 
 _STOP_GRACE_S = 5.0
 
@@ -111,7 +112,8 @@ class ChildEngine:
 
 
 def _command(start: Start, socket_fd: int) -> list[str]:
-    command = [sys.executable, "-m", "runner.engines.worker.main", "--socket-fd", str(socket_fd)]
+    command = [*with_parent(os.getpid()), sys.executable, "-m", "runner.engines.worker.main"]
+    command += ["--socket-fd", str(socket_fd)]
     command += ["--exit-reason-fd", str(start.exit_reason_fd), "--kind", start.engine_kind]
     command += ["--engine-dir", str(start.engine_dir), "--arrival", str(start.arrival)]
     for key, value in start.options.items():

@@ -69,10 +69,10 @@ def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
 def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
-    metrics = _open_metrics(start)
-    exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
-    requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
     try:
+        metrics = _open_metrics(start)
+        exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
+        requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
         engine = load(start, requests, exit_reason)
     except CodedError as exc:
         log.error("%s", exc, exc_info=exc.__cause__)
