@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from engine.machine.root import SOURCE_ROOT
 from errors.engines import EngineFailed
 from runner.engines.protocol.messages import Finished, Statistics, Submit
 from runner.engines.server.metrics import EngineMetrics
@@ -172,3 +175,9 @@ def test_a_killed_engine_servers_counts_go_on_and_its_spans_are_sent_at_the_end(
         server.stop()
         (span,) = receiver.spans
     assert (span.service, span.parent_id) == ("mine-engine", "c" * 16)
+
+
+def test_the_engine_server_needs_no_package_that_engine_environments_lack() -> None:
+    absent = ["opentelemetry", "prometheus_client", "pydantic", "httpx", "urllib3"]
+    program = f"import sys; sys.modules.update(dict.fromkeys({absent})); import runner.engines.server.main"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=SOURCE_ROOT)
