@@ -12,7 +12,8 @@ pytest.importorskip("torch", reason="runs in the engine environment")
 
 from errors.engines import EngineCrashed
 from errors.requests import InvalidTensor, PromptTooLong
-from runner.engines.protocol.messages import Statistics
+from runner.engines.protocol.checks import check_request
+from runner.engines.protocol.messages import Statistics, Submit
 from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,
     RecordingSink,
