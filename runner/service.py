@@ -19,9 +19,9 @@ from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import Settings
-from runner.stack import Stack
 from runner.supervision.child import Log
 from runner.triton_server.served_engine import open_served_engine
+from runner.triton_server.stack import Stack
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3

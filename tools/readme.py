@@ -16,10 +16,10 @@ from pathlib import Path
 from cli.main import make_parser
 from engine.machine.root import SOURCE_ROOT
 from errors import markdown_table
+from runner.observability.engine_metrics import FAMILIES
 from runner.observability.metrics import METRICS
 from runner.run import Runner
 from runner.settings.settings import VARIABLES, Settings
-from runner.slot.metrics import FAMILIES
 from tools.generated import write_or_check
 
 README = SOURCE_ROOT / "README.md"
@@ -67,7 +67,7 @@ def settings_table() -> str:
 
 
 def metrics_table() -> str:
-    """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
+    """The runner's own metrics, and after them the engine server's."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     families = [(each, ("api", *each.labels)) for each in METRICS] + [
         (each, each.labels) for each in FAMILIES

@@ -1,13 +1,8 @@
 """A supervised child process: started, watched, killed when it fails, and started again.
 
-    stopped --> starting --> ready <--> unresponsive
-                 ^    |        |             |
-         backoff |    v        v             |
-                 +-- down <----+-------------+      From each state: stop() --> stopped.
-
-``ready``: it takes requests. ``unresponsive``: it missed heartbeats; requests are still sent to it, but the
-health check fails. ``down``: it failed, is killed and waits for its next start; it stays so after too many
-failures.
+docs/structures.md draws its states. ``ready``: it takes requests. ``unresponsive``: it missed heartbeats;
+requests are still sent to it, but the health check fails. ``down``: it failed, is killed and waits for its
+next start; it stays so after too many failures.
 """
 
 from __future__ import annotations

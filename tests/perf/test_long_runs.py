@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 
 
-@pytest.mark.servers
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize(
     "command",

@@ -24,6 +24,7 @@ from runner.engines.protocol.messages import FinishReason
 log = logging.getLogger("cog_triton.slot")
 
 _LONGEST_REST_S = 0.1
+_CLOSE_TIMEOUT_S = 5.0
 
 End = FinishReason | CodedError
 """How a stream ended: a finish reason, or the error that ended it."""
@@ -76,11 +77,11 @@ class Relay:
                 self._wake.notify()
 
     def close(self) -> None:
-        """Send all pending tokens and end the thread."""
+        """Send all pending tokens and end the thread, within some seconds."""
         with self._wake:
             self._closed = True
             self._wake.notify()
-        self._thread.join()
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         while self._await_streams():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.start import Start
 from runner.supervision.child import exit_reason as described
+from runner.supervision.child import with_parent
 
 _STOP_GRACE_S = 5.0
 
@@ -76,10 +76,7 @@ class ChildEngine:
         self._is_closed = True
         with suppress(OSError):  # It closed its end first.
             self._connection.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._exit_code()
 
     def _read(self) -> None:
         for messages in self._reader.batches():
@@ -103,13 +100,21 @@ class ChildEngine:
 
     def _why_ended(self, otherwise: type[EngineCrashed | EngineStartFailed]) -> CodedError:
         """The error that the child left, else how its process ended."""
-        code = self._process.wait()
-        reason = f"its process ended ({described(code)}); its log is above"
+        reason = f"its process ended ({described(self._exit_code())}); its log is above"
         return self._exit_reason.read() or otherwise(engine_kind=self._start.engine_kind, reason=reason)
+
+    def _exit_code(self) -> int:
+        """Wait for the end of the child, whose socket is closed. It is killed if that takes too long."""
+        try:
+            return self._process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 def _command(start: Start, socket_fd: int) -> list[str]:
-    command = [sys.executable, "-m", "runner.engines.worker.main", "--socket-fd", str(socket_fd)]
+    command = [*with_parent(os.getpid()), sys.executable, "-m", "runner.engines.worker.main"]
+    command += ["--socket-fd", str(socket_fd)]
     command += ["--exit-reason-fd", str(start.exit_reason_fd), "--kind", start.engine_kind]
     command += ["--engine-dir", str(start.engine_dir), "--arrival", str(start.arrival)]
     for key, value in start.options.items():

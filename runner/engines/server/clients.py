@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import msgspec
 
@@ -29,6 +30,9 @@ _MAX_REQUEST_BYTES = 1 << 28
 _ACCEPT_RETRY_S = 0.5
 _STALL_TIMEOUT_S = 60.0
 """How long a client may leave its connection unread."""
+_MAX_UNREAD_TOKENS = 1 << 20
+"""How much may wait for it meanwhile."""
+_ACCEPT_RETRY_S = 0.1
 
 
 class Clients:
@@ -47,14 +51,16 @@ class Clients:
             connection.send(message)
             if connection.stalled_s > _STALL_TIMEOUT_S:
                 log.error("closed a client's connection: it was not read for %g s", _STALL_TIMEOUT_S)
-                connection.close()
+                connection.disconnect()
 
     def _accept(self) -> None:
         while True:
             try:
                 accepted, _ = self._listener.accept()
-            except OSError as exc:  # Most likely too many open files.
-                log.error("can't accept a client's connection: %s", exc)
+            except OSError as exc:  # Too many open files, for example.
+                if self._listener.fileno() < 0:
+                    return
+                log.error("a client could not connect: %s", exc)
                 time.sleep(_ACCEPT_RETRY_S)
                 continue
             connection = ClientConnection(accepted, self._requests)
@@ -88,6 +94,7 @@ class ClientConnection:
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
         self._ends: list[ToClient] = []
+        self._unread_tokens = 0
         self._full_since_s: float | None = None
         """The socket's buffer is full: a thread is sending, and further answers wait."""
 
@@ -133,6 +140,7 @@ class ClientConnection:
         with self._lock:
             if tokens:
                 self._tokens.append((request_id, tokens))
+                self._unread_tokens += len(tokens)
             if log_probs:
                 self._log_probs.append((request_id, log_probs))
             if end is not None:
@@ -142,7 +150,11 @@ class ClientConnection:
 
     def flush(self) -> None:
         with self._lock:
-            if self._full_since_s is not None or not (data := self._take()):
+            if self._full_since_s is not None:
+                if self._unread_tokens > _MAX_UNREAD_TOKENS:
+                    self.disconnect()
+                return
+            if not (data := self._take()):
                 return
             try:
                 sent_bytes = self._connection.send(data, socket.MSG_DONTWAIT)
@@ -156,15 +168,17 @@ class ClientConnection:
                 threading.Thread(target=self._send_all, args=(rest,), name="slow-client", daemon=True).start()
 
     def close(self) -> None:
-        try:
-            self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # The client was first.
+        self.disconnect()
         self._connection.close()
+
+    def disconnect(self) -> None:
+        """End ``serve`` and what sends."""
+        with suppress(OSError):  # The client was first.
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> bytes:
         """What there is to send, as a frame. Called with the lock held."""
-        messages, self._messages = self._messages, []
+        messages, self._messages, self._unread_tokens = self._messages, [], 0
         if self._log_probs:
             messages.append(LogProbs(self._log_probs))
             self._log_probs = []

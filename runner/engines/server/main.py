@@ -46,6 +46,10 @@ log = logging.getLogger("cog_triton.engine")
 def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
     """Load the engine, in this process or in a child. Raises a CodedError."""
     kind = find_kind(start.engine_kind)
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(kind.libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
     if kind.preload is not None:
@@ -69,10 +73,10 @@ def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
 def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
-    metrics = _open_metrics(start)
-    exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
-    requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
     try:
+        metrics = _open_metrics(start)
+        exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
+        requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
         engine = load(start, requests, exit_reason)
     except CodedError as exc:
         log.error("%s", exc, exc_info=exc.__cause__)
@@ -117,10 +121,6 @@ def main() -> int:
     # An engine that forks: its children do not listen, and do not outlive us.
     os.register_at_fork(after_in_child=lambda: os.close(start.socket_fd))
     os.register_at_fork(after_in_child=die_with_parent)
-    if cache_dir := start.options.get("engine_cache_dir"):
-        folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(find_kind(start.engine_kind).libraries, folder):
-            log.info("libraries came without bytecode: it is kept in %s", folder)
     return serve(start, ExitReason(start.exit_reason_fd))
 
 

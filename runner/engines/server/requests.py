@@ -136,8 +136,7 @@ class Requests:
             self._engine.submit(msgspec.structs.replace(submit, request_id=request.number))
         except CodedError as exc:
             self._end(request.number, exc)
-        except Exception as exc:
-            log.exception("the engine could not start a request")
+        except Exception as exc:  # noqa: BLE001 - of an adapter or its library: other requests go on
             self.failed(request.number, exc)
 
     def cancel(self, request: Request) -> None:

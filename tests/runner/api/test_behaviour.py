@@ -37,6 +37,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
         OPENAI_MAX_BODY_BYTES="1000",
         OPENAI_MAX_REQUESTS="4",
         OPENAI_TIMEOUT="1",
+        FLIGHT_RECORDER_DIR=str(folder / "flights"),
     )
     api.client.headers.update(KEY)
     yield api
@@ -186,14 +187,22 @@ def test_without_triton_it_serves(strict: API) -> None:
     wait_until(lambda: triton.restarts == restarts + 1 and triton.is_serving)
 
 
-def test_a_killed_api_is_started_again_and_its_clients_only_wait(strict: API) -> None:
-    server = strict.triton.service.openai
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_api_that_is_killed_or_stopped_is_started_again_and_its_clients_only_wait(
+    strict: API, number: signal.Signals
+) -> None:
+    server, service = strict.triton.service.openai, strict.triton.service
     assert server is not None
     assert server.pid is not None
-    os.kill(server.pid, signal.SIGKILL)
-    wait_until(lambda: server.restarts == 1)
+    restarts = server.restarts
+    os.kill(server.pid, number)
+    wait_until(lambda: not strict.triton.run(service.is_healthy()))
+    assert server.down_reason is not None
+    wait_until(lambda: server.restarts == restarts + 1)
     assert httpx.post(strict.url + TEXT, json={"prompt": "Earth", "max_tokens": 1}, headers=KEY, timeout=300)
-    assert strict.triton.run(strict.triton.service.is_healthy())
+    wait_until(lambda: strict.triton.run(service.is_healthy()))
+    bundles = Path(strict.triton.environment["FLIGHT_RECORDER_DIR"]).glob("*-api/failure.json")
+    assert number.name in max(bundles).read_text()
 
 
 def test_a_port_that_is_taken_is_told_with_its_variable(paced: PacedModel, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE
 from tests.runner.paced_engine import PacedModel, make_paced_model
-from tests.runner.probes import answers
+from tests.runner.probes import ask
 from tests.runner.servers import (
     DEADLINE_S,
     CogUnderTest,
@@ -263,13 +263,13 @@ def test_a_killed_cog_worker_ends_the_server_with_an_error(start: Callable[..., 
     wait_until(lambda: not triton_pids(server.triton_http_port))
 
 
-def test_a_stopped_cog_worker_fails_the_probes_and_ends_the_server_with_an_error(
+def test_a_stopped_cog_worker_is_not_ready_and_ends_the_server_with_an_error(
     start: Callable[..., CogUnderTest], folder: Path
 ) -> None:
     server = start()
     pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     os.kill(cog_worker(server), signal.SIGSTOP)
-    assert answers(server.port) == {"started": False, "ready": False, "alive": False}
+    assert ask(server.port, "ready").returncode == 1
     assert exit_code(server) == UNRECOVERABLE_EXIT_CODE
     assert "Cog's worker can't go on and is killed: it was stopped (SIGSTOP)" in server.log()
     wait_until(lambda: not any(map(is_running, pids)))

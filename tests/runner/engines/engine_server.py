@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -39,8 +39,15 @@ class EngineServerUnderTest:
         starts: bool = True,
         hang_timeout_s: float = 300.0,
         environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        log_path: Path | None = None,
     ) -> None:
-        """``starts``: at once; otherwise ``start`` is called later, when clients may wait already."""
+        """``starts``: at once; otherwise ``start`` is called later, when clients may wait already.
+
+        ``log_path``: where its log goes, instead of the test's.
+        """
+        self._python = python
+        self._log_path = log_path
         self.path = folder / "engine"
         self.exit_reason = ExitReason()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -63,12 +70,16 @@ class EngineServerUnderTest:
 
     def start(self) -> None:
         """Start the process, again if it has ended."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "runner.engines.server.main"],
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            pass_fds=(self._listener.fileno(), self.exit_reason.descriptor),
-        )
+        self.exit_reason.clear()
+        with ExitStack() as stack:
+            log = None if self._log_path is None else stack.enter_context(self._log_path.open("wb"))
+            self.process = subprocess.Popen(
+                [self._python, "-m", "runner.engines.server.main"],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stderr=log,
+                pass_fds=(self._listener.fileno(), self.exit_reason.descriptor),
+            )
         assert self.process.stdin is not None
         with self.process.stdin as stdin:
             stdin.write(self._message.encode())
@@ -77,6 +88,10 @@ class EngineServerUnderTest:
         """End the process without its doing; the socket stays."""
         self.process.kill()
         self.process.wait(_END_S)
+
+    def exit_code(self) -> int:
+        """Wait until the process has ended by itself."""
+        return self.process.wait(_START_S)
 
     def connect(self) -> EngineServerClient:
         """A client that has seen the engine ready."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from runner.observability.engine_metrics import FILE_NAME, families_of, write_co
 from runner.observability.exposition import exposition
 from runner.observability.meter import Histogram, Meter, RequestMeter, clear_folder
 from runner.observability.metrics import METRICS
-from tests.runner.servers import CogUnderTest, triton_environment, wait_until
+from tests.runner.servers import CogUnderTest, triton_environment, triton_pids, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
 
@@ -272,6 +274,20 @@ def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> N
         response.close()
     wait_until(lambda: samples(read())[key] == before + 1)
     assert samples(read())['cog_triton_active_requests{api="cog"}'] == 0
+
+
+@pytest.mark.servers
+def test_a_killed_triton_hides_nothing_of_the_engine_server(cog: CogUnderTest) -> None:
+    read = reader(cog)
+    assert cog.predict(prompt="hi", max_tokens=5)["status"] == "succeeded"
+    wait_until(lambda: samples(read())["cog_triton_slot_tokens_total{}"] >= 5)
+    before = samples(read())
+    for pid in triton_pids(cog.triton_http_port):
+        os.kill(pid, signal.SIGKILL)
+    down = wait_until(lambda: (now := samples(read()))["cog_triton_triton_up{}"] == 0 and now)
+    assert {key for key in before if "slot" in key or "engine" in key} <= set(down)
+    assert down["cog_triton_slot_tokens_total{}"] >= before["cog_triton_slot_tokens_total{}"]
+    wait_until(lambda: samples(read())["cog_triton_triton_up{}"] == 1)
 
 
 @pytest.mark.servers

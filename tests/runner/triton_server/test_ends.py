@@ -12,7 +12,7 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
-from errors.triton import ServerStopping, TritonUnavailable
+from errors.triton import ServerStopping
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
 from runner.generation.request import GenerationRequest, SamplingInputs
 from runner.supervision import supervised
@@ -90,7 +90,9 @@ def test_a_triton_that_answers_nothing_for_too_long_is_killed_and_comes_back(
         server.close()
 
 
-def test_a_triton_that_fails_too_often_is_given_up_and_running_clients_are_served_until_the_end(model: PacedModel, tmp_path: Path) -> None:
+def test_a_triton_that_fails_too_often_is_given_up_and_clients_are_served_till_then(
+    model: PacedModel, tmp_path: Path
+) -> None:
     server = TritonUnderTest(model, tmp_path, FAILURE_LIMIT="2")
     try:
         for _ in range(2):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engine.machine.root import SOURCE_ROOT
 from errors.engines import EngineFailed
-from runner.engines.protocol.messages import Statistics
+from runner.engines.protocol.messages import Finished, Statistics, Submit
 from runner.engines.server.metrics import EngineMetrics
 from runner.observability import engine_metrics
 from runner.observability.engine_metrics import (
@@ -21,6 +25,11 @@ from runner.observability.engine_metrics import (
     series_of,
     write_counts,
 )
+from runner.observability.otlp_json import OtlpTarget
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.otlp_receiver import OtlpReceiver
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import wait_until
 
 IDLE = Statistics(active=0, queued=0)
 ENDED = "cog_triton_slot_ended_requests_total"
@@ -129,3 +138,46 @@ def test_a_series_is_written_as_prometheus_does() -> None:
     assert keys[0] == f'{PHASE}_bucket{{phase="queue",le="0.0001"}}'
     assert len(keys) == len(set(keys)) == 3 * (len(PHASES.bounds) + 3)
     assert all(len(list(series_of(family))) == len(family.children) for family in FAMILIES)
+
+
+def test_a_killed_engine_servers_counts_go_on_and_its_spans_are_sent_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / engine_metrics.FILE_NAME
+    model = make_paced_model(tmp_path / "model", 200.0)
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with OtlpReceiver() as receiver:
+        server = EngineServerUnderTest("paced", model.directory, {}, folder, starts=False)
+        traces = OtlpTarget(f"{receiver.url}/v1/traces", "mine-engine")
+        server._message = msgspec.structs.replace(server._message, metrics_path=path, traces=traces)
+        server.start()
+        client = server.connect()
+        client.send(Submit(1, [5, 6], 4), Submit(2, [5, 6], 4000))
+        wait_until(lambda: (counts := read_counts(path)) and counts[f'{ENDED}{{reason="length"}}'] == 1)
+        counts = wait_until(lambda: (now := read_counts(path))["cog_triton_slot_tokens_total"] > 4 and now)
+        assert counts["cog_triton_slot_requests_total"] == 2
+        assert counts["cog_triton_slot_running_requests"] == 1
+        assert counts[f'{PHASE}_count{{phase="relay"}}'] == 1
+        server.kill()
+        client.close()
+        counts = read_counts(path)
+        server._message = msgspec.structs.replace(server._message, restarts=1)
+        server.start()
+        client = server.connect()
+        again = wait_until(lambda: (now := read_counts(path))["cog_triton_engine_restarts_total"] and now)
+        assert again["cog_triton_slot_running_requests"] == 0
+        assert again["cog_triton_slot_tokens_total"] == counts["cog_triton_slot_tokens_total"]
+        assert again["cog_triton_slot_requests_total"] == 2
+        assert again[f'{ENDED}{{reason="error"}}'] == 1
+        client.send(Submit(1, [5, 6], 4, traceparent=f"00-{'a' * 32}-{'c' * 16}-01"))
+        while not isinstance(client.receive(), Finished):
+            pass
+        client.close()
+        server.stop()
+        (span,) = receiver.spans
+    assert (span.service, span.parent_id) == ("mine-engine", "c" * 16)
+
+
+def test_the_engine_server_needs_no_package_that_engine_environments_lack() -> None:
+    absent = ["opentelemetry", "prometheus_client", "pydantic", "httpx", "urllib3"]
+    program = f"import sys; sys.modules.update(dict.fromkeys({absent})); import runner.engines.server.main"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=SOURCE_ROOT)

@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from errors.wire import ExitReason
 from runner.engines.paced.adapter import load
-from runner.engines.protocol.messages import Failed, Finished, Submit, TokenLogProb
+from runner.engines.protocol.messages import Failed, Finished, Sampling, Submit, TokenLogProb
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.observability import otlp_json
 from runner.observability.otlp_json import OtlpTarget, SpanExporter
+from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import wait_until
@@ -151,3 +153,27 @@ def test_the_relays_phase_ends_when_the_end_was_sent(server: Server) -> None:
         return new == [1, 1]
 
     wait_until(is_counted)
+
+
+def test_requests_that_a_broken_engine_takes_along_have_their_spans(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    """The process ends right after it has sent them."""
+    model = make_paced_model(tmp_path / "model", RATE)
+    variables = {"COG_TRITON_FAULTS": "requests"}
+    process = EngineServerUnderTest(
+        "paced", model.directory, {}, tmp_path, starts=False, hang_timeout_s=0.2, environment=variables
+    )
+    traces = OtlpTarget(f"{receiver.url}/v1/traces", "cog-triton-engine")
+    process._message = msgspec.structs.replace(process._message, traces=traces)
+    process.start()
+    client = process.connect()
+    client.send(Submit(1, [5, 6], 4000, Sampling(seed=990002), traceparent=SAMPLED))
+    while not isinstance(message := client.receive(), Failed):
+        pass
+    assert message.error.code == "E2107"
+    span = next_span(receiver)
+    assert (span.is_error, span.attributes["error.type"]) == (True, "E2107")
+    assert process.process.wait(60) == 70
+    client.close()
+    process.stop()
