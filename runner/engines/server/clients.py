@@ -27,7 +27,6 @@ from runner.engines.server.requests import Request, Requests
 log = logging.getLogger("cog_triton.engine")
 
 _MAX_REQUEST_BYTES = 1 << 28
-_ACCEPT_RETRY_S = 0.5
 _STALL_TIMEOUT_S = 60.0
 """How long a client may leave its connection unread."""
 _MAX_UNREAD_TOKENS = 1 << 20
