@@ -254,7 +254,8 @@ class CogUnderTest:
         return str(self.server.health().get("status"))
 
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
+        """Its whole lines: the last may still be written."""
+        return "".join(self.log_path.read_text(errors="replace").rpartition("\n")[:2])
 
     def close(self) -> None:
         self.client.close()
