@@ -22,10 +22,10 @@ from tests.runner.engines.server.conftest import StartServer
 from tests.runner.servers import is_running, wait_until
 
 PARENT = """
-import pathlib, sys
+import os, pathlib, sys
 from tests.runner.engines.engine_server import EngineServerUnderTest
 folder = pathlib.Path(sys.argv[2])
-server = EngineServerUnderTest(sys.argv[1], folder / "model", {}, folder)
+server = EngineServerUnderTest(sys.argv[1], folder / "model", {}, folder, environment=os.environ)
 server.connect()
 print(server.process.pid, flush=True)
 sys.stdin.read()
