@@ -24,6 +24,7 @@ from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.messages import Statistics
+from runner.engines.protocol.options import integer, parse_options
 from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
@@ -36,7 +37,7 @@ from runner.observability.otlp_json import SpanExporter
 from runner.supervision.parent_death import die_with_parent
 from runner.supervision.tuning import uncollected
 
-_STATISTICS_INTERVAL_MS = 1000
+_INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0
 """Clients get statistics at least so often, by which they know that this process is alive."""
 
@@ -74,6 +75,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
     try:
+        interval_s = _statistics_interval_s(start)
         metrics = _open_metrics(start)
         exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
         requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
@@ -87,8 +89,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     requests.serve(engine)
     clients = Clients(listener, requests, engine.ready)
-    interval_s = float(start.options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
-    while not stopping.wait(min(interval_s, _HEARTBEAT_S)):
+    while not stopping.wait(interval_s):
         requests.check_progress(start.hang_timeout_s)
         statistics = requests.statistics()
         _write_counts(start, statistics.counts)
@@ -96,6 +97,12 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     engine.close()
     requests.close()
     return 0
+
+
+def _statistics_interval_s(start: Start) -> float:
+    """Raises E1006."""
+    interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
+    return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
 
 
 def _open_metrics(start: Start) -> EngineMetrics:
