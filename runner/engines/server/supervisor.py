@@ -72,7 +72,7 @@ class EngineServer(SupervisedProcess):
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        child = Child("the engine server", log, log_prefix="engine", stop_grace_s=_STOP_GRACE_S)
+        child = Child("the engine server", log, log_prefix="engine_server", stop_grace_s=_STOP_GRACE_S)
         super().__init__(
             "engine",
             child,
