@@ -28,7 +28,9 @@ class Collector:
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self.steps.append(list(new))
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
         self.ends.put((request_id, reason))
 
     def failed(self, request_id: int, error: Exception) -> None:
