@@ -6,28 +6,22 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.kinds import KINDS, Kind, find_kind
 from engine.machine.processes import descendants
 from errors.engines import EngineCrashed, EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
-from runner.engines.protocol.messages import Submit
-from runner.engines.protocol.output import Output
-from runner.engines.server.supervisor import EngineCommand, EngineServer
-from runner.supervision.failures import ProcessFailure
+from runner.engines.server.supervisor import EngineCommand
 from tests.runner.engines.listening import make_paced_directory
+from tests.runner.engines.server.brittle import with_kinds
+from tests.runner.engines.server.supervised import LONG, WAIT_S, Supervised, exhaust, supervised
 from tests.runner.servers import is_running
-
-SUBMIT = Submit(0, [5, 6], 20)
-LONG = Submit(0, [5], 90_000)
-WAIT_S = 240.0
 
 
 @pytest.fixture
@@ -35,39 +29,6 @@ def command(tmp_path: Path) -> EngineCommand:
     directory = make_paced_directory(tmp_path / "model", 1000)
     announce(tmp_path / "arrival", Arrived(0, 0))
     return EngineCommand(sys.executable, "paced", directory, tmp_path / "arrival")
-
-
-class Supervised:
-    """An engine server that runs, with its client and its failures."""
-
-    def __init__(self, command: EngineCommand, client: EngineClient) -> None:
-        self.client = client
-        self.failures: list[ProcessFailure] = []
-        path = command.arrival.parent / "socket"
-        self.server = EngineServer(command, path, client, lambda line: None, self._fail)
-
-    def _fail(self, failure: ProcessFailure) -> bool:
-        self.failures.append(failure)
-        return True
-
-    async def answer(self) -> list[int]:
-        return [token async for output in self.client.generate(SUBMIT) for token in output.tokens]
-
-    async def until(self, pid: int) -> None:
-        """Wait until another process than this one serves."""
-        while self.server.pid in (pid, None) or not self.client.is_ready:  # noqa: ASYNC110 - polled
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
-    async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
-        supervised = Supervised(command, client)
-        try:
-            await supervised.server.start()
-            yield supervised
-        finally:
-            await supervised.server.stop()
 
 
 def test_a_killed_engine_server_is_started_again_and_serves(command: EngineCommand) -> None:
@@ -92,24 +53,19 @@ def test_a_killed_engine_server_is_started_again_and_serves(command: EngineComma
     asyncio.run(run())
 
 
-async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:
-    async for _ in outputs:
-        pass
-
-
-@pytest.mark.engine_env
 @pytest.mark.parametrize("victim", ["server", "child"])
-def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(tmp_path: Path, victim: str) -> None:
-    pytest.importorskip("torch", reason="runs in the engine environment")
-    from tests.runner.engines.transformers.transformers_models import llama, save_model
-
-    announce(tmp_path / "arrival", Arrived(0, 0))
-    model = save_model(llama(), tmp_path / "model")
+def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(
+    tmp_path: Path, command: EngineCommand, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    path = with_kinds(tmp_path)["PYTHONPATH"]
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    kind = Kind("paced_child", find_kind("paced").adapter, runs_in_child=True)
+    monkeypatch.setitem(KINDS, kind.name, kind)
 
     async def run() -> None:
-        async with supervised(
-            EngineCommand(sys.executable, "transformers", model, tmp_path / "arrival")
-        ) as it:
+        async with supervised(replace(command, python=str(python), engine_kind=kind.name)) as it:
             server = it.server.pid
             assert server is not None
             (child,) = descendants(server)
@@ -118,7 +74,7 @@ def test_a_stopped_process_of_an_engine_in_a_child_is_noticed(tmp_path: Path, vi
             assert "stopped (SIGSTOP)" in it.failures[0].reason
             assert not is_running(server)
             assert not is_running(child)
-            assert len(await it.answer()) == 20
+            assert await it.answer() == [5, 6] * 10
 
     asyncio.run(run())
 
