@@ -149,12 +149,15 @@ def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: 
     asyncio.run(run())
 
 
-def test_the_engines_libraries_are_its_own(command: EngineCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/for/triton")
-    monkeypatch.setenv("PYTHONHOME", "/for/triton")
-    assert not {"LD_LIBRARY_PATH", "PYTHONHOME"} & set(command.environment())
-    monkeypatch.setenv("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "/as/it/was")
-    assert command.environment()["LD_LIBRARY_PATH"] == "/as/it/was"
+def test_the_engine_has_the_runners_libraries_and_not_its_python(
+    command: EngineCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/runner")
+    monkeypatch.setenv("PYTHONHOME", "/of/the/runner")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    environment = command.environment()
+    assert environment["LD_LIBRARY_PATH"] == "/of/the/runner"
+    assert not {"PYTHONHOME", "HF_TOKEN"} & set(environment)
 
 
 @pytest.mark.parametrize(("set_to", "threads"), [(None, "1"), ("4", "4")])
