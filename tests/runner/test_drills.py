@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, WORKER, Drill, Drills
 from perf.engines import paced_engine
 from perf.faults import SIGNALS, files_in, left_behind
+from perf.known_streams import CLOSED, COG, OPENAI, TRITON, Stream
 from perf.servers import Stack, whole_stack
 
 STREAMS = 8
@@ -56,6 +57,23 @@ def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
             drills.close()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("role", "stream", "says"),
+    [
+        ("triton", Stream(TRITON, CLOSED, True, 0), []),
+        ("triton", Stream(COG, "E2105", True, 0), ["a stream of Cog was lost (E2105)"]),
+        ("triton", Stream(OPENAI, "", False, 0), ["a stream of API was not exact (completed)"]),
+        ("triton", Stream(TRITON, CLOSED, False, 0), ["a stream of Triton was not exact (closed)"]),
+        ("engine server", Stream(COG, "E2107", True, 0), []),
+        ("engine server", Stream(COG, CLOSED, True, 0), ["a stream of Cog ended with closed"]),
+    ],
+)
+def test_a_drill_tells_what_is_not_as_expected(role: str, stream: Stream, says: list[str]) -> None:
+    drill = Drill(role, streams=[stream])
+    drill.judge_streams()
+    assert drill.broken == says
 
 
 @pytest.mark.servers
