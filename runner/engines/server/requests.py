@@ -155,7 +155,7 @@ class Requests:
                 continue
             num_tokens += len(tokens)
             feeds.append((request.stream, tokens, None))
-        self._metrics.tokens += num_tokens
+        self._metrics.received(num_tokens)
         self._progress_s = time.monotonic()
         self._relay.feed(feeds)
 
@@ -169,7 +169,7 @@ class Requests:
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:
         if sequences is not None and (request := self._running.get(request_id)) is not None:
-            self._metrics.tokens += sum(map(len, sequences))
+            self._metrics.received(sum(map(len, sequences)))
             request.sequences = sequences
         self._end(request_id, reason)
 
