@@ -89,7 +89,7 @@ class TritonClient:
                     parser = EventParser()
                     while piece := await reader.read():
                         if events := parser.feed(piece):
-                            output = self._output(events, submit.num_top_log_probs)
+                            output = self._output(events, submit)
                             num_tokens += len(output.tokens)
                             has_ended = has_ended or output.finish_reason is not None
                             yield output
@@ -143,12 +143,13 @@ class TritonClient:
             raise aiohttp.ClientConnectionError("the client is closed")
         return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
 
-    def _output(self, events: list[ServerEvent], num_top_log_probs: int) -> Output:
+    def _output(self, events: list[ServerEvent], submit: Submit) -> Output:
         output = Output()
         for each in events:
             event = self._event(each.data)
             output.tokens += event.tokens
-            output.log_probs += event.log_probs(num_top_log_probs)
+            if submit.wants_log_probs:
+                output.log_probs += event.log_probs(submit.num_top_log_probs)
             if event.finish_reason is not None and event.finish_reason != "":
                 output.finish_reason = event.finish_reason
         return output

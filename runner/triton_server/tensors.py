@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from engine.kinds import KINDS, argument_remedy
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.messages import Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import Sampling, Submit, TokenId, TokenLogProb
 
 N = TypeVar("N", int, float)
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
 _DEFAULTS = Sampling()
 _KIND = next(kind.name for kind in KINDS.values() if kind.has_cpp_backend)
@@ -90,7 +89,7 @@ class TensorEvent(msgspec.Struct):
         """One for each of ``tokens``, with at most ``num_top`` of the most likely tokens. Raises E2104."""
         values = _as_list(self.output_log_probs)
         top_ids, top_values = _as_list(self.top_log_prob_ids), _as_list(self.top_log_probs)
-        if len(top_ids) != len(top_values) or (values and len(values) != len(self.tokens)):
+        if len(top_ids) != len(top_values) or len(values) != len(self.tokens):
             lengths = f"{len(self.tokens)} output_ids, {len(values)} output_log_probs"
             raise TritonMalformedEvent(
                 event=f"{lengths}, {len(top_ids)} top_log_prob_ids, {len(top_values)} top_log_probs"

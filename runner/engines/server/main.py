@@ -22,6 +22,7 @@ from errors.engines import EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
+from runner.engines.protocol.options import integer, parse_options
 from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
@@ -33,7 +34,7 @@ from runner.observability.otlp_json import SpanExporter
 from runner.supervision.parent_death import die_with_parent
 from runner.supervision.tuning import uncollected
 
-_STATISTICS_INTERVAL_MS = 1000
+_INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0
 """Clients get statistics at least so often, by which they know that this process is alive."""
 
@@ -43,6 +44,10 @@ log = logging.getLogger("cog_triton.engine")
 def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
     """Load the engine, in this process or in a child. Raises a CodedError."""
     kind = find_kind(start.engine_kind)
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(kind.libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
     if kind.preload is not None:
@@ -67,6 +72,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
     try:
+        interval_s = _statistics_interval_s(start)
         metrics = EngineMetrics(start.engine_kind, start.restarts, start.metrics_dir)
         os.register_at_fork(after_in_child=metrics.close)
         exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
@@ -81,13 +87,18 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     requests.serve(engine)
     clients = Clients(listener, requests, engine.ready)
-    interval_s = float(start.options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
-    while not stopping.wait(min(interval_s, _HEARTBEAT_S)):
+    while not stopping.wait(interval_s):
         requests.check_progress(start.hang_timeout_s)
         clients.send_all(requests.statistics())
     engine.close()
     requests.close()
     return 0
+
+
+def _statistics_interval_s(start: Start) -> float:
+    """Raises E1006."""
+    interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
+    return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
 
 
 def main() -> int:
@@ -99,10 +110,6 @@ def main() -> int:
     # An engine that forks: its children do not listen, and do not outlive us.
     os.register_at_fork(after_in_child=lambda: os.close(start.socket_fd))
     os.register_at_fork(after_in_child=die_with_parent)
-    if cache_dir := start.options.get("engine_cache_dir"):
-        folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(find_kind(start.engine_kind).libraries, folder):
-            log.info("libraries came without bytecode: it is kept in %s", folder)
     return serve(start, ExitReason(start.exit_reason_fd))
 
 

@@ -53,17 +53,12 @@ class EngineCommand:
     """Where the spans of traced requests are sent; None: nowhere."""
 
     def environment(self) -> dict[str, str]:
-        """Our environment without secrets and what is set for Triton: the engine's libraries are its own."""
+        """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
         environment = without_secret_variables(os.environ)
         environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
         restore_malloc(environment)
         environment.pop("PYTHONHOME", None)
-        environment = {**find_kind(self.engine_kind).environment, **environment}
-        own = environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", "")
-        environment.pop("LD_LIBRARY_PATH", None)
-        if own:
-            environment["LD_LIBRARY_PATH"] = own
-        return environment
+        return {**find_kind(self.engine_kind).environment, **environment}
 
 
 class EngineServer(SupervisedProcess):

@@ -17,7 +17,7 @@ from tests.runner.servers import wait_until
 from tests.runner.slot.triton_standin import METRICS, SlotUnderTest, TritonError
 
 PROMPT = [10, 11, 12]
-LONG = {"input_ids": PROMPT, "request_output_len": 90_000, "streaming": True}
+LONG: dict[str, Any] = {"input_ids": PROMPT, "request_output_len": 90_000, "streaming": True}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_times_are_sent_to_clients_that_want_them(slot: SlotUnderTest) -> None:
     ],
 )
 def test_a_wrong_request_is_rejected_with_one_response(
-    slot: SlotUnderTest, wrong: dict[str, object], code: str
+    slot: SlotUnderTest, wrong: dict[str, Any], code: str
 ) -> None:
     client = slot.ask(**{"input_ids": PROMPT, "request_output_len": 3, **wrong})
     response, is_last = client.receive()

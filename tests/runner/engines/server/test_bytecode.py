@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from engine.machine.root import SOURCE_ROOT
-from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running
 
 PROGRAM = """
 import pathlib, subprocess, sys
-from runner.engines.worker.bytecode import keep_bytecode
+from runner.engines.server.bytecode import keep_bytecode
 print(keep_bytecode(["absent", "library"], pathlib.Path(sys.argv[1])))
 import library.part
 subprocess.run([sys.executable, "-c", "import library.other"], check=True)
@@ -70,12 +69,12 @@ def test_where_bytecode_goes_is_whose_it_is_who_said_so(library: Path, tmp_path:
     assert not (tmp_path / "kept").exists()
 
 
-def test_the_worker_keeps_it_in_the_engines_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_server_keeps_it_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     bare = shutil.copytree(LIBRARY, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     python = make_python(tmp_path / "python", sys.executable, bare)
     engine = make_vllm_directory(tmp_path / "engine")
-    with running(engine, python, Listening(), engine_cache_dir=str(tmp_path / "cache")):
+    with running(engine, python, engine_cache_dir=str(tmp_path / "cache")):
         kept = tmp_path / "cache" / "bytecode"
         assert {path.parent.name for path in kept.rglob("__init__.*.pyc")} >= {"vllm"}

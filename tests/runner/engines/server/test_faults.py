@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
 from errors.wire import ExitReason
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import Failed, Finished, Ready, Statistics, Submit, TokenLogProb
@@ -131,6 +132,6 @@ def test_a_child_that_hangs_is_killed(child_engine: ChildEngine, monkeypatch: py
 def test_the_error_that_ended_a_child_is_known(child_engine: ChildEngine) -> None:
     child_engine._is_closed = True  # The sink would end this process.
     child_engine._process.kill()
-    error: CodedError = child_engine._why_ended(child.EngineCrashed)
+    error: CodedError = child_engine._why_ended(EngineCrashed)
     assert "E2107" in str(error)
     assert "SIGKILL" in str(error)

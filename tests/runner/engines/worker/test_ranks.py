@@ -1,22 +1,22 @@
-"""Two ranks under a real mpirun: they serve as one, and the end of any process ends all, with the log."""
+"""Two ranks under a real mpirun: they serve as one, and the end of any process ends all."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.process import EngineProcess
 
-from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
 from errors.settings import MissingRequirement
 from runner.engines.protocol.messages import Sampling, Submit
+from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
@@ -25,14 +25,12 @@ GREEDY = Sampling(top_k=1)
 
 
 class TwoRanks:
-    """An engine of two ranks, started as the slot does."""
+    """An engine of two ranks and its engine server."""
 
-    def __init__(self, folder: Path, **rank: object) -> None:
-        self.directory = write_engine(folder / "engine", vocab_size=320, world_size=2, **rank)
-        self.listening = Listening()
+    def __init__(self, folder: Path, **rank: Any) -> None:
+        self.directory = write_engine(folder / "model", vocab_size=320, world_size=2, **rank)
         python = str(write_engine_python(folder))
-        command = EngineCommand(python, "tensorrt_llm", self.directory, start_timeout_s=60)
-        self.process = EngineProcess(command, self.listening)
+        self.server = EngineServerUnderTest("tensorrt_llm", self.directory, {}, folder, python=python)
 
     def pids(self) -> dict[str, int]:
         """Of the launcher, mpirun and the ranks."""
@@ -64,72 +62,60 @@ def _rank_of(pid: int) -> str | None:
 def ranks(tmp_path: Path) -> Iterator[TwoRanks]:
     two = TwoRanks(tmp_path)
     yield two
-    two.process.stop()
+    two.server.stop()
     wait_until(lambda: not two.pids())
 
 
 @pytest.mark.needs_mpirun
 def test_two_ranks_serve_as_one_engine_and_end_with_it(ranks: TwoRanks) -> None:
-    ready = ranks.process.start()
-    assert ready.engine_kind == "tensorrt_llm"
-    pids = ranks.pids()
-    assert set(pids) == {"launcher", "mpirun", "rank 0", "rank 1"}
-    ranks.process.send(Submit(1, [5, 6], 20, GREEDY))
-    ranks.listening.wait_for_end(1)
-    assert ranks.listening.tokens(1) == [5, 6] * 10
-    ranks.process.stop()
+    with Listening(ranks.server) as client:
+        assert client.ready.engine_kind == "tensorrt_llm"
+        pids = ranks.pids()
+        assert set(pids) == {"launcher", "mpirun", "rank 0", "rank 1"}
+        assert client.answer(Submit(1, [5, 6], 20, GREEDY)) == ([5, 6] * 10, "length")
+        ranks.server.process.terminate()
+        assert ranks.server.exit_code() == 0
     wait_until(lambda: not any(map(is_running, pids.values())))
 
 
 @pytest.mark.needs_mpirun
-@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "mpirun", "launcher"])
-def test_whoever_is_killed_all_end_the_request_fails_and_others_start(ranks: TwoRanks, victim: str) -> None:
-    ranks.process.start()
-    before = ranks.pids()
-    ranks.process.send(Submit(1, [5], 500, GREEDY))
-    ranks.listening.wait_for(lambda: ranks.listening.tokens(1))
-    os.kill(before[victim], signal.SIGKILL)
-    start_s = time.monotonic()
-    ranks.listening.wait_for(lambda: ranks.listening.losses)
-    print(f"{victim}, SIGKILL: told after {time.monotonic() - start_s:.2f} s")
-    wait_until(lambda: not any(map(is_running, before.values())))
-    assert isinstance(ranks.listening.losses[0], EngineCrashed if victim == "launcher" else RankEnded)
-    if victim.startswith("rank"):
-        assert f"rank {victim[-1]}" in str(ranks.listening.losses[0])
-        assert "Killed" in str(ranks.listening.losses[0])
-    wait_until(lambda: ranks.process.is_ready)
-    ranks.process.send(Submit(2, [7], 3, GREEDY))
-    ranks.listening.wait_for_end(2)
-    assert ranks.listening.tokens(2) == [7, 7, 7]
-
-
-@pytest.mark.needs_mpirun
-@pytest.mark.parametrize("victim", ["rank 1", "launcher"])
-def test_whoever_is_stopped_all_end_the_request_fails_and_others_start(ranks: TwoRanks, victim: str) -> None:
-    ranks.process.start()
-    before = ranks.pids()
-    ranks.process.send(Submit(1, [5], 500, GREEDY))
-    ranks.listening.wait_for(lambda: ranks.listening.tokens(1))
-    os.kill(before[victim], signal.SIGSTOP)
-    start_s = time.monotonic()
-    ranks.listening.wait_for(lambda: ranks.listening.losses)
-    print(f"{victim}, SIGSTOP: told after {time.monotonic() - start_s:.2f} s")
-    assert "stopped (SIGSTOP)" in str(ranks.listening.losses[0])
-    wait_until(lambda: not any(map(is_running, before.values())))
-    wait_until(lambda: ranks.process.is_ready)
-    ranks.process.send(Submit(2, [7], 3, GREEDY))
-    ranks.listening.wait_for_end(2)
+@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "mpirun", "launcher", "engine server"])
+def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRanks, victim: str) -> None:
+    with Listening(ranks.server) as client:
+        pids = ranks.pids() | {"engine server": ranks.server.process.pid}
+        client.send(Submit(1, [5], 500, GREEDY))
+        client.wait_for_tokens(1)
+        start_s = time.monotonic()
+        os.kill(pids[victim], signal.SIGKILL)
+        client.wait_for_close()
+        print(f"{victim}, SIGKILL: reported after {time.monotonic() - start_s:.2f} s")
+        ranks.server.exit_code()
+        wait_until(lambda: not any(map(is_running, pids.values())))
+        left = ranks.server.exit_reason.read()
+        if victim == "engine server":
+            assert (client.ends(1), left) == ([], None)
+            return
+        assert client.ends(1) == [str(left)]
+        assert isinstance(left, EngineCrashed if victim == "launcher" else RankEnded)
+        if victim.startswith("rank"):
+            assert f"rank {victim[-1]}" in str(left)
+            assert "Killed" in str(left)
+    ranks.server.start()
+    with Listening(ranks.server) as client:
+        assert client.answer(Submit(2, [7], 3, GREEDY)) == ([7, 7, 7], "length")
 
 
 @pytest.mark.needs_mpirun
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_rank_that_does_not_load_is_told_with_its_reason(tmp_path: Path, broken: int) -> None:
     two = TwoRanks(tmp_path, broken_rank=broken)
-    with pytest.raises(CodedError, match=r"CUDA runtime error in cudaMalloc: out of memory") as raised:
-        two.process.start()
-    assert isinstance(raised.value, EngineStartFailed)
-    assert "\n" not in str(raised.value)
+    assert two.server.exit_code() == 1
+    left = two.server.exit_reason.read()
+    assert isinstance(left, EngineStartFailed)
+    assert "CUDA runtime error in cudaMalloc: out of memory" in str(left)
+    assert "\n" not in str(left)
     wait_until(lambda: not two.pids())
+    two.server.stop()
 
 
 def test_without_mpirun_it_is_e1008_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,5 +123,9 @@ def test_without_mpirun_it_is_e1008_with_the_package(tmp_path: Path, monkeypatch
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(MissingRequirement, match=r"E1008 .*mpirun.*apt-get install openmpi-bin"):
-        TwoRanks(tmp_path).process.start()
+    server = TwoRanks(tmp_path).server
+    assert server.exit_code() == 1
+    left = server.exit_reason.read()
+    assert isinstance(left, MissingRequirement)
+    assert re.search(r"E1008 .*mpirun.*apt-get install openmpi-bin", str(left))
+    server.stop()
