@@ -48,7 +48,7 @@ class EngineCommand:
     """From the arrival of the engine."""
     hang_timeout_s: float = 300.0
     """0: never."""
-    metrics_path: Path | None = None
+    metrics_dir: Path | None = None
     traces: OtlpTarget | None = None
     """Where the spans of traced requests are sent; None: nowhere."""
 
@@ -104,7 +104,7 @@ class EngineServer(SupervisedProcess):
             exit_reason_fd=self._exit_reason.descriptor,
             arrival=command.arrival,
             hang_timeout_s=command.hang_timeout_s,
-            metrics_path=command.metrics_path,
+            metrics_dir=command.metrics_dir,
             traces=command.traces,
             restarts=self.restarts,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,37 +63,6 @@ def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(
     pace.with_name("away.json").rename(pace)
     wait_until(lambda: brittle.status() == "READY")
     assert serves(brittle)
-
-
-def test_an_engine_that_dies_ends_a_prediction_with_e2107(brittle: CogUnderTest) -> None:
-    (engine,) = engine_pids(brittle.triton_http_port)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(brittle.predict, prompt=QUESTION, max_tokens=3000)
-        wait_until(lambda: brittle.counters.running)
-        os.kill(engine, signal.SIGKILL)
-        prediction = running.result()
-    assert prediction["status"] == "failed"
-    assert "E2107 EngineCrashed" in prediction["error"]
-    assert prediction["output"]
-    wait_until(lambda: brittle.status() == "READY")
-    assert serves(brittle)
-
-
-def test_a_killed_triton_costs_predictions_nothing_and_comes_back(brittle: CogUnderTest) -> None:
-    (triton,) = [pid for pid in triton_pids(brittle.triton_http_port) if is_server(pid)]
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(brittle.predict, prompt=QUESTION, max_tokens=1000)
-        wait_until(lambda: brittle.counters.running)
-        os.kill(triton, signal.SIGKILL)
-        wait_until(lambda: brittle.status() == "UNHEALTHY")
-        assert serves(brittle)
-        assert "".join(running.result()["output"]) == brittle.model.expected_text(QUESTION, 1000)
-    wait_until(lambda: brittle.status() == "READY")
-    assert serves(brittle)
-
-
-def is_server(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver"
 
 
 def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""Streams by each API of a server on a paced engine, which repeats the tokens of the prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Sequence
+from itertools import cycle, islice, pairwise
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from perf.bench.measure import cog_target, openai_target
+from perf.load.events import events
+from perf.load.http import HttpClient, RequestFailed
+from perf.load.response import Response
+from perf.load.targets.target import Posting, Workload
+from perf.load.targets.triton import SLOT, TritonTarget
+from perf.servers import Stack
+
+COG, OPENAI, TRITON = APIS = ("Cog", "API", "Triton")
+CLOSED = "closed"
+"""The error of a stream whose connection was closed."""
+_TIMEOUT_S = 90.0
+_TRITON_PROMPT_TOKENS = 8
+_CODE = re.compile(r"E[12]\d{3}")
+_SHOWN_CHARACTERS = 40
+
+
+class Stream(NamedTuple):
+    """``error`` is a code, CLOSED, or blank for a stream that was completed.
+
+    ``is_exact``: the text is the known one, or its beginning if the stream was not completed.
+    """
+
+    api: str
+    error: str
+    is_exact: bool
+    longest_pause_s: float
+
+
+class KnownStreams:
+    """Close it. Without a ``tokenizer`` no text is known, and all count as exact."""
+
+    def __init__(self, stack: Stack, tokenizer: Tokenizer | None) -> None:
+        self._stack = stack
+        self._tokenizer = tokenizer
+        self._http = HttpClient(_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._http.close()
+
+    async def request(self, api: str, prompt: str, num_tokens: int) -> Stream:
+        target = self._target(api, Workload(prompt, _TRITON_PROMPT_TOKENS, num_tokens, is_fixed_length=False))
+        error, times_s = CLOSED, array("d")
+        try:
+            responses = await target.exchange(self._http)
+            answer = target.read(responses)
+            error, times_s = _code(answer.error), answer.output_s
+        except RequestFailed as exc:
+            responses = [exc.response] if exc.response else []
+        text = "".join(_text_of(each) for each in responses if each.status == 200)
+        known = self._known_text(api, target, prompt, num_tokens)
+        is_exact = known is None or (known.startswith(text) if error else known == text)
+        pauses_s = (after - before for before, after in pairwise(times_s))
+        return Stream(api, error, is_exact, max(pauses_s, default=0.0))
+
+    def _target(self, api: str, work: Workload) -> Posting:
+        if api == COG:
+            return cog_target(self._stack, work, is_streaming=True)
+        if api == OPENAI:
+            return openai_target(self._stack, work)
+        return TritonTarget(self._stack.triton_url, SLOT, work)
+
+    def _known_text(self, api: str, target: Posting, prompt: str, num_tokens: int) -> str | None:
+        if self._tokenizer is None:
+            return None
+        if api == TRITON:
+            return _ids_text(_repeated(json.loads(target.request.body)["input_ids"], num_tokens))
+        return str(self._tokenizer.decode(_repeated(self._tokenizer.encode(prompt).ids, num_tokens)))
+
+
+def _repeated(ids: Sequence[int], num_tokens: int) -> list[int]:
+    return list(islice(cycle(ids), num_tokens))
+
+
+def _text_of(response: Response) -> str:
+    data = (event.data for event in events(response))
+    return "".join(_piece(json.loads(each)) for each in data if each != b"[DONE]")
+
+
+def _piece(document: dict[str, Any]) -> str:
+    """The text in one event of any API."""
+    if "output_ids" in document:
+        ids = document["output_ids"]
+        return _ids_text(ids if isinstance(ids, list) else [ids])
+    return str(document.get("chunk", "")) + "".join(each["text"] for each in document.get("choices", ()))
+
+
+def _ids_text(ids: Sequence[int]) -> str:
+    """Triton's slot sends no text."""
+    return "".join(f"{each} " for each in ids)
+
+
+def _code(error: str) -> str:
+    match = _CODE.search(error)
+    return match[0] if match else error[:_SHOWN_CHARACTERS]
