@@ -107,6 +107,8 @@ class Drills:
         self._num_streams = {COG: num_streams, OPENAI: num_streams}
         self._num_streams[TRITON] = min(num_streams, _MOST_TRITON_STREAMS)
         self._chance = chance
+        # Another engine than a paced one may have no room for them.
+        self._endless_tokens = _ENDLESS_TOKENS if tokenizer is not None else _TOKENS[1]
         self._numbers = itertools.count()
         self._drill: Drill
         self._is_ready: dict[str, bool]
@@ -143,7 +145,7 @@ class Drills:
         """One stream after another. After an error wait, and begin the last one when all is ready again."""
         while self._stack.server.exit_code() is None:
             is_last = self._goes_on.is_set()
-            num_tokens = _ENDLESS_TOKENS if is_endless else self._chance.randint(*_TOKENS)
+            num_tokens = self._endless_tokens if is_endless else self._chance.randint(*_TOKENS)
             prompt = f"{next(self._numbers)} Once upon a time"
             stream = await self._known.request(api, prompt, _LAST_TOKENS if is_last else num_tokens)
             if is_last:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from array import array
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle, islice, pairwise
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer
 from perf.bench.measure import cog_target, openai_target
 from perf.load.events import events
 from perf.load.http import HttpClient, RequestFailed
+from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.targets.target import Posting, Workload
 from perf.load.targets.triton import SLOT, TritonTarget
@@ -47,23 +50,39 @@ class KnownStreams:
         self._stack = stack
         self._tokenizer = tokenizer
         self._http = HttpClient(_TIMEOUT_S)
+        self._reader = ThreadPoolExecutor(1)
 
     def close(self) -> None:
         self._http.close()
+        self._reader.shutdown()
 
     async def request(self, api: str, prompt: str, num_tokens: int) -> Stream:
         target = self._target(api, Workload(prompt, _TRITON_PROMPT_TOKENS, num_tokens, is_fixed_length=False))
-        error, times_s = CLOSED, array("d")
+        response: Response | None
         try:
-            responses = await target.exchange(self._http)
-            answer = target.read(responses)
-            error, times_s = _code(answer.error), answer.output_s
+            (response,) = await target.exchange(self._http)
+            is_closed = False
         except RequestFailed as exc:
-            responses = [exc.response] if exc.response else []
-        text = "".join(_text_of(each) for each in responses if each.status == 200)
+            response, is_closed = exc.response, True
+        # In a thread, as reading takes time, in which pauses of other streams would seem longer.
+        read = partial(self._read, api, target, prompt, num_tokens, response, is_closed)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+
+    def _read(
+        self,
+        api: str,
+        target: Posting,
+        prompt: str,
+        num_tokens: int,
+        response: Response | None,
+        is_closed: bool,
+    ) -> Stream:
+        answer = Answer() if response is None else target.read([response])
+        error = CLOSED if is_closed else _code(answer.error)
+        text = _text_of(response) if response is not None and response.status == 200 else ""
         known = self._known_text(api, target, prompt, num_tokens)
         is_exact = known is None or (known.startswith(text) if error else known == text)
-        pauses_s = (after - before for before, after in pairwise(times_s))
+        pauses_s = (after - before for before, after in pairwise(answer.output_s))
         return Stream(api, error, is_exact, max(pauses_s, default=0.0))
 
     def _target(self, api: str, work: Workload) -> Posting:
