@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from errors.requests import PromptTooLong
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 
 _GREEDY = 1
 _MAX_TOP_K = (1 << 31) - 1
@@ -31,17 +33,12 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
     )
 
 
-def _sampling(inputs: SamplingInputs) -> Sampling:
-    is_greedy = inputs.is_greedy
-    return Sampling(
-        temperature=inputs.temperature or 1.0,
-        top_k=_GREEDY if is_greedy else min(max(inputs.top_k, 0), _MAX_TOP_K),
-        top_p=1.0 if is_greedy or inputs.top_p <= 0 else inputs.top_p,
-        length_penalty=inputs.length_penalty,
-        presence_penalty=inputs.presence_penalty,
-        frequency_penalty=inputs.frequency_penalty,
-        repetition_penalty=inputs.repetition_penalty,
-        min_p=inputs.min_p,
-        logit_bias=dict(inputs.logit_bias),
-        seed=None if is_greedy else inputs.seed,
+def _sampling(given: Sampling) -> Sampling:
+    is_greedy = given.is_greedy
+    return msgspec.structs.replace(
+        given,
+        temperature=given.temperature or 1.0,
+        top_k=_GREEDY if is_greedy else min(max(given.top_k, 0), _MAX_TOP_K),
+        top_p=1.0 if is_greedy or given.top_p <= 0 else given.top_p,
+        seed=None if is_greedy else given.seed,
     )
