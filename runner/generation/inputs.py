@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import c_float
+
 import msgspec
 
 from errors.requests import PromptTooLong
@@ -10,6 +12,7 @@ from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 
 _GREEDY = 1
+_FLOATS = ("length_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p")
 _MAX_TOP_K = (1 << 31) - 1
 
 
@@ -37,8 +40,15 @@ def _sampling(given: Sampling) -> Sampling:
     is_greedy = given.is_greedy
     return msgspec.structs.replace(
         given,
-        temperature=given.temperature or 1.0,
+        **{name: _float32(getattr(given, name)) for name in _FLOATS},
+        temperature=_float32(given.temperature or 1.0),
         top_k=_GREEDY if is_greedy else min(max(given.top_k, 0), _MAX_TOP_K),
-        top_p=1.0 if is_greedy or given.top_p <= 0 else given.top_p,
+        top_p=1.0 if is_greedy or given.top_p <= 0 else _float32(given.top_p),
+        logit_bias={token: _float32(bias) for token, bias in given.logit_bias.items()},
         seed=None if is_greedy else given.seed,
     )
+
+
+def _float32(value: float) -> float:
+    """As engines calculate with it: 1e300 is infinite, which they reject, and 1e-60 is 0."""
+    return c_float(value).value
