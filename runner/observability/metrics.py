@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -39,6 +40,11 @@ class Metric:
     labels: tuple[str, ...] = ()
     children: tuple[tuple[str, ...], ...] = ((),)
     bounds: tuple[float, ...] = ()
+
+    @cached_property
+    def start(self) -> int:
+        """Index of its first number among those of a process, without labels."""
+        return PLACES[self.name, ()]
 
     @property
     def num_cells(self) -> int:
