@@ -21,7 +21,7 @@ SIGNS = (
     ("triton_python_backend_stub .*/postprocessing/", "stub: postprocessing"),
     ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
     ("tritonserver", "triton"),
-    ("runner.engines.worker.main", "engine worker"),
+    ("runner.engines.worker", "engine worker"),
 )
 """A pattern of the command line, and the role of its process: the first that fits."""
 ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))

@@ -162,7 +162,7 @@ def worker_pids(engine_dir: Path) -> list[int]:
     return [
         pid
         for pid, command in _commands()
-        if "runner.engines.worker.main" in command and str(engine_dir) in command
+        if "runner.engines.worker" in command and str(engine_dir) in command
     ]
 
 

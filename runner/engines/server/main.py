@@ -15,18 +15,16 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
-from errors.engines import EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.messages import Statistics
-from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
+from runner.engines.server.loading import load_engine
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import Start
@@ -34,7 +32,6 @@ from runner.observability.engine_metrics import counts_to_continue, write_counts
 from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
 from runner.supervision.parent_death import die_with_parent
-from runner.supervision.tuning import uncollected
 
 _STATISTICS_INTERVAL_MS = 1000
 _HEARTBEAT_S = 1.0
@@ -44,30 +41,16 @@ log = logging.getLogger("cog_triton.engine")
 
 
 def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
-    """Load the engine, in this process or in a child. Raises a CodedError."""
+    """Load the engine, in this process or in others. Raises a CodedError."""
     kind = find_kind(start.engine_kind)
-    if cache_dir := start.options.get("engine_cache_dir"):
-        folder = Path(cache_dir) / "bytecode"
-        if keep_bytecode(kind.libraries, folder):
-            log.info("libraries came without bytecode: it is kept in %s", folder)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
-    if kind.preload is not None:
-        with contextlib.suppress(Exception):  # A failure shows when the engine is loaded.
-            importlib.import_module(kind.preload)
-    await_arrival(start.arrival)
-    try:
-        with uncollected():
-            adapter = importlib.import_module(kind.adapter)
-            if kind.has_ranks and adapter.num_ranks(start.engine_dir) > 1:
-                return ChildEngine(start, sink, exit_reason)
-            engine: Engine = adapter.load(start.engine_dir, sink, start.options)
-            return engine
-    except CodedError:
-        raise
-    except Exception as exc:
-        reason = f"{type(exc).__name__}: {exc}"
-        raise EngineStartFailed(engine_kind=kind.name, reason=reason) from exc
+    if kind.has_ranks:
+        await_arrival(start.arrival)
+        num_ranks: int = importlib.import_module(kind.adapter).num_ranks(start.engine_dir)
+        if num_ranks > 1:
+            return ChildEngine(start, sink, exit_reason, num_ranks)
+    return load_engine(start, sink)
 
 
 def serve(start: Start, exit_reason: ExitReason) -> int:

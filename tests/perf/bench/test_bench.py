@@ -83,7 +83,7 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
             "stub: tensorrt_llm",
         ),
         ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
-        ("/x/python -m runner.engines.worker.main --socket-fd 9 --kind paced", "engine worker"),
+        ('/x/python -m runner.engines.worker {"engine_kind":"paced"}', "engine worker"),
         ("bash", OTHER),
     ],
 )
