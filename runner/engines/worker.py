@@ -94,8 +94,7 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     engine = load_engine(start, SocketSink(sender, start.engine_kind, exit_reason))
     sender.send(engine.ready)
     threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
-    decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
-    for messages in FrameReader(connection, decoder).batches():
+    for messages in FrameReader(connection, list[FromClient]).batches():
         for message in messages:
             if isinstance(message, Submit):
                 engine.submit(message)

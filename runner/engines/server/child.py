@@ -57,8 +57,7 @@ class ChildEngine:
             else:
                 command = [*with_parent(os.getpid()), *command]
                 self._process = subprocess.Popen(command, pass_fds=files, stdin=subprocess.DEVNULL)
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
-        self._reader = FrameReader(self._connection, decoder)
+        self._reader = FrameReader(self._connection, list[ToClient])
         self._sender = FrameSender(self._connection, "child-sender")
         match next(self._reader.batches(), None):
             case [Ready() as ready, *_]:

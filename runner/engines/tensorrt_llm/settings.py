@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
+from engine.end_ids import read_end_ids
 from engine.tensorrt_llm_config import CompiledConfig
 from errors.settings import InvalidSetting
 from runner.engines.protocol import options as protocol
@@ -202,3 +206,18 @@ def _decoding_config(bindings: Any, options: Options) -> Any | None:
     if "eagle_choices" in options:
         arguments["eagle_config"] = bindings.EagleConfig(options["eagle_choices"])
     return bindings.DecodingConfig(**arguments) if arguments else None
+
+
+def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
+    """XGrammar inside the executor. Raises the tokenizer library's errors for an invalid file."""
+    tokenizer = Tokenizer.from_file(str(engine_dir / "tokenizer.json"))
+    tokens = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
+    # Only the first: it is the end id of requests.
+    stop_token_ids = read_end_ids(engine_dir, tokenizer.token_to_id)[:1]
+    return bindings.GuidedDecodingConfig(
+        bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
+        # By token id; unused ids have no token.
+        encoded_vocab=[tokens.get(token_id, "") for token_id in range(max(tokens) + 1)],
+        tokenizer_str=tokenizer.to_str(),
+        stop_token_ids=list(stop_token_ids) or None,
+    )
