@@ -60,7 +60,7 @@ _MILESTONES = (
     ("engine: ", "the engine is fetched, unpacked and verified"),
     ("triton: ", "Triton has started"),
     ("loading: tensorrt_llm", "Triton loads its models"),
-    ("engine ready", "the engine worker has loaded the engine"),
+    ("engine ready", "the engine server has loaded the engine"),
     ("successfully loaded 'ensemble'", "all of Triton's models are ready"),
     ("test prediction", "a test prediction is done"),
     ("Setup complete", "the runner is set up"),

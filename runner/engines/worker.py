@@ -35,7 +35,7 @@ from runner.engines.protocol.messages import (
     Tokens,
 )
 from runner.engines.protocol.wire import FrameReader, FrameSender
-from runner.engines.server.loading import load_engine
+from runner.engines.server.loading import load_engine, start_errors
 from runner.engines.server.start import Start
 from runner.observability.logs import set_up_logging
 from runner.supervision.parent_death import die_with_parent
@@ -91,7 +91,8 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     os.register_at_fork(after_in_child=connection.close)
     os.register_at_fork(after_in_child=die_with_parent)
     sender = FrameSender(connection, "engine-sender")
-    engine = load_engine(start, SocketSink(sender, start.engine_kind, exit_reason))
+    with start_errors(start.engine_kind):
+        engine = load_engine(start, SocketSink(sender, start.engine_kind, exit_reason))
     sender.send(engine.ready)
     threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
     for messages in FrameReader(connection, list[FromClient]).batches():

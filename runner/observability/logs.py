@@ -1,6 +1,6 @@
 """What is logged: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
 
-No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine worker, in
+No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine server, in
 the engine environment's Python, logs by it too.
 """
 
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str | None = None) -> None:
-    """For a process whose standard error is the log: the slot's, the engine worker's, the OpenAI server's.
+    """For a process whose standard error is the log: the slot's, the engine server's, the API server's.
 
     ``log_format``: else what the environment says.
     """

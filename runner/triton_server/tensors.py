@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from engine.kinds import KINDS, argument_remedy
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.messages import Sampling, Submit, TokenLogProb
+from runner.engines.protocol.messages import Sampling, Submit, TokenId, TokenLogProb
 
 N = TypeVar("N", int, float)
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
 _DEFAULTS = Sampling()
 _KIND = next(kind.name for kind in KINDS.values() if kind.has_cpp_backend)

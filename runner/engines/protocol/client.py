@@ -149,7 +149,7 @@ class _Connection(asyncio.Protocol):
         self._data += data
         try:
             self._receive_all()
-        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError) as exc:
+        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:
             # After a malformed frame nothing can be read from the connection any more.
             self._data.clear()
             self._transport.abort()

@@ -8,7 +8,7 @@ engine that runs in a child of the engine server exchanges the same messages wit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -16,6 +16,9 @@ from errors.wire import WireError
 
 SEEDS = 1 << 64
 """Seeds are whole numbers from 0 to one below it."""
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+"""Of what an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
 
 FinishReason = Literal["end", "stop", "length", "cancelled"]
 
@@ -134,7 +137,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 class Tokens(msgspec.Struct, frozen=True, tag=True):
     """New output tokens of some requests, in order: what one engine step made. Never the prompt's."""
 
-    new: list[tuple[int, list[int]]]
+    new: list[tuple[int, list[TokenId]]]
     """(request id, tokens) pairs."""
 
 
@@ -142,7 +145,7 @@ class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithm of a token's probability by the model, before anything that the request asks for."""
 
     value: float
-    top: list[tuple[int, float]] = []
+    top: list[tuple[TokenId, float]] = []
     """(token, value) of the likeliest at its place, most likely first."""
 
 
@@ -158,7 +161,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     request_id: int
     reason: FinishReason
-    sequences: list[list[int]] | None = None
+    sequences: list[list[TokenId]] | None = None
     """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
     times_s: tuple[float, float] | None = None
     """When the engine server received the request, and its last token, by ``perf_counter``."""

@@ -127,9 +127,14 @@ class ClientConnection:
         self.flush()
 
     def respond(
-        self, request_id: int, tokens: list[int], log_probs: list[TokenLogProb], end: Finished | Failed | None
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
     ) -> None:
         """See ``runner.engines.server.requests.Client``."""
+        request_id = request.submit.request_id
         with self._lock:
             if tokens:
                 self._tokens.append((request_id, tokens))
@@ -138,7 +143,8 @@ class ClientConnection:
                 self._log_probs.append((request_id, log_probs))
             if end is not None:
                 self._ends.append(end)
-                self._running.pop(request_id, None)
+                if self._running.get(request_id) is request:
+                    del self._running[request_id]
 
     def flush(self) -> None:
         with self._lock:

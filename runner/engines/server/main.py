@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
@@ -22,9 +23,11 @@ from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.messages import Statistics
+from runner.engines.protocol.options import integer, parse_options
+from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
-from runner.engines.server.loading import load_engine
+from runner.engines.server.loading import load_engine, start_errors
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import Start
@@ -33,7 +36,7 @@ from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
 from runner.supervision.parent_death import die_with_parent
 
-_STATISTICS_INTERVAL_MS = 1000
+_INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0
 """Clients get statistics at least so often, by which they know that this process is alive."""
 
@@ -41,8 +44,12 @@ log = logging.getLogger("cog_triton.engine")
 
 
 def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
-    """Load the engine, in this process or in others. Raises a CodedError."""
+    """Load the engine, in this process or in others."""
     kind = find_kind(start.engine_kind)
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(kind.libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
     if kind.has_ranks:
@@ -57,10 +64,12 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
     try:
+        interval_s = _statistics_interval_s(start)
         metrics = _open_metrics(start)
         exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
         requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
-        engine = load(start, requests, exit_reason)
+        with start_errors(start.engine_kind):
+            engine = load(start, requests, exit_reason)
     except CodedError as exc:
         log.error("%s", exc, exc_info=exc.__cause__)
         exit_reason.write(exc)
@@ -70,8 +79,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     requests.serve(engine)
     clients = Clients(listener, requests, engine.ready)
-    interval_s = float(start.options.get("stats_check_period_ms") or _STATISTICS_INTERVAL_MS) / 1000
-    while not stopping.wait(min(interval_s, _HEARTBEAT_S)):
+    while not stopping.wait(interval_s):
         requests.check_progress(start.hang_timeout_s)
         statistics = requests.statistics()
         _write_counts(start, statistics.counts)
@@ -79,6 +87,12 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     engine.close()
     requests.close()
     return 0
+
+
+def _statistics_interval_s(start: Start) -> float:
+    """Raises E1006."""
+    interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
+    return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
 
 
 def _open_metrics(start: Start) -> EngineMetrics:

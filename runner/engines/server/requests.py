@@ -43,7 +43,11 @@ class Client(Protocol):
     """A connection that requests came from. Called from the relay's thread."""
 
     def respond(
-        self, request_id: int, tokens: list[int], log_probs: list[TokenLogProb], end: Finished | Failed | None
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
     ) -> None:
         """Send these with the next ``flush``."""
 
@@ -244,7 +248,7 @@ class Requests:
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
             message = Finished(client_id, end, request.sequences, times_s)
-        request.client.respond(client_id, tokens, log_probs, message)
+        request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if end in _COMPLETED:
             self._completed.append(request)

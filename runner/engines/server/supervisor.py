@@ -113,13 +113,9 @@ class EngineServer(SupervisedProcess):
 
 
 def engine_environment(engine_kind: str) -> dict[str, str]:
-    """Ours without secrets and what is set for Triton: the engine's libraries are its own."""
+    """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
     environment = without_secret_variables(os.environ)
     environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     restore_malloc(environment)
     environment.pop("PYTHONHOME", None)
-    environment = {**find_kind(engine_kind).environment, **environment}
-    environment.pop("LD_LIBRARY_PATH", None)
-    if own := environment.pop("COG_TRITON_ENGINE_LD_LIBRARY_PATH", ""):
-        environment["LD_LIBRARY_PATH"] = own
-    return environment
+    return {**find_kind(engine_kind).environment, **environment}

@@ -76,6 +76,12 @@ class Listening:
         with self._news:
             assert self._news.wait_for(condition, DEADLINE_S), "it never happened"
 
+    def wait_for_tokens(self, request_id: int) -> None:
+        self.wait_for(lambda: self.tokens(request_id))
+
+    def wait_for_close(self) -> None:
+        self.wait_for(lambda: self.is_closed)
+
     def wait_for_end(self, request_id: int) -> str:
         """How it ended; see ``ends``."""
         self.wait_for(lambda: self.ends(request_id))

@@ -13,7 +13,7 @@ import pytest
 from runner.cog_server.json_logs import flat
 from runner.observability.logs import as_json
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import CogUnderTest, wait_until, worker_pids
+from tests.runner.servers import CogUnderTest, engine_pids, wait_until
 
 PROMPT = "Nobody may read this.\nNor this second line."
 
@@ -109,7 +109,7 @@ def test_an_engine_that_dies_is_told_with_the_requests_that_it_took_along(logged
     assert logged.client.put("/predictions/lost", json=body, headers=headers).status_code == 202
     # Without a token it would be sent again, and nobody would notice.
     wait_until(lambda: logged.counters["slot_tokens_total"] > before + 20)
-    for pid in worker_pids(logged.folder):
+    for pid in engine_pids(logged.triton_http_port):
         os.kill(pid, signal.SIGKILL)
     assert ended(logged, "lost")["code"] == "E2107"
     slots = wait_until(

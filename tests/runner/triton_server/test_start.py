@@ -30,13 +30,13 @@ from tests.runner.servers import (
     ENSEMBLE,
     HOST,
     TritonUnderTest,
+    engine_pids,
     free_ports,
     is_running,
     shared_memory,
     triton_environment,
     triton_pids,
     wait_until,
-    worker_pids,
 )
 
 SERVE = """
@@ -88,7 +88,7 @@ def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path)
         asyncio.run(service.open())
     assert triton_pids(ports[0]) == []
     assert shared_memory(ports[0]) == []
-    wait_until(lambda: worker_pids(model.directory) == [])
+    wait_until(lambda: engine_pids(ports[0]) == [])
 
 
 @pytest.mark.servers
@@ -177,7 +177,7 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
     with parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"open\n"
-        pids = [*triton_pids(ports[0]), *worker_pids(model.directory)]
+        pids = [*triton_pids(ports[0]), *engine_pids(ports[0])]
         assert len(pids) == 5
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(is_running, pids)))
@@ -201,9 +201,9 @@ def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
 
 def _shared_bytes(server: TritonUnderTest) -> int:
     """What Triton shares with its stubs, by the largest mapping of each region."""
-    assert server.service.triton.pid is not None
+    assert server.service.stack.triton.pid is not None
     sizes: dict[str, int] = {}
-    for line in Path(f"/proc/{server.service.triton.pid}/maps").read_text().splitlines():
+    for line in Path(f"/proc/{server.service.stack.triton.pid}/maps").read_text().splitlines():
         if f"_{server.http_port}_" in line:
             span, _, _, _, inode, *_ = line.split()
             first, last = (int(end, 16) for end in span.split("-"))

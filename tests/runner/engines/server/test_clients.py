@@ -158,7 +158,8 @@ def read_to_the_end(client: EngineServerClient) -> None:
 def frames(connection: socket.socket) -> list[list[ToClient]]:
     """Those that arrive until the first that has an end."""
     decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
-    buffer, found = bytearray(), []
+    buffer = bytearray()
+    found: list[list[ToClient]] = []
     while not any(isinstance(message, Finished) for each in found for message in each):
         buffer += connection.recv(1 << 16)
         found += decode_frames(buffer, decoder, 1 << 20)

@@ -22,10 +22,10 @@ from tests.runner.engines.server.conftest import StartServer
 from tests.runner.servers import is_running, wait_until
 
 PARENT = """
-import pathlib, sys
+import os, pathlib, sys
 from tests.runner.engines.engine_server import EngineServerUnderTest
 folder = pathlib.Path(sys.argv[2])
-server = EngineServerUnderTest(sys.argv[1], folder / "model", {}, folder)
+server = EngineServerUnderTest(sys.argv[1], folder / "model", {}, folder, environment=os.environ)
 server.connect()
 print(server.process.pid, flush=True)
 sys.stdin.read()
@@ -60,9 +60,9 @@ def test_the_next_server_serves_at_the_same_socket(start_server: StartServer, ki
         with Listening(server) as client:
             assert client.answer(Submit(1, [5], 2)) == ([5, 5], "length")
             client.send(Submit(2, [5], 90_000))
-            client.wait_for(lambda client=client: client.tokens(2))
+            client.wait_for_tokens(2)
             server.kill()
-            client.wait_for(lambda client=client: client.is_closed)
+            client.wait_for_close()
             assert client.ends(2) == []
         server.start()
     with Listening(server) as client:
@@ -76,6 +76,8 @@ def test_the_next_server_serves_at_the_same_socket(start_server: StartServer, ki
         (-1, {}, InvalidSetting, "E1006 InvalidSetting: tokens_per_second"),
         (100, {"tokens_per_second": "fast"}, InvalidSetting, "'fast'"),
         ({"a": 1}, {}, InvalidSetting, "tokens_per_second"),
+        (100, {"stats_check_period_ms": "0"}, InvalidSetting, "E1006 InvalidSetting: stats_check_period_ms"),
+        (100, {"stats_check_period_ms": "soon"}, InvalidSetting, "at least 1, but is 'soon'"),
         (100, {"max_batch_size": "many"}, EngineStartFailed, "E2108 EngineStartFailed: The paced engine"),
     ],
 )
@@ -131,12 +133,12 @@ def test_sigterm_ends_it_in_order_and_its_requests_with_it(start_server: StartSe
     server = start_server(kind)
     with Listening(server) as client:
         client.send(Submit(1, [5], 90_000))
-        client.wait_for(lambda: client.tokens(1))
+        client.wait_for_tokens(1)
         processes = [server.process.pid, *descendants(server.process.pid)]
         assert len(processes) == (2 if kind == "paced_child" else 1)
         server.process.terminate()
         assert server.exit_code() == 0
-        client.wait_for(lambda: client.is_closed)
+        client.wait_for_close()
         assert client.ends(1) == []
     wait_until(lambda: not any(map(is_running, processes)))
     assert server.exit_reason.read() is None
@@ -203,7 +205,7 @@ def test_an_engine_whose_requests_hear_nothing_is_ended(start_server: StartServe
         assert client.answer(Submit(1, [brittle.ANSWER], 1)) == ([7], "end")
         client.send(Submit(2, [brittle.HOLD], 1))
         end = client.wait_for_end(2)
-        client.wait_for(lambda: client.is_closed)
+        client.wait_for_close()
     assert "E2107" in end
     assert "requests waited and heard nothing for 1 s" in end
     assert server.exit_code() == 70

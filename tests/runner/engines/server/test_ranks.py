@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ GREEDY = Sampling(top_k=1)
 class TwoRanks:
     """An engine of two ranks and its engine server."""
 
-    def __init__(self, folder: Path, **rank: object) -> None:
+    def __init__(self, folder: Path, **rank: Any) -> None:
         self.directory = write_engine(folder / "model", vocab_size=320, world_size=2, **rank)
         python = str(write_engine_python(folder))
         self.server = EngineServerUnderTest("tensorrt_llm", self.directory, {}, folder, python=python)
@@ -81,10 +82,10 @@ def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRan
     with Listening(ranks.server) as client:
         pids = ranks.pids() | {"engine server": ranks.server.process.pid}
         client.send(Submit(1, [5], 500, GREEDY))
-        client.wait_for(lambda: client.tokens(1))
+        client.wait_for_tokens(1)
         start_s = time.monotonic()
         os.kill(pids[victim], signal.SIGKILL)
-        client.wait_for(lambda: client.is_closed)
+        client.wait_for_close()
         print(f"{victim}, SIGKILL: reported after {time.monotonic() - start_s:.2f} s")
         ranks.server.exit_code()
         wait_until(lambda: not any(map(is_running, pids.values())))
