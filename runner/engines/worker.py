@@ -38,13 +38,12 @@ from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.loading import load_engine, start_errors
 from runner.engines.server.start import Start
 from runner.observability.logs import set_up_logging
-from runner.supervision.parent_death import die_with_parent
+from runner.supervision.child import die_with_parent
 
 _STATISTICS_INTERVAL_S = 0.5
 _BROKEN_EXIT_CODE = 70
 _ORPHANED_EXIT_CODE = 71
 _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
-_MAX_START_BYTES = 1 << 16
 
 log = logging.getLogger("cog_triton.engine")
 

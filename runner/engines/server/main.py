@@ -34,7 +34,7 @@ from runner.engines.server.start import Start
 from runner.observability.engine_metrics import counts_to_continue, write_counts
 from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
-from runner.supervision.parent_death import die_with_parent
+from runner.supervision.child import die_with_parent
 
 _INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0

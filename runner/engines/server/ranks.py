@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from engine.machine.mpirun import mpi_environment, mpirun
 from errors.engines import RankEnded
-from runner.supervision.parent_death import die_with_parent
+from runner.supervision.child import die_with_parent
 
 _POLL_S = 0.2
 _SHOWN_LINES = 5

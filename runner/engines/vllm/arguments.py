@@ -28,8 +28,6 @@ _PARSERS: dict[str, Parser] = {
     "gpu_memory_utilization": partial(fraction, is_above_zero=True),
     "tensor_parallel_size": integer(1),
 }
-_ARGUMENT_NAMES = {"max_batch_size": "max_num_seqs"}
-"""vLLM's name for an option, where it differs."""
 
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
@@ -42,9 +40,11 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     if not isinstance(arguments, dict):
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
     parsed = parse_options(options, _PARSERS)
+    if "max_batch_size" in parsed:
+        parsed["max_num_seqs"] = parsed.pop("max_batch_size")
     return {
         **arguments,
-        **{_ARGUMENT_NAMES.get(name, name): value for name, value in parsed.items()},
+        **parsed,
         "model": str(engine_dir),
         # Requests and outputs are token ids; vLLM needs the tokenizer only for guides.
         "skip_tokenizer_init": guide_end_id(engine_dir) is None,
