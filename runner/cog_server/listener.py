@@ -26,10 +26,9 @@ def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
 
 def _is_at(path: Path, place: Path) -> bool:
     """Whether a descriptor still stands for that socket."""
-    try:
+    with suppress(OSError):
         return path.readlink() == place
-    except OSError:
-        return False
+    return False
 
 
 def _listens(candidate: socket.socket, port: int) -> bool:

@@ -54,9 +54,8 @@ def start_graceful_shutdown(port: int, log: Log) -> None:
     signals, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(
-            number, lambda *_: None
-        )  # The thread reads it from the wakeup descriptor, and coglet hears it.
+        # The thread reads it from the wakeup descriptor, and coglet hears it.
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     shutdown = GracefulShutdown(port, ours, workers, signals, log)
     threading.Thread(target=shutdown.run, name="graceful-shutdown", daemon=True).start()
@@ -120,12 +119,9 @@ class GracefulShutdown:
                 os._exit(UNRECOVERABLE_EXIT_CODE)
 
     def _start_rejecting(self) -> None:
-        threading.Thread(target=self._reject, name="reject", daemon=True).start()
-
-    def _reject(self) -> None:
         assert self._listener is not None
-        listener = self._listener
-        self._succeeds(lambda: asyncio.run(reject(listener)))
+        rejecting = partial(self._succeeds, partial(asyncio.run, reject(self._listener)))
+        threading.Thread(target=rejecting, name="reject", daemon=True).start()
 
     def _drain_worker(self) -> None:
         if not self._is_ready:

@@ -44,7 +44,7 @@ class State(enum.Enum):
 
 
 class SupervisedProcess(ABC):
-    """One process at a time of a program, from ``begin`` or ``start`` to ``stop``. Subclasses fill the hooks.
+    """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
     ``part`` names the program in flight records. ``on_failure`` takes each failure and returns whether to
     start again; ``on_restart`` is called for each start but the first. After ``hang_timeout_s`` without a
@@ -145,11 +145,6 @@ class SupervisedProcess(ABC):
         """Raises the CodedError of a first start that failed, which is not tried again."""
         assert self._starting is not None, "not begun"
         await self._starting
-
-    async def start(self) -> None:
-        """``begin`` and ``wait_ready``."""
-        self.begin()
-        await self.wait_ready()
 
     def kill(self, reason: str) -> None:
         """End the process at once because it can't go on; it is started again."""

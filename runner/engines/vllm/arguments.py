@@ -66,14 +66,12 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
         # NOTE: vLLM's default imports flashinfer even if it is not installed.
         "VLLM_USE_FLASHINFER_SAMPLER": "1" if importlib.util.find_spec("flashinfer") else "0",
     }
-    if not is_multi_node(arguments):
-        # NOTE: otherwise vLLM connects to a public address to find this machine's own.
+    if arguments.get("distributed_executor_backend") != "ray" and arguments.get("nnodes", 1) <= 1:
+        # NOTE: otherwise vLLM connects to a public address to find this machine's own, which several machines
+        # need.
         values["VLLM_HOST_IP"] = "127.0.0.1"
     if cache_dir:
-        values |= {
-            "VLLM_CACHE_ROOT": f"{cache_dir}/vllm",
-            "TRITON_CACHE_DIR": f"{cache_dir}/triton",
-        }
+        values |= {"VLLM_CACHE_ROOT": f"{cache_dir}/vllm", "TRITON_CACHE_DIR": f"{cache_dir}/triton"}
     for name, value in values.items():
         os.environ.setdefault(name, value)
 
@@ -83,8 +81,3 @@ def guide_end_id(engine_dir: Path) -> int | None:
     if not (engine_dir / "tokenizer.json").is_file():
         return None
     return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")).token_to_id)
-
-
-def is_multi_node(arguments: Mapping[str, Any]) -> bool:
-    """Whether the engine spans several machines, which must reach this one's address."""
-    return arguments.get("distributed_executor_backend") == "ray" or arguments.get("nnodes", 1) > 1

@@ -109,7 +109,8 @@ async def until(condition: Callable[[], object]) -> float:
 async def started(program: Program) -> AsyncIterator[int]:
     """A program that serves, and its process id; stopped at the end."""
     try:
-        await program.start()
+        program.begin()
+        await program.wait_ready()
         assert (program.state.value, program.down_reason) == ("ready", None)
         pid = program.pid
         assert pid is not None
@@ -274,8 +275,9 @@ def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> N
     async def run() -> None:
         program = Program(tmp_path, lambda failure: True)
         program.python = str(tmp_path / "missing")
+        program.begin()
         with pytest.raises(TritonStartFailed, match="it ended"):
-            await program.start()
+            await program.wait_ready()
         assert (program.state.value, program.pid) == ("down", None)
         await program.stop()
         assert program.state.value == "stopped"
@@ -296,8 +298,9 @@ def test_a_start_that_takes_too_long_fails_unless_it_waits(
 
         monkeypatch.setattr(program, "is_ready", never)
         monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
+        program.begin()
         with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s"):
-            await program.start()
+            await program.wait_ready()
         assert time.monotonic() > waits_until_s
         assert program.pid is None
         await program.stop()
