@@ -16,7 +16,7 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
-from runner.supervision import backoff, supervised
+from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
 from runner.supervision.failures import FailureLog, ProcessFailure
 from runner.supervision.supervised import State, SupervisedProcess
@@ -238,7 +238,7 @@ def test_a_start_that_fails_is_tried_again_whatever_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is missing, one that ends, and an error of ``launch`` itself."""
-    monkeypatch.setattr(backoff, "_FIRST_S", 0.01)
+    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
     failures = Failures()
 
     async def run() -> None:
