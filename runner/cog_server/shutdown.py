@@ -6,7 +6,7 @@ predictions, which have no connection. So
 * a request of ours that is never completed keeps coglet running until the worker has drained;
 * a descriptor of our own for coglet's listening socket stays open, and new clients get 503 with
   ``Connection: close``;
-* when a worker that was ready ends by itself, or is killed because it hangs (``worker_watch``), the server
+* when a worker that was ready ends by itself, or is killed because it hangs (``WorkerWatch``), the server
   ends too, with exit code 70: coglet would stay, and only the body of its health check would say so.
 
 Signals reach us by Python's wakeup descriptor: coglet's own handler calls the one that was there before.
@@ -22,11 +22,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
-from runner.cog_server.listener import find_listener
-from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, send_line
-from runner.cog_server.worker_watch import WorkerWatch
+from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, WorkerWatch, send_line
 from runner.supervision.child import Log
 from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.unavailable import reject
@@ -201,3 +201,33 @@ def _open_request(listener: socket.socket) -> socket.socket:
     connection = socket.create_connection((address, port))
     connection.sendall(_HOLDING_REQUEST)
     return connection
+
+
+def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
+    """A descriptor of our own for the socket that listens on ``port``, and whether coglet still listens.
+
+    coglet does not hand it out, but it is a file of this process.
+    """
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # Another thread may close it meanwhile.
+            if (place := path.readlink()).name.startswith("socket:"):
+                candidate = socket.socket(fileno=os.dup(int(path.name)))
+                if _listens(candidate, port):
+                    return candidate, partial(_is_at, path, place)
+                candidate.close()
+    return None
+
+
+def _is_at(path: Path, place: Path) -> bool:
+    """Whether a descriptor still stands for that socket."""
+    with suppress(OSError):
+        return path.readlink() == place
+    return False
+
+
+def _listens(candidate: socket.socket, port: int) -> bool:
+    return (
+        candidate.family in (socket.AF_INET, socket.AF_INET6)
+        and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        and candidate.getsockname()[1] == port
+    )
