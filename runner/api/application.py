@@ -30,8 +30,8 @@ from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
 from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
 from runner.api.page import page_response
-from runner.api.request_body import read_body
 from runner.api.served import Served
+from runner.api.validation import read_body
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
@@ -36,3 +40,25 @@ def load_engine(start: Start, sink: Sink) -> Engine:
     with uncollected():
         engine: Engine = importlib.import_module(kind.adapter).load(start.engine_dir, sink, start.options)
         return engine
+
+
+def keep_bytecode(packages: Iterable[str], folder: Path) -> bool:
+    """Have this process and its children keep bytecode in ``folder`` if a package has none and can keep none.
+
+    pip compiles what it installs; uv does not, and images often forbid Python to write. Then each start would
+    compile again, which for torch and vLLM takes longer than the import itself. Call it before any of them is
+    imported. ``PYTHONPYCACHEPREFIX`` takes precedence. Returns whether ``folder`` is used.
+    """
+    if sys.pycache_prefix is not None or not any(_stays_without(package) for package in packages):
+        return False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    return True
+
+
+def _stays_without(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None or spec.cached is None or Path(spec.cached).exists():
+        return False
+    return sys.dont_write_bytecode or not os.access(Path(spec.origin).parent, os.W_OK)

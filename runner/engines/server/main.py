@@ -24,10 +24,9 @@ from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.messages import Statistics
 from runner.engines.protocol.options import integer, parse_options
-from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
-from runner.engines.server.loading import load_engine, start_errors
+from runner.engines.server.loading import keep_bytecode, load_engine, start_errors
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import Start

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from runner.engines.protocol.output import Output
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed
@@ -23,6 +22,7 @@ from runner.engines.protocol.messages import (
     Failed,
     Finished,
     FromClient,
+    Output,
     Ready,
     Submit,
     ToClient,
