@@ -22,16 +22,27 @@ _READY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A server that is ready. ``session`` is the process session that all its processes are in."""
+    """A server that is ready."""
 
-    cog_url: str
-    session: int
-    log_path: Path
+    server: CogServer
     start_s: float = 0.0
     """From the runner's start to READY."""
     triton_port: int = 0
     metrics_port: int = 0
     openai_port: int = 0
+
+    @property
+    def session(self) -> int:
+        """The process session that all its processes are in."""
+        return self.server.pid
+
+    @property
+    def cog_url(self) -> str:
+        return self.server.url
+
+    @property
+    def log_path(self) -> Path:
+        return self.server.log_path
 
     @property
     def triton_url(self) -> str:
@@ -78,7 +89,7 @@ def whole_stack(
     with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
-        yield Stack(server.url, server.pid, log_path, start_s, http, metrics, api)
+        yield Stack(server, start_s, http, metrics, api)
 
 
 @contextmanager
@@ -89,4 +100,4 @@ def mock(folder: Path) -> Iterator[Stack]:
     log_path = folder / "mock.log"
     with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra=extra) as server:
         server.wait_ready(_READY_TIMEOUT_S)
-        yield Stack(server.url, server.pid, log_path)
+        yield Stack(server)

@@ -16,8 +16,7 @@ from pathlib import Path
 from cli.main import make_parser
 from engine.machine.root import SOURCE_ROOT
 from errors import markdown_table
-from runner.observability.engine_metrics import FAMILIES
-from runner.observability.metrics import METRICS
+from runner.observability.metrics import ENGINE_METRICS, METRICS, PHASE_SECONDS
 from runner.run import Runner
 from runner.settings.settings import VARIABLES, Settings
 from tools.generated import write_or_check
@@ -69,9 +68,8 @@ def settings_table() -> str:
 def metrics_table() -> str:
     """The runner's own metrics, and after them the engine server's."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    families = [(each, ("api", *each.labels)) for each in METRICS] + [
-        (each, each.labels) for each in FAMILIES
-    ]
+    families = [(each, ("api", *each.labels)) for each in METRICS]
+    families += [(each, each.labels) for each in ENGINE_METRICS if each.name != PHASE_SECONDS]
     for family, labels in families:
         shown = ", ".join(f"`{label}`" for label in labels)
         rows.append(f"| `{family.name}` | {family.kind} | {shown} | {family.meaning} |")

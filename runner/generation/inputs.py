@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import c_float
+
 from errors.requests import PromptTooLong
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.generation.model import ModelFacts
@@ -34,14 +36,19 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
 def _sampling(inputs: SamplingInputs) -> Sampling:
     is_greedy = inputs.is_greedy
     return Sampling(
-        temperature=inputs.temperature or 1.0,
+        temperature=_float32(inputs.temperature or 1.0),
         top_k=_GREEDY if is_greedy else min(max(inputs.top_k, 0), _MAX_TOP_K),
-        top_p=1.0 if is_greedy or inputs.top_p <= 0 else inputs.top_p,
-        length_penalty=inputs.length_penalty,
-        presence_penalty=inputs.presence_penalty,
-        frequency_penalty=inputs.frequency_penalty,
-        repetition_penalty=inputs.repetition_penalty,
-        min_p=inputs.min_p,
-        logit_bias=dict(inputs.logit_bias),
+        top_p=1.0 if is_greedy or inputs.top_p <= 0 else _float32(inputs.top_p),
+        length_penalty=_float32(inputs.length_penalty),
+        presence_penalty=_float32(inputs.presence_penalty),
+        frequency_penalty=_float32(inputs.frequency_penalty),
+        repetition_penalty=_float32(inputs.repetition_penalty),
+        min_p=_float32(inputs.min_p),
+        logit_bias={token: _float32(bias) for token, bias in inputs.logit_bias.items()},
         seed=None if is_greedy else inputs.seed,
     )
+
+
+def _float32(value: float) -> float:
+    """As engines calculate with it: 1e300 is infinite, which they reject, and 1e-60 is 0."""
+    return c_float(value).value

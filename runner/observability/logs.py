@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
 _TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
-_TRITON, _OPENAI = "triton: ", "openai: "
+_CHILDREN = ("triton: ", "engine_server: ", "openai: ")
 """What lines of the runner's children begin with."""
 _TRITON_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] (.*)", re.DOTALL)
 _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
@@ -67,7 +67,7 @@ def log_in(log_format: str | None) -> Callable[[str], None]:
 
 def as_json(line: str) -> str:
     """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
-    child = next((each for each in (_TRITON, _OPENAI) if line.startswith(each)), None)
+    child = next((each for each in _CHILDREN if line.startswith(each)), None)
     if child is None:
         level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"
         return document(level, "cog_triton.runner", line.removeprefix("warning: "))

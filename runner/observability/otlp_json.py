@@ -12,8 +12,8 @@ import re
 import threading
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,11 +22,13 @@ _MAX_BATCH_SPANS = 512
 _MAX_QUEUED_SPANS = 2048
 _TIMEOUT_S = 5.0
 _FLUSH_S = 1.0
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-_INTERNAL, _ERROR = 1, 2
-"""OTLP's numbers of a span's kind and of a status."""
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
+_KEYS = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
 
 log = logging.getLogger("cog_triton.engine")
+
+Span = Mapping[str, object]
+"""Fields of OTLP's ``Span``, by their names in JSON."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +40,21 @@ class OtlpTarget:
     headers: str = ""
 
 
-@dataclass(frozen=True)
-class Span:
-    """Ids in hex, times since the epoch. With ``error`` its status is an error, described by that text."""
-
-    name: str
-    trace_id: str
-    span_id: str
-    parent_id: str
-    start_ns: int
-    end_ns: int
-    attributes: Mapping[str, object] = field(default_factory=dict)
-    error: str = ""
-
-
 def parse_traceparent(text: str) -> tuple[str, str] | None:
     """Trace id and span id of a W3C context; None if there is none, or its trace is not recorded."""
     match = _TRACEPARENT.fullmatch(text)
-    if match is None or not int(match[3], 16) & 1:
-        return None
-    return match[1], match[2]
+    return None if match is None else (match[1], match[2])
 
 
-def _parse_headers(text: str) -> dict[str, str]:
-    pairs = (each.partition("=") for each in text.split(",") if "=" in each)
-    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+def otlp_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _value(value)} for name, value in attributes.items()]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_value(each) for each in value]}}
+    # As JSON numbers lose digits of large integers, these are text.
+    return {_KEYS[type(value)]: str(value) if type(value) is int else value}
 
 
 class SpanExporter:
@@ -70,8 +62,11 @@ class SpanExporter:
 
     def __init__(self, target: OtlpTarget, on_drop: Callable[[int], object]) -> None:
         """``on_drop`` is called with the number of spans that were dropped."""
-        self._target = target
-        self._headers = {**_parse_headers(target.headers), "Content-Type": "application/json"}
+        pairs = (each.partition("=") for each in target.headers.split(",") if "=" in each)
+        headers = {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+        self._headers = headers | {"Content-Type": "application/json"}
+        self._url = target.url
+        self._resource = {"attributes": otlp_attributes({"service.name": target.service_name})}
         self._on_drop = on_drop
         self._queue: deque[Span] = deque()
         self._lock = threading.Lock()
@@ -84,8 +79,7 @@ class SpanExporter:
 
     def add(self, span: Span) -> None:
         with self._lock:
-            is_full = len(self._queue) >= _MAX_QUEUED_SPANS
-            if is_full:
+            if len(self._queue) >= _MAX_QUEUED_SPANS:
                 self._on_drop(1)
             else:
                 self._queue.append(span)
@@ -109,63 +103,17 @@ class SpanExporter:
         with self._lock:
             return [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH_SPANS))]
 
-    def _send(self, spans: Sequence[Span]) -> None:
-        body = json.dumps(_request(self._target.service_name, spans)).encode()
-        request = urllib.request.Request(self._target.url, body, self._headers)  # noqa: S310 - the operator's URL
+    def _send(self, spans: list[Span]) -> None:
+        scope_spans = [{"scope": {"name": "cog_triton"}, "spans": spans}]
+        body = json.dumps({"resourceSpans": [{"resource": self._resource, "scopeSpans": scope_spans}]})
+        request = urllib.request.Request(self._url, body.encode(), self._headers)  # noqa: S310 - the operator's URL
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 response.read()
+            self._is_answering = True
         except (OSError, ValueError) as exc:
             with self._lock:
                 self._on_drop(len(spans))
             if self._is_answering:
                 log.warning("spans are dropped: the collector does not accept them (%s)", exc)
             self._is_answering = False
-            return
-        self._is_answering = True
-
-
-def _request(service_name: str, spans: Sequence[Span]) -> dict[str, Any]:
-    """OTLP's ExportTraceServiceRequest."""
-    return {
-        "resourceSpans": [
-            {
-                "resource": {"attributes": _attributes({"service.name": service_name})},
-                "scopeSpans": [
-                    {"scope": {"name": "cog_triton"}, "spans": [_span(each) for each in spans]},
-                ],
-            }
-        ]
-    }
-
-
-def _span(span: Span) -> dict[str, Any]:
-    return {
-        "traceId": span.trace_id,
-        "spanId": span.span_id,
-        "parentSpanId": span.parent_id,
-        "name": span.name,
-        "kind": _INTERNAL,
-        "startTimeUnixNano": str(span.start_ns),
-        "endTimeUnixNano": str(span.end_ns),
-        "attributes": _attributes(span.attributes),
-        "status": {"code": _ERROR, "message": span.error} if span.error else {},
-    }
-
-
-def _attributes(attributes: Mapping[str, object]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _value(value)} for name, value in attributes.items()]
-
-
-def _value(value: object) -> dict[str, Any]:
-    match value:
-        case bool():
-            return {"boolValue": value}
-        case int():
-            return {"intValue": str(value)}
-        case float():
-            return {"doubleValue": value}
-        case list():
-            return {"arrayValue": {"values": [_value(each) for each in value]}}
-        case _:
-            return {"stringValue": str(value)}

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from errors.settings import InvalidSetting
-from runner.observability.engine_metrics import FILE_NAME
 
 _LONGEST_SOCKET_PATH_BYTES = 107
 """Linux's ``sun_path`` without its final zero."""
@@ -21,11 +20,6 @@ def runtime_dir(http_port: int) -> Path:
 def metrics_dir(http_port: int) -> Path:
     """Where the runner's processes keep their metrics."""
     return runtime_dir(http_port) / "metrics"
-
-
-def engine_metrics_path(http_port: int) -> Path:
-    """Where the engine server writes what it counts; see ``runner.observability.engine_metrics``."""
-    return metrics_dir(http_port) / FILE_NAME
 
 
 def openai_shapes_path(http_port: int) -> Path:

@@ -7,43 +7,43 @@ it consists of, which ``histogram_quantile`` reads like any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from runner.observability.engine_metrics import PHASES, families_of, model_labels_of, series_of
+from runner.observability.metrics import NUM_CELLS, metrics_of, samples
 
 
 class SlotMetrics:
-    def __init__(self, pb_utils: Any, engine_kind: str, model: Mapping[str, str]) -> None:
-        """``model``: labels ``model`` and ``version``."""
+    def __init__(self, pb_utils: Any, engine_kind: str) -> None:
         kinds = pb_utils.MetricFamily
-        self._counters: dict[str, Any] = {}
-        self._gauges: dict[str, Any] = {}
+        self._metrics = metrics_of(engine_kind)
         self._families: dict[str, Any] = {}
         """Triton forgets a family that is not referred to."""
-        for family in (*families_of(engine_kind), PHASES):
-            for series in series_of(family):
-                if series.name not in self._families:
-                    kind = kinds.COUNTER if series.is_counter else kinds.GAUGE
-                    made = kinds(name=series.name, description=family.meaning, kind=kind)
-                    self._families[series.name] = made
-                labels = {**series.labels, **model_labels_of(family, model)}
-                metric = self._families[series.name].Metric(labels=labels)
-                (self._counters if series.is_counter else self._gauges)[series.key] = metric
-        self._sent: dict[str, float] = {}
+        self._published: list[tuple[Any, bool]] = []
+        """Triton's metric, and whether it is a gauge, of each number."""
+        for metric in self._metrics:
+            is_gauge = metric.kind == "gauge"
+            for name, labels, _ in samples(metric, [0.0] * NUM_CELLS):
+                if name not in self._families:
+                    kind = kinds.GAUGE if is_gauge else kinds.COUNTER
+                    self._families[name] = kinds(name=name, description=metric.meaning, kind=kind)
+                self._published.append((self._families[name].Metric(labels=labels), is_gauge))
+        self._sent = [0.0] * len(self._published)
 
-    def publish(self, counts: Mapping[str, float]) -> None:
+    def publish(self, counts: Sequence[float]) -> None:
         """Send what has changed of the engine server's ``Statistics.counts``."""
-        for key, value in counts.items():
-            if value == (sent := self._sent.get(key, 0.0)):
-                continue
-            if (counter := self._counters.get(key)) is not None:
-                # Lower: a new engine server that has lost the counts before counts from zero.
-                counter.increment(value - sent if value > sent else value)
-            elif (gauge := self._gauges.get(key)) is not None:
-                gauge.set(value)
-            self._sent[key] = value
+        self._publish([sample.value for metric in self._metrics for sample in samples(metric, counts)])
 
     def engine_lost(self) -> None:
         """There is no engine server: gauges are 0 until the next ``publish``."""
-        self.publish(dict.fromkeys(self._gauges, 0.0))
+        pairs = zip(self._published, self._sent, strict=True)
+        self._publish([0.0 if is_gauge else sent for (_, is_gauge), sent in pairs])
+
+    def _publish(self, values: list[float]) -> None:
+        for (metric, is_gauge), value, sent in zip(self._published, values, self._sent, strict=True):
+            if is_gauge and value != sent:
+                metric.set(value)
+            elif value != sent:
+                # Lower: a new engine server that has lost the counts before counts from zero.
+                metric.increment(value - sent if value > sent else value)
+        self._sent = values

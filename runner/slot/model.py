@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,12 @@ class TritonPythonModel:
         self._lock = threading.Lock()
         self._has_work = threading.Event()
         self._is_closed = False
-        self._counts: Mapping[str, float] | None = None
+        self._counts: list[float] | None = None
         """What the engine server counts, until it is published; nothing if the connection was lost."""
         self._relay = Relay(_REST)
         self._engine = EngineConnection(Path(parameters["engine_socket"]), self)
         self._engine.wait_ready()
-        model = {"model": args["model_name"], "version": args["model_version"]}
-        self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind, model)
+        self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind)
         threading.Thread(target=self._watch, name="slot-watch", daemon=True).start()
 
     def execute(self, requests: list[Any]) -> None:
@@ -182,7 +181,7 @@ class TritonPythonModel:
             fields = {"request_ids": named}
             log.error("requests ended with %s", error.code, extra={"fields": fields})
         self._relay.feed(self._ends([(each.request_id, error) for each in running]))
-        self._counts = {}
+        self._counts = []
         self._has_work.set()
 
     def _ends(self, ends: list[tuple[int, End]]) -> list[tuple[Stream, list[int], End | None]]:

@@ -22,7 +22,6 @@ from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
 from runner.observability.tracing import engine_traces
 from runner.settings.paths import (
-    engine_metrics_path,
     engine_socket_path,
     make_runtime_dir,
     metrics_dir,
@@ -120,7 +119,7 @@ class Stack:
                 options=dict(rendered.options),
                 arrival=self._arrival,
                 hang_timeout_s=rendered.hang_timeout_s,
-                metrics_path=engine_metrics_path(port),
+                metrics_dir=metrics_dir(port),
                 traces=engine_traces(settings.otlp_traces_url, settings.service_name),
             )
             path = engine_socket_path(port)

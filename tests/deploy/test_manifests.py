@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from runner.observability.engine_metrics import FAMILIES
+from runner.observability.metrics import ENGINE_METRICS
 from runner.settings.settings import VARIABLES, load_settings
 from tests.deploy.conftest import (
     COMPONENTS,
@@ -137,7 +137,7 @@ def test_what_is_scaled_on_is_a_metric_of_the_engine_server(tmp_path: Path) -> N
     assert (
         named
         == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"}
-        <= {family.name for family in FAMILIES if family.kind == "gauge"}
+        <= {family.name for family in ENGINE_METRICS if family.kind == "gauge"}
     )
     rules = yaml.safe_load(
         (KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml").read_text()

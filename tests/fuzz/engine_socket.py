@@ -209,6 +209,7 @@ async def _ask(choices: Choices) -> None:
         with suppress(CodedError):
             await _read(client)
         is_honest = True
+        client._timeout_s = _LONGEST_S
         # NOTE: a connection that is still open stays the hostile one.
         assert client._connection is not None
         client._connection._transport.abort()

@@ -182,8 +182,8 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cache_used: float | None = None
     gauges: dict[str, float] = {}
     """Other figures of the engine's last step, by its library's names for them."""
-    counts: dict[str, float] = {}
-    """The engine server's own metrics; see ``runner.engines.server.metrics``."""
+    counts: list[float] = []
+    """The engine server's own numbers; see ``runner.observability.metrics``."""
 
 
 FromClient = Submit | Cancel

@@ -6,7 +6,6 @@ Python version, numpy and MPI world are its own. It ends when its engine ends, a
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
@@ -14,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from engine.kinds import find_kind
@@ -22,7 +20,6 @@ from errors.coded_error import CodedError
 from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
-from runner.engines.protocol.messages import Statistics
 from runner.engines.protocol.options import integer, parse_options
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
@@ -30,7 +27,6 @@ from runner.engines.server.loading import keep_bytecode, load_engine, start_erro
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import Start
-from runner.observability.engine_metrics import counts_to_continue, write_counts
 from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
 from runner.supervision.child import die_with_parent
@@ -64,7 +60,8 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     listener = socket.socket(fileno=start.socket_fd)
     try:
         interval_s = _statistics_interval_s(start)
-        metrics = _open_metrics(start)
+        metrics = EngineMetrics(start.engine_kind, start.restarts, start.metrics_dir)
+        os.register_at_fork(after_in_child=metrics.close)
         exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
         requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
         with start_errors(start.engine_kind):
@@ -80,9 +77,7 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     clients = Clients(listener, requests, engine.ready)
     while not stopping.wait(interval_s):
         requests.check_progress(start.hang_timeout_s)
-        statistics = requests.statistics()
-        _write_counts(start, statistics.counts)
-        clients.send_all(statistics)
+        clients.send_all(requests.statistics())
     engine.close()
     requests.close()
     return 0
@@ -92,20 +87,6 @@ def _statistics_interval_s(start: Start) -> float:
     """Raises E1006."""
     interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
     return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
-
-
-def _open_metrics(start: Start) -> EngineMetrics:
-    """Its counters continue those of the engine server before this one."""
-    earlier = {} if start.metrics_path is None else counts_to_continue(start.metrics_path)
-    metrics = EngineMetrics(start.engine_kind, start.restarts, earlier)
-    _write_counts(start, metrics.counts(running=0, statistics=Statistics(active=0, queued=0)))
-    return metrics
-
-
-def _write_counts(start: Start, counts: Mapping[str, float]) -> None:
-    if start.metrics_path is not None:
-        with contextlib.suppress(OSError):  # A full disk does not end the engine.
-            write_counts(start.metrics_path, counts)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -27,8 +28,8 @@ from runner.engines.protocol.messages import (
 )
 from runner.engines.protocol.relay import End, Relay, Stream
 from runner.engines.server.metrics import EngineMetrics
-from runner.engines.server.spans import EngineSpan, open_span
-from runner.observability.otlp_json import SpanExporter
+from runner.engines.server.spans import engine_span
+from runner.observability.otlp_json import SpanExporter, parse_traceparent
 
 _BROKEN_EXIT_CODE = 70
 _REST = 30
@@ -73,6 +74,8 @@ class Request:
     """Those that came for the next tokens."""
     sequences: list[list[int]] | None = None
     """Of a beam search, set before its end."""
+    num_tokens: int = 0
+    """Sent so far, of a traced request."""
 
 
 class Requests:
@@ -120,8 +123,8 @@ class Requests:
         """A new request, whose results and errors go to ``client``."""
         stream = Stream(lambda tokens, end: self._respond(request, tokens, end))
         request = Request(next(self._numbers), submit, client, stream)
-        if (span := open_span(self._exporter, submit)) is not None:
-            stream.respond = lambda tokens, end: self._respond_traced(request, span, tokens, end)
+        if self._exporter is not None and (ids := parse_traceparent(submit.traceparent)) is not None:
+            stream.respond = partial(self._respond_traced, request, self._exporter, ids)
         return request
 
     def submit(self, request: Request) -> None:
@@ -159,7 +162,7 @@ class Requests:
                 continue
             num_tokens += len(tokens)
             feeds.append((request.stream, tokens, None))
-        self._metrics.tokens += num_tokens
+        self._metrics.received(num_tokens)
         self._progress_s = time.monotonic()
         self._relay.feed(feeds)
 
@@ -173,7 +176,7 @@ class Requests:
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:
         if sequences is not None and (request := self._running.get(request_id)) is not None:
-            self._metrics.tokens += sum(map(len, sequences))
+            self._metrics.received(sum(map(len, sequences)))
             request.sequences = sequences
         self._end(request_id, reason)
 
@@ -253,12 +256,20 @@ class Requests:
         if end in _COMPLETED:
             self._completed.append(request)
 
-    def _respond_traced(self, request: Request, span: EngineSpan, tokens: list[int], end: End | None) -> None:
+    def _respond_traced(
+        self,
+        request: Request,
+        exporter: SpanExporter,
+        ids: tuple[str, str],
+        tokens: list[int],
+        end: End | None,
+    ) -> None:
         self._respond(request, tokens, end)
-        span.output_tokens += len(tokens)
+        request.num_tokens += len(tokens)
         if end is not None:
-            span.output_tokens += sum(map(len, request.sequences or ()))
-            span.end(end, request.arrival_s, request.last_token_s)
+            num_tokens = request.num_tokens + sum(map(len, request.sequences or ()))
+            times_s = request.arrival_s, request.last_token_s
+            exporter.add(engine_span(request.submit, ids, num_tokens, end, *times_s))
 
     def _flush(self) -> None:
         answered, self._answered = self._answered, set()

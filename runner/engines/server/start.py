@@ -22,8 +22,8 @@ class Start(msgspec.Struct, frozen=True):
     exit_reason_fd: int = -1
     hang_timeout_s: float = 300.0
     """For an engine whose requests wait and get nothing; 0: never."""
-    metrics_path: Path | None = None
-    """Where it writes its counts once a second: see ``runner.observability.engine_metrics``."""
+    metrics_dir: Path | None = None
+    """See ``runner.observability.meter``."""
     restarts: int = 0
     """How often the engine was started again before."""
     traces: OtlpTarget | None = None

@@ -51,7 +51,7 @@ class EngineServer(SupervisedProcess):
         *,
         start_timeout_s: float,
     ) -> None:
-        child = Child("the engine server", log, log_prefix="engine", stop_grace_s=_STOP_GRACE_S)
+        child = Child("the engine server", log, log_prefix="engine_server", stop_grace_s=_STOP_GRACE_S)
         super().__init__(
             "engine",
             child,
@@ -64,6 +64,7 @@ class EngineServer(SupervisedProcess):
         self._client = client
         self._exit_reason = ExitReason()
         self._is_loaded = False
+        self._socket_path = socket_path
         self._socket = socket.socket(socket.AF_UNIX)
         socket_path.unlink(missing_ok=True)
         self._socket.bind(str(socket_path))
@@ -110,6 +111,7 @@ class EngineServer(SupervisedProcess):
     async def stop(self) -> None:
         await super().stop()
         self._socket.close()
+        self._socket_path.unlink(missing_ok=True)
 
 
 def engine_environment(engine_kind: str) -> dict[str, str]:

@@ -157,6 +157,8 @@ def test_an_engine_that_dies_ends_streams_as_errors_and_is_back(strict: API) -> 
     assert (error["code"], error["type"]) == ("E2107", "server_error")
     wait_until(lambda: strict.client.get("/ready").status_code == 200)
     assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
+    restarts = "\ncog_triton_engine_restarts_total 1"
+    wait_until(lambda: restarts in httpx.get(f"{strict.url}/metrics", headers=KEY).text)
 
 
 def test_without_the_engine_it_is_503_with_a_time_to_come_again(paced: PacedModel, tmp_path: Path) -> None:

@@ -65,20 +65,6 @@ def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(
     assert serves(brittle)
 
 
-def test_a_killed_triton_comes_back(brittle: CogUnderTest) -> None:
-    (triton,) = [pid for pid in triton_pids(brittle.triton_http_port) if is_server(pid)]
-    os.kill(triton, signal.SIGKILL)
-    wait_until(lambda: brittle.status() == "UNHEALTHY")
-    prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
-    assert prediction["status"] == "succeeded" or "E2105 TritonUnavailable" in prediction["error"]
-    wait_until(lambda: brittle.status() == "READY")
-    assert serves(brittle)
-
-
-def is_server(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver"
-
-
 def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 200)
     server = CogUnderTest(model, tmp_path, wait=False, TRITON_TIMEOUT="never")

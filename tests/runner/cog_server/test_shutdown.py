@@ -170,6 +170,7 @@ def test_after_the_grace_period_what_runs_ends_with_a_code(start: Callable[..., 
     assert answer["status"] == "failed"
     assert "E2110 ServerStopping" in answer["error"]
     assert exit_code(server) == 0
+    assert not (server.metrics_dir.parent / "engine").exists(), "the engine server's socket"
 
 
 def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest], folder: Path) -> None:

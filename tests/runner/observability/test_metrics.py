@@ -21,10 +21,9 @@ from cli.main import main
 from runner.engines.protocol.messages import Statistics
 from runner.engines.server.metrics import EngineMetrics
 from runner.observability import metrics
-from runner.observability.engine_metrics import FILE_NAME, families_of, write_counts
 from runner.observability.exposition import exposition
-from runner.observability.meter import Histogram, Meter, RequestMeter, clear_folder
-from runner.observability.metrics import METRICS
+from runner.observability.meter import Meter, RequestMeter, clear_folder
+from runner.observability.metrics import METRICS, metrics_of
 from tests.runner.servers import CogUnderTest, triton_environment, triton_pids, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
@@ -93,7 +92,7 @@ def test_tokens_that_come_together_share_the_time_since_those_before(tmp_path: P
 
 @pytest.mark.parametrize(("seconds", "bound"), [(0.001, "0.001"), (0.0011, "0.0025"), (61.0, "+Inf")])
 def test_a_bucket_holds_what_equals_its_bound(tmp_path: Path, seconds: float, bound: str) -> None:
-    Histogram(Meter("cog", tmp_path).cells, metrics.QUEUE).observe(seconds)
+    Meter("cog", tmp_path).observe(metrics.QUEUE, seconds)
     found = samples(exposition(tmp_path))
     buckets = {
         labels: value for labels, value in found.items() if labels.startswith(f"{metrics.QUEUE.name}_bucket")
@@ -149,15 +148,15 @@ nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm"
 """
 
 
-def engine_counts(folder: Path, kind: str = "paced") -> None:
-    """What an engine server writes that has completed a request of 7 tokens."""
-    engine = EngineMetrics(kind, restarts=1)
+def engine_counts(folder: Path, kind: str = "paced") -> EngineMetrics:
+    """What an engine server counts that has completed a request of 7 tokens."""
+    engine = EngineMetrics(kind, restarts=1, folder=folder)
     engine.submitted(None, 0.0)
-    engine.tokens += 7
+    engine.received(7)
     engine.ended("length")
     engine.completed(1.0, 1.5)
-    gauges = {"iter": 9.0}
-    write_counts(folder / FILE_NAME, engine.counts(running=0, statistics=Statistics(2, 3, 0.5, gauges)))
+    engine.counts(running=0, statistics=Statistics(2, 3, 0.5, {"iter": 9.0}))
+    return engine
 
 
 def with_triton(folder: Path, told: str) -> str:
@@ -179,14 +178,14 @@ def test_the_engine_servers_metrics_are_told_once_and_tritons_others_as_they_are
     tmp_path: Path, kind: str
 ) -> None:
     Meter("cog", tmp_path)
-    engine_counts(tmp_path, kind)
+    engine = engine_counts(tmp_path, kind)
     nvidia = NVIDIA if kind == "tensorrt_llm" else ""
     text = with_triton(tmp_path, TRITON + COPIES + nvidia)
     assert text.endswith("\n" + TRITON)
     types = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
     assert sorted(types) == sorted(
         [
-            *((metric.name, metric.kind) for metric in (*METRICS, *families_of(kind))),
+            *{(metric.name, metric.kind) for metric in (*METRICS, *metrics_of(kind))},
             ("cog_triton_triton_up", "gauge"),
             ("nv_inference_count", "counter"),
         ]
@@ -205,6 +204,7 @@ def test_the_engine_servers_metrics_are_told_once_and_tritons_others_as_they_are
     if nvidia:
         key = 'nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm",version="1"}'
         assert found[key] == 9
+    engine.close()
 
 
 def test_a_triton_without_an_engine_server_tells_its_own(tmp_path: Path) -> None:

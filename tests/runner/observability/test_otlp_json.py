@@ -12,7 +12,7 @@ from queue import Queue
 import pytest
 
 from runner.observability import otlp_json
-from runner.observability.otlp_json import OtlpTarget, Span, SpanExporter, parse_traceparent
+from runner.observability.otlp_json import OtlpTarget, Span, SpanExporter, otlp_attributes, parse_traceparent
 from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.servers import HOST, wait_until
 
@@ -29,7 +29,15 @@ class Drops:
 
 
 def span(number: int = 0, **more: object) -> Span:
-    return Span("engine", TRACE, f"{number:016x}", PARENT, 1_000_000_000, 2_500_000_000, more)
+    return {
+        "name": "engine",
+        "traceId": TRACE,
+        "spanId": f"{number:016x}",
+        "parentSpanId": PARENT,
+        "startTimeUnixNano": "1000000000",
+        "endTimeUnixNano": "2500000000",
+        "attributes": otlp_attributes(more),
+    }
 
 
 @pytest.fixture
@@ -45,7 +53,7 @@ def test_a_span_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with OtlpReceiver() as receiver:
         exporter = SpanExporter(OtlpTarget(f"{receiver.url}/v1/traces", "mine-engine"), Drops().add)
         exporter.add(span(7, **attributes))
-        exporter.add(Span("engine", TRACE, "8" * 16, PARENT, 1, 2, error="E2107"))
+        exporter.add({**span(8), "status": {"code": 2, "message": "E2107"}})
         first, second = wait_until(lambda: receiver.spans if len(receiver.spans) == 2 else [])
         exporter.close()
     assert (first.service, first.name, first.is_error) == ("mine-engine", "engine", False)

@@ -20,6 +20,7 @@ import yaml
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
+from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting, MissingRequirement, PortInUse
 from errors.triton import TritonStartFailed
 from runner.service import Service
@@ -64,7 +65,6 @@ def config(folder: Path, **arguments: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"engine_kind": "onnx"}, InvalidSetting, "E1006 InvalidSetting: engine kind must be one of"),
         ({"triton_max_batch_size": 8}, TritonStartFailed, "maximum batch size"),
         ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
     ],
@@ -76,6 +76,22 @@ def test_the_cause_of_a_failed_start_keeps_its_code(
         TritonUnderTest(paced, tmp_path, **config(tmp_path, **arguments))
     assert "\n" not in str(raised.value)
     assert not str(raised.value).endswith("|")
+
+
+@pytest.mark.servers
+def test_an_engine_that_can_not_be_loaded_ends_the_start_with_its_code_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    pace = model.directory / "paced.json"
+    pace.write_bytes(b"x" * pace.stat().st_size)
+    ports = free_ports(3)
+    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
+    with pytest.raises(EngineStartFailed, match="E2108"):
+        asyncio.run(Service(load_settings(environment), lambda line: None).open())
+    assert triton_pids(ports[0]) == []
+    assert engine_pids(ports[0]) == []
+    assert shared_memory(ports[0]) == []
 
 
 @pytest.mark.servers

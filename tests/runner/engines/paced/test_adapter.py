@@ -14,7 +14,7 @@ from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.adapter import PacedEngine, load
 from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit
+from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
 from runner.engines.server.loading import start_errors
 from tests.runner.engines.listening import make_paced_directory
 
@@ -29,7 +29,12 @@ class Collector:
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self.steps.append(list(new))
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        raise AssertionError(new)
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
         self.ends.put((request_id, reason))
 
     def failed(self, request_id: int, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from errors.engines import EngineStartFailed, RankEnded
+from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
 from errors.settings import MissingRequirement
+from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import Sampling, Submit
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
+from tests.runner.engines.server.supervised import WAIT_S, EngineCommand, exhaust, supervised
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
 
@@ -33,17 +36,22 @@ class TwoRanks:
         self.server = EngineServerUnderTest("tensorrt_llm", self.directory, {}, folder, python=python)
 
     def pids(self) -> dict[str, int]:
-        """Of mpirun and the ranks."""
-        running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-        names = {pid: self._name(pid) for pid in running}
-        return {name: pid for pid, name in names.items() if name is not None}
+        return pids_of(self.directory)
 
-    def _name(self, pid: int) -> str | None:
-        """None if the process is none of this engine's, or has ended."""
-        command = command_of(pid)
-        if f'"engine_dir":"{self.directory}"' not in command:
-            return None
-        return "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
+
+def pids_of(engine_dir: Path) -> dict[str, int]:
+    """Of mpirun and the ranks."""
+    running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    names = {pid: _name(engine_dir, pid) for pid in running}
+    return {name: pid for pid, name in names.items() if name is not None}
+
+
+def _name(engine_dir: Path, pid: int) -> str | None:
+    """None if the process is none of this engine's, or has ended."""
+    command = command_of(pid)
+    if f'"engine_dir":"{engine_dir}"' not in command:
+        return None
+    return "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
 
 
 def _rank_of(pid: int) -> str | None:
@@ -101,6 +109,33 @@ def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRan
     ranks.server.start()
     with Listening(ranks.server) as client:
         assert client.answer(Submit(2, [7], 3, GREEDY)) == ([7, 7, 7], "length")
+
+
+@pytest.mark.needs_mpirun
+@pytest.mark.parametrize("victim", ["rank 1", "mpirun"])
+def test_whichever_process_is_stopped_all_end_the_request_fails_and_others_start(
+    tmp_path: Path, victim: str
+) -> None:
+    directory = write_engine(tmp_path / "model", vocab_size=320, world_size=2)
+    announce(tmp_path / "arrival", Arrived(0, 0))
+    python = str(write_engine_python(tmp_path))
+
+    async def run() -> None:
+        async with supervised(EngineCommand(python, "tensorrt_llm", directory, tmp_path / "arrival")) as it:
+            server = it.server.pid
+            assert server is not None
+            pids = pids_of(directory) | {"engine server": server}
+            outputs = it.client.generate(Submit(1, [5], 500, GREEDY))
+            await anext(outputs)
+            os.kill(pids[victim], signal.SIGSTOP)
+            with pytest.raises(EngineCrashed):
+                await exhaust(outputs)
+            await asyncio.wait_for(it.until(server), WAIT_S)
+            assert "stopped (SIGSTOP)" in it.failures[0].reason
+            assert not any(map(is_running, pids.values()))
+            assert await it.answer() == [5, 6] * 10
+
+    asyncio.run(run())
 
 
 @pytest.mark.needs_mpirun

@@ -16,6 +16,7 @@ from runner.engines.protocol.messages import Failed, Finished, Sampling, Submit,
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.observability import otlp_json
+from runner.observability.metrics import ENGINE_PHASE_TIMES, samples
 from runner.observability.otlp_json import OtlpTarget, SpanExporter
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.otlp_receiver import OtlpReceiver, Span
@@ -142,15 +143,18 @@ def test_a_request_that_is_not_recorded_has_none(server: Server, receiver: OtlpR
 
 def test_the_relays_phase_ends_when_the_end_was_sent(server: Server) -> None:
     """As the engine's, it is counted for each completed request."""
-    count = 'cog_triton_request_phase_seconds_count{{phase="{}"}}'
-    before = server.requests.statistics().counts
+
+    def counts() -> dict[str, float]:
+        found = samples(ENGINE_PHASE_TIMES, server.requests.statistics().counts)
+        return {sample.labels["phase"]: sample.value for sample in found if sample.name.endswith("_count")}
+
+    before = counts()
     server.run()
     server.run(is_cancelled=True, max_tokens=4000)
 
     def is_counted() -> bool:
-        after = server.requests.statistics().counts
-        new = [after[count.format(phase)] - before[count.format(phase)] for phase in ("engine", "relay")]
-        return new == [1, 1]
+        after = counts()
+        return [after[phase] - before[phase] for phase in ("engine", "relay")] == [1, 1]
 
     wait_until(is_counted)
 
