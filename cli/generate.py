@@ -13,7 +13,8 @@ from typing import Any
 from cli.progress import progress_on_stderr
 from cli.serve import engine_environment
 from errors.requests import InvalidInput
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.observability.logs import log_text
 from runner.service import Service
 from runner.settings.ports import free_ports
@@ -82,7 +83,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
         stop_sequences=tuple(options.stop),
-        sampling=SamplingInputs(
+        sampling=Sampling(
             temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=seed
         ),
     )

@@ -10,10 +10,11 @@ from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import APIServer, check_openai_port_free
 from runner.engines.protocol.arrival import Arrived
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
-from runner.observability.logs import JSON, RequestLog, log_in
+from runner.generation.request import GenerationRequest
+from runner.observability.logs import JSON, log_in
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
@@ -100,7 +101,7 @@ class Service:
             self.stack.requests,
             measures_phases=measures_phases or (trace is not None and trace.is_recording),
             trace=trace,
-            log=RequestLog("cog") if self._is_log_json else None,
+            logged_api="cog" if self._is_log_json else "",
             request_id=request_id,
             meter=RequestMeter(self.meter, arrived_s),
         )
@@ -166,7 +167,7 @@ class Service:
             max_tokens=_TEST_TOKENS,
             min_tokens=0,
             stop_sequences=(),
-            sampling=SamplingInputs(temperature=0),
+            sampling=Sampling(temperature=0),
         )
         generation = self.generate(request)
         async for _ in generation.text():

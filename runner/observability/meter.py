@@ -73,9 +73,6 @@ class Meter:
         is_known = (metrics.REQUESTS.name, (outcome, code)) in PLACES
         self.add(metrics.REQUESTS, 1, *((outcome, code) if is_known else ("failed", UNEXPECTED)))
 
-    def refused(self, code: str) -> None:
-        self.ended("failed", code)
-
     def close(self) -> None:
         """The counts stay in the file; readers treat the process as ended."""
         if self._file is not None:
@@ -88,7 +85,7 @@ class Meter:
 class RequestMeter:
     """Counts one request: ``began``, ``sent``, ``received`` for each batch of tokens, ``ended``."""
 
-    __slots__ = ("_arrived_s", "_counts", "_error_code", "_first_s", "_last_s", "_meter")
+    __slots__ = ("_arrived_s", "_counts", "_first_s", "_last_s", "_meter")
 
     def __init__(self, meter: Meter, arrived_s: float | None = None) -> None:
         """``arrived_s``: when the request arrived, by ``perf_counter``; None: now."""
@@ -96,7 +93,6 @@ class RequestMeter:
         self._arrived_s = time.perf_counter() if arrived_s is None else arrived_s
         self._first_s = self._last_s = 0.0
         self._counts = [0] * (len(_TOKEN_BOUNDS_S) + 1)
-        self._error_code: str | None = None
 
     def began(self) -> None:
         self._meter.add(metrics.ACTIVE)
@@ -115,11 +111,10 @@ class RequestMeter:
             self._meter.observe(metrics.TIME_TO_FIRST_TOKEN, now_s - self._arrived_s)
         self._last_s = now_s
 
-    def failed(self, code: str) -> None:
-        self._error_code = code
-
-    def ended(self, *, is_finished: bool, input_tokens: int, output_tokens: int, detokenize_s: float) -> None:
-        """``is_finished``: the text is complete. Else, without an error, its client cancelled it."""
+    def ended(
+        self, *, is_finished: bool, error: str, input_tokens: int, output_tokens: int, detokenize_s: float
+    ) -> None:
+        """``is_finished``: the text is complete. Else, without an error's code, its client cancelled it."""
         meter = self._meter
         meter.add(metrics.ACTIVE, -1)
         meter.add(metrics.INPUT_TOKENS, input_tokens)
@@ -129,10 +124,7 @@ class RequestMeter:
             sum_s = self._last_s - self._first_s
             meter.observe_all(metrics.INTER_TOKEN_LATENCY, self._counts, sum_s)
             meter.observe(metrics.PHASES, detokenize_s, "detokenize")
-        if self._error_code is not None:
-            meter.ended("failed", self._error_code)
-        else:
-            meter.ended("succeeded" if is_finished else "cancelled")
+        meter.ended("failed" if error else "succeeded" if is_finished else "cancelled", error)
 
 
 def _own_file(path: Path) -> int:

@@ -54,7 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.top_k == 1 or self.temperature == 0.0
+        return self.temperature == 0.0 or self.top_k == 1 or (self.top_k < 1 and self.top_p <= 0)
 
 
 class Tensor(msgspec.Struct, frozen=True):
