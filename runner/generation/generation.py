@@ -16,8 +16,7 @@ import msgspec
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.messages import Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest

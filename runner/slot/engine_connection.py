@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from errors.engines import EngineCrashed
 from runner.engines.protocol.messages import FromClient, Ready, ToClient
 from runner.engines.protocol.wire import FrameReader, FrameSender
@@ -87,9 +85,8 @@ class EngineConnection:
         """Pass messages on until the connection closes."""
         reason = "its connection was closed"
         sender = FrameSender(connection, "engine-sender")
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         try:
-            for messages in FrameReader(connection, decoder).batches():
+            for messages in FrameReader(connection, list[ToClient]).batches():
                 if self._sender is None and isinstance(messages[0], Ready):
                     self.ready = messages[0]
                     self._sender = sender

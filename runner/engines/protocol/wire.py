@@ -63,13 +63,13 @@ class FrameReader(Generic[Message]):
     def __init__(
         self,
         connection: socket.socket,
-        decoder: msgspec.msgpack.Decoder[list[Message]],
+        kind: type[list[Message]],
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
         self._most_bytes = most_bytes
         self._connection = connection
-        self._decoder = decoder
+        self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
         """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
 

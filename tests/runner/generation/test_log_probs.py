@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from engine.directory import load
-from runner.engines.protocol.messages import Sampling, Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Sampling, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
