@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import cog
 
-from builder.build import OWN_FOLDER, build
-from builder.config.file import is_config_url
+from builder.build import build
 from builder.progress import progress_lines
 from builder.upload import find_upload_url, upload
 from engine.download.address import allows_private_urls
@@ -43,16 +39,14 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
         with _alone(engine_tar):
             _remove(engine_tar)
-            with _source(config) as (source, base_dir):
-                build(
-                    source,
-                    engine_tar,
-                    hf_token=_secret(hf_token),
-                    base_dir=base_dir,
-                    only_public=not allows_private_urls(),
-                    report=_print_line,
-                    progress=progress_lines(_print_line),
-                )
+            build(
+                _source(config),
+                engine_tar,
+                hf_token=_secret(hf_token),
+                only_public=not allows_private_urls(),
+                report=_print_line,
+                progress=progress_lines(_print_line),
+            )
             return _answer(engine_tar)
 
 
@@ -75,35 +69,14 @@ def _alone(engine_tar: Path) -> Iterator[None]:
         unlock(lock_path, descriptor)
 
 
-@contextmanager
-def _source(config: object) -> Iterator[tuple[str, Path | None]]:
-    """The path or URL of ``config``, and the base of its ``model_path`` if that is not its own folder.
+def _source(config: object) -> str:
+    """The path or URL of ``config``. Without a schema Cog passes values of any type: InvalidInput.
 
-    The input is declared as text because Cog would download a URL itself, from any address. Without a schema
-    Cog passes values of any type: InvalidInput.
+    The input is declared as text because Cog would download a URL itself, from any address.
     """
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
-    if config.startswith("data:"):
-        with tempfile.TemporaryDirectory(prefix="config-") as folder:
-            path = Path(folder, "config.yaml")
-            path.write_bytes(_data_of(config))
-            yield str(path), OWN_FOLDER
-    else:
-        yield config, OWN_FOLDER if is_config_url(config) else None
-
-
-def _data_of(url: str) -> bytes:
-    """The content of a data URL (RFC 2397)."""
-    header, comma, data = url.partition(",")
-    content = unquote_to_bytes(data)
-    try:
-        if not comma:
-            raise ValueError("it has no comma")
-        # NOTE: strict, as urllib's own reader of data URLs is not: it drops what is not base64.
-        return base64.b64decode(content, validate=True) if header.endswith(";base64") else content
-    except ValueError as exc:
-        raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100]) from exc
+    return config
 
 
 def _secret(hf_token: object) -> str | None:

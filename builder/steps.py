@@ -87,7 +87,6 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
 
 
 def place_fast_tokenizer(work: Work) -> None:
-    """Place the tokenizer, which every engine has."""
     work.vocab_size = place_tokenizer(
         work.model,
         work.directory,

@@ -139,14 +139,6 @@ def _cog_port() -> int:
     return int(text)
 
 
-def _driver(settings: Settings) -> str:
-    try:
-        found = _engine_environment(settings)
-    except CodedError:
-        found = ""  # Another check reports it.
-    return check_driver(found)
-
-
 def _engine(settings: Settings) -> str:
     """Reads only the beginning of a tar."""
     source = settings.weights or settings.engine_dir
@@ -178,7 +170,7 @@ def _disk(settings: Settings) -> str:
 
 _CHECKS: dict[str, Callable[[Settings], str]] = {
     "machine": check_machine,
-    "driver": _driver,
+    "driver": check_driver,
     "GPU": check_gpus,
     "serving environment": _serving_environment,
     "engine environment": _engine_environment,

@@ -145,7 +145,6 @@ def _check_is_runner(base: ImageReference, config: Mapping[str, Any]) -> None:
 
 
 def _with_instance(config: dict[str, Any], instance: Instance, tar: bytes) -> dict[str, Any]:
-    """The configuration of the base image, with the environment and layer of the instance."""
     settings = config["config"]
     environment = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     environment |= instance.environment

@@ -19,7 +19,6 @@ _COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, metri
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
-    """The parser of ``cog-triton``, and the parsers of its commands."""
     parser = argparse.ArgumentParser(
         prog="cog-triton",
         description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
@@ -44,7 +43,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout has exited.
         sys.stderr.close()
         return EXIT_INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -55,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def config_text(config: BuildConfig, notes: Sequence[str] = ()) -> str:
-    """The YAML of ``config``, below a comment for each note."""
     comments = [f"# {note if note.isprintable() else repr(note)}\n" for note in notes]
     keys = {"version": 1, **config.model_dump(exclude_unset=True, exclude_none=True)}
     return "".join(comments) + yaml.safe_dump(keys, sort_keys=False, width=math.inf)

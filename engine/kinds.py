@@ -166,5 +166,4 @@ def supports(name: str, capability: Capability) -> bool:
 
 
 def argument_remedy(name: str, argument: str) -> str:
-    """What to do about an argument that an engine of this kind refuses."""
     return find_kind(name).remedies.get(argument, "leave it out")

@@ -35,7 +35,6 @@ def help_text() -> str:
 
 
 def input_table() -> str:
-    """The prediction inputs, from the signature of ``Runner.run``."""
     rows = ["| input | type | default | limits | meaning |", "| --- | --- | --- | --- | --- |"]
     hints = typing.get_type_hints(Runner.run)
     for name, parameter in inspect.signature(Runner.run).parameters.items():
@@ -56,7 +55,6 @@ def _type_name(hint: object) -> str:
 
 
 def settings_table() -> str:
-    """The runner's environment variables."""
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
     for variable, name in VARIABLES.items():
         field = Settings.model_fields[name]

@@ -36,7 +36,6 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
 
 
 def all_steps(planned: EnginePlan) -> list[Step]:
-    """The kind's steps and the last one, which packs the engine."""
     return [*planned.steps(), pack_step()]
 
 

@@ -62,8 +62,6 @@ class Plan(EnginePlan):
 
 
 class _Run:
-    """The state of one build, which its steps share."""
-
     machine: BuildHost
     values: Mapping[str, Any]
     folder: Path
@@ -173,7 +171,7 @@ class _Run:
     def check_engine(self, work: Work) -> None:
         assert self.engine is not None
         if self.is_from_cache:
-            engine = read_engine("build", self.engine)
+            engine = read_engine(self.engine)
             work.report("not needed: it was checked when it was built")
         else:
             quantized = "quantization_config" in self.values

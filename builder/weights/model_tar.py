@@ -47,8 +47,6 @@ def obtain_model_tar(
 
 
 class _Hashed:
-    """A stream that hashes what is read from it."""
-
     def __init__(self, source: Source) -> None:
         self.sha256 = hashlib.sha256()
         self._source = source

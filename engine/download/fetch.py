@@ -11,10 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from engine.disk import reading
-from engine.download.body import Body
+from engine.download.body import DEFAULT_TRANSFER, Body, Transfer
 from engine.download.http import Client
 from engine.download.ranges import RangedDownload
-from engine.download.transfer import DEFAULT_TRANSFER, Transfer
 from engine.progress import Progress
 from engine.redact import redact_url
 from errors.download import SourceUnsupported
@@ -123,7 +122,6 @@ def local_path(source: str | Path) -> Path | None:
 
 
 def shown(source: str | Path) -> str:
-    """``source`` as it may be shown: without credentials."""
     return redact_url(source) if isinstance(source, str) and _URL.match(source) else str(source)
 
 

@@ -88,7 +88,6 @@ class Pools:
         raise RedirectRefused(source=redact_url(url.url), reason=f"more than {MAX_REDIRECTS} times")
 
     def close_idle(self) -> None:
-        """Close the connections that no response uses."""
         with self._guard:
             for manager in self._managers.values():
                 manager.clear()

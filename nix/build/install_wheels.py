@@ -48,7 +48,6 @@ class Installer:
         self._from: dict[Path, str] = {}
 
     def make_environment(self) -> None:
-        """Write ``bin/python`` and ``pyvenv.cfg``."""
         self.site_packages.mkdir(parents=True)
         executable = Path(sys.base_prefix) / "bin" / f"python{self.version}"
         binaries = self.out / "bin"

@@ -49,20 +49,21 @@ class Meter:
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
         """To a counter or gauge."""
-        self.cells[PLACES[metric.name, labels]] += amount
+        self.cells[PLACES[metric.name, labels] if labels else metric.start] += amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
         self.cells[PLACES[metric.name, labels]] = value
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
         """To a histogram."""
-        start = PLACES[metric.name, labels]
-        self.cells[start + bisect_left(metric.bounds, seconds)] += 1
-        self.cells[start + len(metric.bounds) + 1] += seconds
+        start = PLACES[metric.name, labels] if labels else metric.start
+        bounds, cells = metric.bounds, self.cells
+        cells[start + bisect_left(bounds, seconds)] += 1
+        cells[start + len(bounds) + 1] += seconds
 
     def observe_all(self, metric: Metric, counts: Sequence[int], sum_s: float) -> None:
         """To a histogram without labels: observations that were counted by bucket before."""
-        start = PLACES[metric.name, ()]
+        start = metric.start
         for index, count in enumerate(counts, start):
             if count:
                 self.cells[index] += count
@@ -70,8 +71,8 @@ class Meter:
 
     def ended(self, outcome: str, code: str = "") -> None:
         """Count the end of a request, also of one that was refused before its ``RequestMeter`` began."""
-        is_known = (metrics.REQUESTS.name, (outcome, code)) in PLACES
-        self.add(metrics.REQUESTS, 1, *((outcome, code) if is_known else ("failed", UNEXPECTED)))
+        place = PLACES.get((metrics.REQUESTS.name, (outcome, code)))
+        self.cells[PLACES[metrics.REQUESTS.name, ("failed", UNEXPECTED)] if place is None else place] += 1
 
     def close(self) -> None:
         """The counts stay in the file; readers treat the process as ended."""

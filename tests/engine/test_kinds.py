@@ -75,7 +75,7 @@ from builder.config.config import BuildConfig
 from builder.kinds import engine_plan
 from cli.inspect import describe
 from engine.directory import load
-from engine.machine.preflight import Machine, check_runs_here
+from engine.machine.preflight import check_runs_here
 from engine.tar.manifest import EngineFacts, Manifest
 from errors.build_config import ConflictingBuildKeys
 from errors.requests import UnsupportedArgument
@@ -92,7 +92,7 @@ directory = Path(sys.argv[1])
 engine = load(directory)
 assert engine.manifest.engine_kind == "countdown"
 assert EngineFacts(engine_kind="countdown").model_dump_json()
-check_runs_here(engine.manifest, Machine((), None))
+check_runs_here(engine.manifest, (), None)
 assert "any machine with a clock" in describe(engine.manifest)
 assert "countdown" in json.dumps(BuildConfig.model_json_schema())
 with pytest.raises(ConflictingBuildKeys, match="does not build"):

@@ -5,14 +5,6 @@ that serves one architecture all but one entry of a container are dead weight. `
 best entry of each container, closes the gap inside the container, shrinks the container's size field and
 leaves zeros behind: nothing in the library moves, and zeros compress to nothing.
 
-    rule       which entries of a container a GPU needs
-    fatbin     containers and their entries
-    elf        sections and relocations of a shared library
-    library    what a library holds and what of it goes
-    rewrite    the smaller library in place of the old one
-    debug      what only debuggers read
-    cli        the command and its table
-
 FORMAT.md beside this package describes the formats, the sources of that knowledge and what was observed.
 Standard library only: it runs inside a Nix build with nothing but Python.
 """

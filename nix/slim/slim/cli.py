@@ -35,7 +35,6 @@ _R = TypeVar("_R")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
         if options.check is not None:

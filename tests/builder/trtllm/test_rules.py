@@ -8,8 +8,8 @@ import pytest
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import argv
-from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check, check_gpu
+from builder.trtllm.sizing import fit_model
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.build_config import (
     ConflictingBuildKeys,

@@ -58,7 +58,7 @@ def listening() -> Listening:
 
 @pytest.fixture
 def connection(path: Path, listening: Listening) -> Iterator[EngineConnection]:
-    connection = EngineConnection(path, listening)
+    connection = EngineConnection(path, listening.received, listening.lost)
     yield connection
     connection.close()
 
