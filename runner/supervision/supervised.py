@@ -249,7 +249,9 @@ class SupervisedProcess(ABC):
                 if (code := self.child.returncode) is not None:
                     return self.end_reason(code)
                 if time.monotonic() - listed_s > _LIST_S:
-                    self._processes, listed_s = self.processes(), time.monotonic()
+                    # In a thread: a machine with many processes takes a while.
+                    self._processes = await asyncio.to_thread(self.processes)
+                    listed_s = time.monotonic()
                 if (reason := self.why_unusable() or self._kill_reason) is not None:
                     return reason
                 if (pid := stopped.find(self._processes)) is not None:

@@ -11,6 +11,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -76,17 +77,12 @@ class FrameReader(Generic[Message]):
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of each read, in order, until the peer closes the connection."""
         buffer = self._buffer
-        while True:
-            try:
-                data = self._connection.recv(_READ_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
-            buffer += data
-            frames = decode_frames(buffer, self._decoder, self._most_bytes)
-            if messages := list(chain.from_iterable(frames)):
-                yield messages
+        with suppress(OSError):
+            while data := self._connection.recv(_READ_BYTES):
+                buffer += data
+                frames = decode_frames(buffer, self._decoder, self._most_bytes)
+                if messages := list(chain.from_iterable(frames)):
+                    yield messages
 
 
 class FrameSender:
