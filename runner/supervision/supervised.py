@@ -109,7 +109,7 @@ class SupervisedProcess(ABC):
         return None
 
     def processes(self) -> dict[int, str]:
-        """Processes of which none may be stopped, and their names in a sentence. Called every few seconds."""
+        """Processes of which none may be stopped, and their names. Called every few seconds, in a thread."""
         pid = self.pid
         if pid is None:
             return {}
