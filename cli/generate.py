@@ -12,7 +12,8 @@ import sys
 from cli.progress import progress_on_stderr
 from cli.serve import engine_environment
 from errors.requests import InvalidInput
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.observability.logs import log_text
 from runner.service import Service
 from runner.settings.ports import free_ports
@@ -77,7 +78,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
         stop_sequences=tuple(options.stop),
-        sampling=SamplingInputs(
+        sampling=Sampling(
             temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=seed
         ),
     )

@@ -80,6 +80,8 @@ class KnownStreams:
         answer = Answer() if response is None else target.read([response])
         error = CLOSED if is_closed else _code(answer.error)
         text = _text_of(response) if response is not None and response.status == 200 else ""
+        if error:  # A token has a character at least.
+            num_tokens = min(num_tokens, len(text) + 1)
         known = self._known_text(api, target, prompt, num_tokens)
         is_exact = known is None or (known.startswith(text) if error else known == text)
         pauses_s = (after - before for before, after in pairwise(answer.output_s))

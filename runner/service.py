@@ -10,10 +10,11 @@ from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import APIServer, check_openai_port_free
 from runner.engines.protocol.arrival import Arrived
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
-from runner.observability.logs import JSON, RequestLog, log_in
+from runner.generation.request import GenerationRequest
+from runner.observability.logs import JSON, log_in
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
@@ -62,10 +63,11 @@ class Service:
             self._start_openai()
             await self.stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
             await self._test()
-            self._open_meter()
-            self._tracing = open_tracing(
-                self._settings.otlp_traces_url, self._settings.service_name, self._model_name()
-            )
+            # Only now: the test does not count as a request.
+            self.meter = Meter("cog", metrics_dir(self._settings.triton_http_port))
+            self._exits.callback(self.meter.close)
+            model = self.engine.manifest.model_id or self.engine.manifest.engine_kind
+            self._tracing = open_tracing(self._settings.otlp_traces_url, self._settings.service_name, model)
             if self.openai is not None:
                 await self.openai.wait_ready()
         except BaseException:
@@ -100,7 +102,7 @@ class Service:
             self.stack.requests,
             measures_phases=measures_phases or (trace is not None and trace.is_recording),
             trace=trace,
-            log=RequestLog("cog") if self._is_log_json else None,
+            logged_api="cog" if self._is_log_json else "",
             request_id=request_id,
             meter=RequestMeter(self.meter, arrived_s),
         )
@@ -120,13 +122,9 @@ class Service:
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
         """Runs in a thread; the processes start in ``loop``, as soon as the kind of engine is known."""
-
-        async def begin(engine: Engine) -> None:
-            await self._begin(engine)
-
         return open_served_engine(
             self._settings,
-            lambda engine: asyncio.run_coroutine_threadsafe(begin(engine), loop).result(),
+            lambda engine: asyncio.run_coroutine_threadsafe(self._begin(engine), loop).result(),
             self._fetched,
         )
 
@@ -153,12 +151,6 @@ class Service:
         self._exits.push_async_callback(server.stop)
         self.openai = server
 
-    def _open_meter(self) -> None:
-        """Open the meter after the test prediction, which does not count as a request."""
-        folder = metrics_dir(self._settings.triton_http_port)
-        self.meter = Meter("cog", folder)
-        self._exits.callback(self.meter.close)
-
     async def _test(self) -> None:
         """Generate once before the runner is ready."""
         request = GenerationRequest(
@@ -166,15 +158,12 @@ class Service:
             max_tokens=_TEST_TOKENS,
             min_tokens=0,
             stop_sequences=(),
-            sampling=SamplingInputs(temperature=0),
+            sampling=Sampling(temperature=0),
         )
         generation = self.generate(request)
         async for _ in generation.text():
             pass
         self._log(f"test prediction: {generation.output_token_count} tokens")
-
-    def _model_name(self) -> str:
-        return self.engine.manifest.model_id or self.engine.manifest.engine_kind
 
     def _log_engine(self) -> None:
         manifest = self.engine.manifest

@@ -23,7 +23,7 @@ from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
-from runner.observability.logs import JSON, RequestLog, set_up_logging
+from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import Tracing, open_tracing
 from runner.supervision.flight_recorder import RequestShapes
@@ -97,7 +97,7 @@ async def serve(start: Start) -> None:
                 requests,
                 measures_phases=trace is not None and trace.is_recording,
                 trace=trace,
-                log=RequestLog("openai") if is_log_json else None,
+                logged_api="openai" if is_log_json else "",
                 request_id=call.request_id,
                 meter=RequestMeter(meter),
             )

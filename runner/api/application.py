@@ -30,12 +30,10 @@ from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
 from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
 from runner.api.page import page_response
-from runner.api.request_body import read_body
 from runner.api.served import Served
+from runner.api.validation import read_body
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
-
-Endpoint = Callable[[Request], Awaitable[Response]] | Response
 
 
 class API:
@@ -61,18 +59,23 @@ class API:
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""
+        models = Models([self._model(name) for name in self._served.names])
         return [
-            _route("POST", "/v1/chat/completions", self.chat_completions),
-            _route("POST", "/v1/completions", self.completions),
-            _route("GET", "/v1/models", _json(Models([self._model(name) for name in self._served.names]))),
-            _route("GET", "/v1/models/{name:path}", self.model),
-            _route("POST", "/tokenize", self.tokenize),
-            _route("POST", "/detokenize", self.detokenize),
-            _route("GET", "/health", _json(State("ok"))),  # While this process answers.
-            _route("GET", "/ready", self.ready),
-            _route("GET", "/metrics", self.metrics),
-            _route("GET", "/openapi.json", _json(make_document(self._served))),
-            _route("GET", "/", page_response()),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route(
+                "/v1/models",
+                _json(models),
+                methods=["GET"],
+            ),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/health", _json(State("ok")), methods=["GET"]),  # While this process answers.
+            Route("/ready", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", _json(make_document(self._served)), methods=["GET"]),
+            Route("/", page_response(), methods=["GET"]),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -147,10 +150,6 @@ def make_application(api: API, served: Served) -> Starlette:
             Exception: _on_unknown_error,
         },
     )
-
-
-def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    return Route(path, endpoint, methods=[method])
 
 
 def _json(document: object, status: int = 200) -> Response:

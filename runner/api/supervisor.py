@@ -124,7 +124,7 @@ class APIServer(SupervisedProcess):
     def _record_rejected(self, meter: Meter, head: bytes, request_id: str) -> None:
         if not is_generation(head):
             return
-        meter.refused(ServerStopping.code)
+        meter.ended("failed", ServerStopping.code)
         if self._settings.log_format == JSON:
             log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 

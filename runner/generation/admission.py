@@ -17,8 +17,7 @@ import msgspec
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.triton import ServerStopping, TritonUnavailable
-from runner.engines.protocol.messages import Submit
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit
 from runner.generation.generation import TokenSource
 from runner.supervision.child import Log
 from runner.supervision.flight_recorder import RequestShapes

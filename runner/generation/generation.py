@@ -16,16 +16,14 @@ import msgspec
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.messages import Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.stop_filter import StopFilter
 from runner.generation.timing import TimeBudget
-from runner.observability.logs import GenerationSummary, RequestLog
+from runner.observability.logs import GenerationSummary, log_generation
 from runner.observability.meter import Meter, RequestMeter
-from runner.observability.metrics import UNEXPECTED
 from runner.observability.tracing import RequestTrace
 
 FinishReason = Literal["stop", "length", "end"]
@@ -56,15 +54,18 @@ class Generation:
         measures_phases: bool = False,
         meter: RequestMeter | None = None,
         trace: RequestTrace | None = None,
-        log: RequestLog | None = None,
+        logged_api: str = "",
         request_id: str = "",
     ) -> None:
-        """``measures_phases``: ask for the engine server's times. ``request_id``: for logs."""
+        """``measures_phases``: ask for the engine server's times. ``request_id``: for logs. ``logged_api``:
+        log a line at the end, with this API.
+        """
         self._request = request
         self.budget = TimeBudget()
         self.request_id = request_id
         self._trace = trace
-        self._observers = [each for each in (trace, log) if each is not None]
+        self._logged_api = logged_api
+        self._error = ""
         self._meter = meter or RequestMeter(_unused_meter)
         self._measures_phases = measures_phases
         self._model = model
@@ -118,24 +119,24 @@ class Generation:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """Report an error to the observers. The caller must end the iteration."""
-        self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
-        for observer in self._observers:
-            observer.failed(error)
+        """Note an error for logs, metrics and traces. The caller must end the iteration."""
+        self._error = error.code if isinstance(error, CodedError) else type(error).__name__
 
     def _end(self) -> None:
         self._meter.ended(
             is_finished=self._is_over(),
+            error=self._error,
             input_tokens=self.input_token_count,
             output_tokens=self.output_token_count,
             detokenize_s=self.budget.detokenize_s,
         )
-        if not self._observers:
+        if self._trace is None and not self._logged_api:
             return
         summary = GenerationSummary(
             request_id=self.request_id,
             trace_id="" if self._trace is None else self._trace.trace_id,
             finish_reason=self.finish_reason,
+            error=self._error,
             input_token_count=self.input_token_count,
             output_token_count=self.output_token_count,
             duration_s=self.duration_s,
@@ -143,8 +144,10 @@ class Generation:
             detokenize_s=self.budget.detokenize_s,
             phases=tuple(self.budget.edges()),
         )
-        for observer in self._observers:
-            observer.ended(summary)
+        if self._trace is not None:
+            self._trace.ended(summary)
+        if self._logged_api:
+            log_generation(self._logged_api, summary)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None

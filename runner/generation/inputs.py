@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ctypes import c_float
 
+import msgspec
+
 from errors.requests import PromptTooLong
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 
 _GREEDY = 1
+_FLOATS = ("length_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p")
 _MAX_TOP_K = (1 << 31) - 1
 
 
@@ -33,19 +36,16 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
     )
 
 
-def _sampling(inputs: SamplingInputs) -> Sampling:
-    is_greedy = inputs.is_greedy
-    return Sampling(
-        temperature=_float32(inputs.temperature or 1.0),
-        top_k=_GREEDY if is_greedy else min(max(inputs.top_k, 0), _MAX_TOP_K),
-        top_p=1.0 if is_greedy or inputs.top_p <= 0 else _float32(inputs.top_p),
-        length_penalty=_float32(inputs.length_penalty),
-        presence_penalty=_float32(inputs.presence_penalty),
-        frequency_penalty=_float32(inputs.frequency_penalty),
-        repetition_penalty=_float32(inputs.repetition_penalty),
-        min_p=_float32(inputs.min_p),
-        logit_bias={token: _float32(bias) for token, bias in inputs.logit_bias.items()},
-        seed=None if is_greedy else inputs.seed,
+def _sampling(given: Sampling) -> Sampling:
+    is_greedy = given.is_greedy
+    return msgspec.structs.replace(
+        given,
+        **{name: _float32(getattr(given, name)) for name in _FLOATS},
+        temperature=_float32(given.temperature or 1.0),
+        top_k=_GREEDY if is_greedy else min(max(given.top_k, 0), _MAX_TOP_K),
+        top_p=1.0 if is_greedy or given.top_p <= 0 else _float32(given.top_p),
+        logit_bias={token: _float32(bias) for token, bias in given.logit_bias.items()},
+        seed=None if is_greedy else given.seed,
     )
 
 

@@ -49,20 +49,21 @@ class Meter:
 
     def add(self, metric: Metric, amount: float = 1, *labels: str) -> None:
         """To a counter or gauge."""
-        self.cells[PLACES[metric.name, labels]] += amount
+        self.cells[PLACES[metric.name, labels] if labels else metric.start] += amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
         self.cells[PLACES[metric.name, labels]] = value
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
         """To a histogram."""
-        start = PLACES[metric.name, labels]
-        self.cells[start + bisect_left(metric.bounds, seconds)] += 1
-        self.cells[start + len(metric.bounds) + 1] += seconds
+        start = PLACES[metric.name, labels] if labels else metric.start
+        bounds, cells = metric.bounds, self.cells
+        cells[start + bisect_left(bounds, seconds)] += 1
+        cells[start + len(bounds) + 1] += seconds
 
     def observe_all(self, metric: Metric, counts: Sequence[int], sum_s: float) -> None:
         """To a histogram without labels: observations that were counted by bucket before."""
-        start = PLACES[metric.name, ()]
+        start = metric.start
         for index, count in enumerate(counts, start):
             if count:
                 self.cells[index] += count
@@ -70,11 +71,8 @@ class Meter:
 
     def ended(self, outcome: str, code: str = "") -> None:
         """Count the end of a request, also of one that was refused before its ``RequestMeter`` began."""
-        is_known = (metrics.REQUESTS.name, (outcome, code)) in PLACES
-        self.add(metrics.REQUESTS, 1, *((outcome, code) if is_known else ("failed", UNEXPECTED)))
-
-    def refused(self, code: str) -> None:
-        self.ended("failed", code)
+        place = PLACES.get((metrics.REQUESTS.name, (outcome, code)))
+        self.cells[PLACES[metrics.REQUESTS.name, ("failed", UNEXPECTED)] if place is None else place] += 1
 
     def close(self) -> None:
         """The counts stay in the file; readers treat the process as ended."""
@@ -88,7 +86,7 @@ class Meter:
 class RequestMeter:
     """Counts one request: ``began``, ``sent``, ``received`` for each batch of tokens, ``ended``."""
 
-    __slots__ = ("_arrived_s", "_counts", "_error_code", "_first_s", "_last_s", "_meter")
+    __slots__ = ("_arrived_s", "_counts", "_first_s", "_last_s", "_meter")
 
     def __init__(self, meter: Meter, arrived_s: float | None = None) -> None:
         """``arrived_s``: when the request arrived, by ``perf_counter``; None: now."""
@@ -96,7 +94,6 @@ class RequestMeter:
         self._arrived_s = time.perf_counter() if arrived_s is None else arrived_s
         self._first_s = self._last_s = 0.0
         self._counts = [0] * (len(_TOKEN_BOUNDS_S) + 1)
-        self._error_code: str | None = None
 
     def began(self) -> None:
         self._meter.add(metrics.ACTIVE)
@@ -115,11 +112,10 @@ class RequestMeter:
             self._meter.observe(metrics.TIME_TO_FIRST_TOKEN, now_s - self._arrived_s)
         self._last_s = now_s
 
-    def failed(self, code: str) -> None:
-        self._error_code = code
-
-    def ended(self, *, is_finished: bool, input_tokens: int, output_tokens: int, detokenize_s: float) -> None:
-        """``is_finished``: the text is complete. Else, without an error, its client cancelled it."""
+    def ended(
+        self, *, is_finished: bool, error: str, input_tokens: int, output_tokens: int, detokenize_s: float
+    ) -> None:
+        """``is_finished``: the text is complete. Else, without an error's code, its client cancelled it."""
         meter = self._meter
         meter.add(metrics.ACTIVE, -1)
         meter.add(metrics.INPUT_TOKENS, input_tokens)
@@ -129,10 +125,7 @@ class RequestMeter:
             sum_s = self._last_s - self._first_s
             meter.observe_all(metrics.INTER_TOKEN_LATENCY, self._counts, sum_s)
             meter.observe(metrics.PHASES, detokenize_s, "detokenize")
-        if self._error_code is not None:
-            meter.ended("failed", self._error_code)
-        else:
-            meter.ended("succeeded" if is_finished else "cancelled")
+        meter.ended("failed" if error else "succeeded" if is_finished else "cancelled", error)
 
 
 def _own_file(path: Path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -39,6 +40,11 @@ class Metric:
     labels: tuple[str, ...] = ()
     children: tuple[tuple[str, ...], ...] = ((),)
     bounds: tuple[float, ...] = ()
+
+    @cached_property
+    def start(self) -> int:
+        """Index of its first number among those of a process, without labels."""
+        return PLACES[self.name, ()]
 
     @property
     def num_cells(self) -> int:
@@ -136,49 +142,38 @@ CACHE_USED = Metric(
     "cog_triton_engine_cache_used_ratio", "gauge", "Share of the engine's KV cache in use, 0..1"
 )
 
-_ITERATION = (
+_ITERATION = {
+    ("nv_trt_llm_request_metrics", "TRT LLM request metrics", "request_type"): {
+        "num_active_requests": "active",
+        "max_num_active_requests": "max",
+        "num_scheduled_requests": "scheduled",
+        "num_context_requests": "context",
+        # NVIDIA's backend 0.16 has no such figure; its later versions call it "waiting".
+        "num_queued_requests": "waiting",
+    },
+    ("nv_trt_llm_runtime_memory_metrics", "TRT LLM runtime memory metrics", "memory_type"): {
+        "cpu_mem_usage": "cpu",
+        "gpu_mem_usage": "gpu",
+        "pinned_mem_usage": "pinned",
+    },
+    ("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", "kv_cache_block_type"): {
+        "max_num_blocks": "max",
+        "free_num_blocks": "free",
+        "used_num_blocks": "used",
+        "tokens_per_block": "tokens_per",
+    },
     (
-        ("nv_trt_llm_request_metrics", "TRT LLM request metrics", "request_type"),
-        {
-            "num_active_requests": "active",
-            "max_num_active_requests": "max",
-            "num_scheduled_requests": "scheduled",
-            "num_context_requests": "context",
-            # NVIDIA's backend 0.16 has no such figure; its later versions call it "waiting".
-            "num_queued_requests": "waiting",
-        },
-    ),
-    (
-        ("nv_trt_llm_runtime_memory_metrics", "TRT LLM runtime memory metrics", "memory_type"),
-        {"cpu_mem_usage": "cpu", "gpu_mem_usage": "gpu", "pinned_mem_usage": "pinned"},
-    ),
-    (
-        ("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", "kv_cache_block_type"),
-        {
-            "max_num_blocks": "max",
-            "free_num_blocks": "free",
-            "used_num_blocks": "used",
-            "tokens_per_block": "tokens_per",
-        },
-    ),
-    (
-        (
-            "nv_trt_llm_inflight_batcher_metrics",
-            "TRT LLM inflight_batcher-specific metrics",
-            "inflight_batcher_specific_metric",
-        ),
-        {
-            "num_ctx_tokens": "total_context_tokens",
-            "num_gen_requests": "generation_requests",
-            "micro_batch_id": "micro_batch_id",
-            "num_paused_requests": "paused_requests",
-        },
-    ),
-    (
-        ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type"),
-        {"iter": "iteration_counter"},
-    ),
-)
+        "nv_trt_llm_inflight_batcher_metrics",
+        "TRT LLM inflight_batcher-specific metrics",
+        "inflight_batcher_specific_metric",
+    ): {
+        "num_ctx_tokens": "total_context_tokens",
+        "num_gen_requests": "generation_requests",
+        "micro_batch_id": "micro_batch_id",
+        "num_paused_requests": "paused_requests",
+    },
+    ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type"): {"iter": "iteration_counter"},
+}
 """TensorRT-LLM's figures of an iteration as the metrics of NVIDIA's backend, which dashboards may expect:
 family's name, meaning and label; TensorRT-LLM's name of the figure -> the label's value."""
 _MODEL_LABELS, _MODEL = ("model", "version"), ("tensorrt_llm", "1")
@@ -186,7 +181,7 @@ _ITERATION_METRICS = tuple(
     Metric(
         name, "gauge", meaning, (label, *_MODEL_LABELS), tuple((each, *_MODEL) for each in figures.values())
     )
-    for (name, meaning, label), figures in _ITERATION
+    for (name, meaning, label), figures in _ITERATION.items()
 )
 ENGINE_METRICS = (
     *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS, DROPPED_SPANS),
@@ -214,7 +209,7 @@ PLACES = _places()
 NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in (*METRICS, *ENGINE_METRICS))
 ITERATION_PLACES = {
     figure: PLACES[name, (value, *_MODEL)]
-    for (name, _, _), figures in _ITERATION
+    for (name, _, _), figures in _ITERATION.items()
     for figure, value in figures.items()
 }
 """By TensorRT-LLM's name of a figure."""

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from errors.coded_error import CodedError
 from runner.observability.logs import GenerationSummary
 from runner.observability.otlp_json import OtlpTarget
 
@@ -130,22 +129,19 @@ class RequestTrace:
             return ""
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
 
-    def failed(self, error: Exception) -> None:
+    def ended(self, generation: GenerationSummary) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        code = error.code if isinstance(error, CodedError) else type(error).__name__
-        self._span.set_attribute("error.type", code)
-        # NOTE: of an error only the code: its sentence may quote what a client sent.
-        self._span.set_status(Status(StatusCode.ERROR, code))
-
-    def ended(self, generation: GenerationSummary) -> None:
         span = self._span
+        if generation.error:
+            span.set_attribute("error.type", generation.error)
+            span.set_status(Status(StatusCode.ERROR, generation.error))
         if span.is_recording():
             span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
             span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
             if generation.finish_reason is not None:
                 span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
-            elif "error.type" not in (getattr(span, "attributes", None) or {}):
+            elif not generation.error:
                 span.set_attribute("cog_triton.cancelled", True)
             self._add_times(generation)
         span.end()

@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-
-import msgspec
 
 from errors.engines import EngineCrashed
 from runner.engines.protocol.messages import FromClient, Ready, ToClient
@@ -24,28 +22,26 @@ _CLOSE_TIMEOUT_S = 2.0
 log = logging.getLogger("cog_triton.slot")
 
 
-class Listener(Protocol):
-    """Called from the connection's thread."""
-
-    def received(self, messages: list[ToClient]) -> None:
-        """All messages that arrived together, in order."""
-
-    def lost(self, error: EngineCrashed) -> None:
-        """The connection closed: requests sent until now get no further messages."""
-
-
 class EngineConnection:
     """Connects to the socket at ``path``, and connects again whenever the connection closes.
 
     The engine server's parent listens on the socket, so that a connection waits until the engine is loaded.
+    From a thread of its own it calls ``on_received`` with all messages that arrived together, and ``on_lost``
+    when the connection closed: requests sent until then get no further messages.
     """
 
     ready: Ready
     """Set after ``wait_ready``, and again when the engine server was restarted."""
 
-    def __init__(self, path: Path, listener: Listener) -> None:
+    def __init__(
+        self,
+        path: Path,
+        on_received: Callable[[list[ToClient]], object],
+        on_lost: Callable[[EngineCrashed], object],
+    ) -> None:
         self._path = path
-        self._listener = listener
+        self._on_received = on_received
+        self._on_lost = on_lost
         self._socket: socket.socket | None = None
         self._sender: FrameSender | None = None
         """None while no engine is ready."""
@@ -86,18 +82,17 @@ class EngineConnection:
             self._closing.wait(_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Pass messages to the listener until the connection closes."""
+        """Pass messages on until the connection closes."""
         reason = "its connection was closed"
         sender = FrameSender(connection, "engine-sender")
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         try:
-            for messages in FrameReader(connection, decoder).batches():
+            for messages in FrameReader(connection, list[ToClient]).batches():
                 if self._sender is None and isinstance(messages[0], Ready):
                     self.ready = messages[0]
                     self._sender = sender
                     self._was_ready.set()
                     log.info("engine ready: %s", self.ready)
-                self._listener.received(messages)
+                self._on_received(messages)
         except Exception as exc:
             # After a malformed frame nothing can be read from the connection any more.
             log.exception("closed the connection to the engine server")
@@ -108,4 +103,4 @@ class EngineConnection:
                 connection.shutdown(socket.SHUT_RDWR)
             sender.close()
         if was_ready and not self._closing.is_set():
-            self._listener.lost(EngineCrashed(engine_kind=self.ready.engine_kind, reason=reason))
+            self._on_lost(EngineCrashed(engine_kind=self.ready.engine_kind, reason=reason))

@@ -65,7 +65,7 @@ class TritonPythonModel:
         self._counts: list[float] | None = None
         """What the engine server counts, until it is published; nothing if the connection was lost."""
         self._relay = Relay(_REST)
-        self._engine = EngineConnection(Path(parameters["engine_socket"]), self)
+        self._engine = EngineConnection(Path(parameters["engine_socket"]), self._received, self._lost)
         self._engine.wait_ready()
         self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind)
         threading.Thread(target=self._watch, name="slot-watch", daemon=True).start()
@@ -116,7 +116,7 @@ class TritonPythonModel:
             submit, request_id=request_id, caller_id=output.call.request_id, sent_s=time.perf_counter()
         )
         try:
-            # NOTE: one step for ``lost``: it ends this request, or the request goes to the next connection.
+            # NOTE: one step for ``_lost``: it ends this request, or the request goes to the next connection.
             with self._lock:
                 self._running[request_id] = output
                 self._engine.send(message)
@@ -141,13 +141,13 @@ class TritonPythonModel:
         for output in running:
             if not output.is_cancelled and is_meant(output):
                 output.is_cancelled = True
-                with suppress(CodedError):  # The engine has ended; ``lost`` ends the request.
+                with suppress(CodedError):  # The engine has ended; ``_lost`` ends the request.
                     self._engine.send(Cancel(output.request_id))
 
     # Results: from the engine server to the relay, in the connection's thread
 
-    def received(self, messages: list[ToClient]) -> None:
-        """See ``runner.slot.engine_connection.Listener``: feeds the whole batch to the relay at once."""
+    def _received(self, messages: list[ToClient]) -> None:
+        """Feed the whole batch to the relay at once."""
         feeds: list[tuple[Stream, list[int], End | None]] = []
         find = self._running.get
         for message in messages:
@@ -173,8 +173,8 @@ class TritonPythonModel:
         if feeds:
             self._relay.feed(feeds)
 
-    def lost(self, error: CodedError) -> None:
-        """See ``runner.slot.engine_connection.Listener``: all running requests end with the error."""
+    def _lost(self, error: CodedError) -> None:
+        """All running requests end with the error."""
         with self._lock:
             running = list(self._running.values())
         if named := [each.call.request_id for each in running if each.call.request_id]:

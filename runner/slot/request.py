@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.kinds import ENGINE_TENSORS
-from errors.requests import InvalidTensor
+from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
 from runner.slot.tensors import Row, Tensors
-from runner.slot.unsupported import check_streaming, check_tensors
+from runner.slot.unsupported import check_tensors
 
 _MAX_SEQUENCES = 256
 _MAX_TOP_LOG_PROBS = 20
@@ -82,7 +82,9 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     is_streaming = bool(row.scalar("streaming"))
     # NOTE: also checked by the engine server, but here all rows of a request are rejected with one response.
     check_request(submit, ready)
-    check_streaming(submit, ready.engine_kind, is_streaming=is_streaming)
+    if is_streaming and submit.sampling.beam_width > 1:
+        remedy = "a beam search has no output before its end: send streaming=false"
+        raise UnsupportedArgument(name="streaming", value=True, engine_kind=ready.engine_kind, remedy=remedy)
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
         submit=submit,

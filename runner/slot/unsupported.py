@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind
 from errors.requests import UnsupportedArgument
-from runner.engines.protocol.messages import Submit
 from runner.slot.tensors import Row, Tensors
 
 _FLAGS = (
@@ -48,13 +47,6 @@ def check_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
     for name in _COUNTS:
         if name not in supported and (count := row.scalar(name)) not in (None, 0, 1):
             raise _unsupported(name, count, engine_kind)
-
-
-def check_streaming(submit: Submit, engine_kind: str, *, is_streaming: bool) -> None:
-    """Raise E1104 for a beam search that is to be streamed."""
-    if is_streaming and submit.sampling.beam_width > 1:
-        remedy = "a beam search has no output before its end: send streaming=false"
-        raise UnsupportedArgument(name="streaming", value=True, engine_kind=engine_kind, remedy=remedy)
 
 
 def _unsupported(name: str, value: object, engine_kind: str) -> UnsupportedArgument:

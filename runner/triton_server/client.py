@@ -27,8 +27,7 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.messages import Submit
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit
 from runner.triton_server.event_stream import EventParser, ServerEvent
 from runner.triton_server.tensors import TensorEvent, tensors_of
 

@@ -16,7 +16,8 @@ from engine.directory import Engine
 from engine.kinds import KINDS
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
-from runner.engines.server.supervisor import EngineCommand, EngineServer
+from runner.engines.server.start import Start
+from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import RequestGuard
 from runner.observability.meter import clear_folder
 from runner.observability.tracing import engine_traces
@@ -112,20 +113,26 @@ class Stack:
         if rendered.is_cpp:
             self.requests = RequestGuard(triton_client, self._shapes)
         else:
-            command = EngineCommand(
-                python=settings.engine_python,
+            start = Start(
                 engine_kind=manifest.engine_kind,
                 engine_dir=engine.path,
+                options=dict(rendered.options),
                 arrival=self._arrival,
-                options=rendered.options,
-                start_timeout_s=rendered.start_timeout_s,
                 hang_timeout_s=rendered.hang_timeout_s,
                 metrics_dir=metrics_dir(port),
                 traces=engine_traces(settings.otlp_traces_url, settings.service_name),
             )
             path = engine_socket_path(port)
             client = EngineClient(path, settings.triton_timeout_s, manifest.engine_kind)
-            self.engine = EngineServer(command, path, client, self._log, self.failure_log().add)
+            self.engine = EngineServer(
+                settings.engine_python,
+                start,
+                path,
+                client,
+                self._log,
+                self.failure_log().add,
+                start_timeout_s=rendered.start_timeout_s,
+            )
             await self._exits.enter_async_context(client)
             self._start(self.engine)
             self.requests = RequestGuard(client, self._shapes)

@@ -84,7 +84,7 @@ from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Ready
 from runner.engines.server.start import Start
-from runner.engines.server.supervisor import EngineCommand
+from runner.engines.server.supervisor import engine_environment
 from runner.slot.request import parse_row
 
 # What an engine directory and a manifest tell of it
@@ -105,10 +105,10 @@ listener.bind(str(socket_path))
 listener.listen()
 announce(arrival, Arrived(0, 0))
 exit_reason = ExitReason()
-start = Start("countdown", directory, {}, listener.fileno(), exit_reason.descriptor, arrival)
+start = Start("countdown", directory, {}, arrival, listener.fileno(), exit_reason.descriptor)
 process = subprocess.Popen(
     [sys.executable, "-m", "runner.engines.server.main"],
-    env=EngineCommand(sys.executable, "countdown", directory, arrival).environment(),
+    env=engine_environment("countdown"),
     stdin=subprocess.PIPE,
     pass_fds=(start.socket_fd, start.exit_reason_fd),
 )

@@ -17,8 +17,7 @@ from runner.api.call_observer import CallObserver
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.served import Served
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.messages import Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest

@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 class Engine(Protocol):
-    """One loaded engine. Made by its adapter's ``load``: see ``engine.kinds``.
+    """One loaded engine. Made by its adapter's ``load`` (see ``engine.kinds``), whose errors become E2108.
 
     ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request
     that is unknown or already done is nothing to do. An engine reports ``finished(..., 'cancelled')`` for a

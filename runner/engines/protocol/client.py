@@ -29,13 +29,13 @@ from runner.engines.protocol.messages import (
     Finished,
     FromClient,
     LogProbs,
+    Output,
     Ready,
     Statistics,
     Submit,
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.output import Output
 from runner.engines.protocol.wire import FrameTooLong, decode_frames, frame
 
 _TOKEN_BYTES = 4

@@ -7,6 +7,7 @@ engine that runs in a child of the engine server exchanges the same messages wit
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import msgspec
@@ -53,7 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.top_k == 1 or self.temperature == 0.0
+        return self.temperature == 0.0 or self.top_k == 1 or (self.top_k < 1 and self.top_p <= 0)
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -187,3 +188,16 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 FromClient = Submit | Cancel
 ToClient = Ready | LogProbs | Tokens | Finished | Failed | Statistics
+
+
+@dataclass(slots=True, eq=False)
+class Output:
+    """What a client gets of one request, by the engine server or by Triton: all since the last one."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[TokenLogProb] = field(default_factory=list)
+    """One for each of ``tokens``, if the request asks for them."""
+    finish_reason: FinishReason | None = None
+    """Of the last output."""
+    times_s: tuple[float, float] | None = None
+    """See ``Finished``."""

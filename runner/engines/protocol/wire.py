@@ -11,6 +11,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -63,30 +64,25 @@ class FrameReader(Generic[Message]):
     def __init__(
         self,
         connection: socket.socket,
-        decoder: msgspec.msgpack.Decoder[list[Message]],
+        kind: type[list[Message]],
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
         self._most_bytes = most_bytes
         self._connection = connection
-        self._decoder = decoder
+        self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
         """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of each read, in order, until the peer closes the connection."""
         buffer = self._buffer
-        while True:
-            try:
-                data = self._connection.recv(_READ_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
-            buffer += data
-            frames = decode_frames(buffer, self._decoder, self._most_bytes)
-            if messages := list(chain.from_iterable(frames)):
-                yield messages
+        with suppress(OSError):
+            while data := self._connection.recv(_READ_BYTES):
+                buffer += data
+                frames = decode_frames(buffer, self._decoder, self._most_bytes)
+                if messages := list(chain.from_iterable(frames)):
+                    yield messages
 
 
 class FrameSender:

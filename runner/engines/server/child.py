@@ -1,4 +1,4 @@
-"""An engine in a child of the engine server: its loop needs Python's lock, or it has a process per GPU."""
+"""An engine in processes below the engine server (``runner.engines.worker``): one, or one per GPU."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from runner.engines.protocol.messages import (
     Tokens,
 )
 from runner.engines.protocol.wire import FrameReader, FrameSender
+from runner.engines.server.ranks import Ranks
 from runner.engines.server.start import Start
 from runner.supervision.child import exit_reason as described
 from runner.supervision.child import with_parent
@@ -35,26 +36,29 @@ _STOP_GRACE_S = 5.0
 
 
 class ChildEngine:
-    """See ``runner.engines.protocol.adapter.Engine``. The child ends with this process."""
+    """See ``runner.engines.protocol.adapter.Engine``. The processes end with this one."""
 
-    def __init__(self, start: Start, sink: Sink, exit_reason: ExitReason) -> None:
-        """Start the child and wait until its engine is loaded. Raises a CodedError."""
+    def __init__(self, start: Start, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
+        """Start the processes and wait until their engine is loaded. Raises a CodedError."""
         self._start = start
         self._sink = sink
         self._exit_reason = exit_reason
         self._is_closed = False
+        self._ranks: Ranks | None = None
         self._statistics = Statistics(active=0, queued=0)
-        connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = subprocess.Popen(
-                _command(start, theirs.fileno()),
-                pass_fds=(theirs.fileno(), start.exit_reason_fd),
-                stdin=subprocess.DEVNULL,
-            )
-        self._connection = connection
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
-        self._reader = FrameReader(connection, decoder)
-        self._sender = FrameSender(connection, "child-sender")
+            files = exit_reason.descriptor, theirs.fileno()
+            document = msgspec.structs.replace(start, socket_fd=theirs.fileno(), traces=None).encode()
+            command = [sys.executable, "-m", "runner.engines.worker", document.decode()]
+            if num_ranks > 1:
+                self._ranks = Ranks(command, num_ranks, *files)
+                self._process = self._ranks.process
+            else:
+                command = [*with_parent(os.getpid()), *command]
+                self._process = subprocess.Popen(command, pass_fds=files, stdin=subprocess.DEVNULL)
+        self._reader = FrameReader(self._connection, list[ToClient])
+        self._sender = FrameSender(self._connection, "child-sender")
         match next(self._reader.batches(), None):
             case [Ready() as ready, *_]:
                 self.ready = ready
@@ -99,9 +103,14 @@ class ChildEngine:
                 self._statistics = message
 
     def _why_ended(self, otherwise: type[EngineCrashed | EngineStartFailed]) -> CodedError:
-        """The error that the child left, else how its process ended."""
-        reason = f"its process ended ({described(self._exit_code())}); its log is above"
-        return self._exit_reason.read() or otherwise(engine_kind=self._start.engine_kind, reason=reason)
+        """The error that the processes left, else how they ended."""
+        code = self._exit_code()
+        if (cause := self._exit_reason.read()) is not None:
+            return cause
+        if self._ranks is not None:
+            return self._ranks.error(code)
+        reason = f"its process ended ({described(code)}); its log is above"
+        return otherwise(engine_kind=self._start.engine_kind, reason=reason)
 
     def _exit_code(self) -> int:
         """Wait for the end of the child, whose socket is closed. It is killed if that takes too long."""
@@ -110,13 +119,3 @@ class ChildEngine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
-
-
-def _command(start: Start, socket_fd: int) -> list[str]:
-    command = [*with_parent(os.getpid()), sys.executable, "-m", "runner.engines.worker.main"]
-    command += ["--socket-fd", str(socket_fd)]
-    command += ["--exit-reason-fd", str(start.exit_reason_fd), "--kind", start.engine_kind]
-    command += ["--engine-dir", str(start.engine_dir), "--arrival", str(start.arrival)]
-    for key, value in start.options.items():
-        command += ["--option", f"{key}={value}"]
-    return command

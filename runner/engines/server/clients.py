@@ -105,9 +105,8 @@ class ClientConnection:
 
     def serve(self) -> None:
         """Start requests until the client disconnects, then cancel those that still run."""
-        decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
         try:
-            for messages in FrameReader(self._connection, decoder, _MAX_REQUEST_BYTES).batches():
+            for messages in FrameReader(self._connection, list[FromClient], _MAX_REQUEST_BYTES).batches():
                 for message in messages:
                     self._receive(message)
         finally:

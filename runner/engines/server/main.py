@@ -6,7 +6,6 @@ Python version, numpy and MPI world are its own. It ends when its engine ends, a
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
@@ -18,21 +17,19 @@ from pathlib import Path
 
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
-from errors.engines import EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Engine, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.options import integer, parse_options
-from runner.engines.server.bytecode import keep_bytecode
 from runner.engines.server.child import ChildEngine
 from runner.engines.server.clients import Clients
+from runner.engines.server.loading import keep_bytecode, load_engine, start_errors
 from runner.engines.server.metrics import EngineMetrics
 from runner.engines.server.requests import Requests
 from runner.engines.server.start import Start
 from runner.observability.logs import set_up_logging
 from runner.observability.otlp_json import SpanExporter
-from runner.supervision.parent_death import die_with_parent
-from runner.supervision.tuning import uncollected
+from runner.supervision.child import die_with_parent
 
 _INTERVAL = "stats_check_period_ms"
 _HEARTBEAT_S = 1.0
@@ -42,7 +39,7 @@ log = logging.getLogger("cog_triton.engine")
 
 
 def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
-    """Load the engine, in this process or in a child. Raises a CodedError."""
+    """Load the engine, in this process or in others."""
     kind = find_kind(start.engine_kind)
     if cache_dir := start.options.get("engine_cache_dir"):
         folder = Path(cache_dir) / "bytecode"
@@ -50,22 +47,12 @@ def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
             log.info("libraries came without bytecode: it is kept in %s", folder)
     if kind.runs_in_child:
         return ChildEngine(start, sink, exit_reason)
-    if kind.preload is not None:
-        with contextlib.suppress(Exception):  # A failure shows when the engine is loaded.
-            importlib.import_module(kind.preload)
-    await_arrival(start.arrival)
-    try:
-        with uncollected():
-            adapter = importlib.import_module(kind.adapter)
-            if kind.has_ranks and adapter.num_ranks(start.engine_dir) > 1:
-                return ChildEngine(start, sink, exit_reason)
-            engine: Engine = adapter.load(start.engine_dir, sink, start.options)
-            return engine
-    except CodedError:
-        raise
-    except Exception as exc:
-        reason = f"{type(exc).__name__}: {exc}"
-        raise EngineStartFailed(engine_kind=kind.name, reason=reason) from exc
+    if kind.has_ranks:
+        await_arrival(start.arrival)
+        num_ranks: int = importlib.import_module(kind.adapter).num_ranks(start.engine_dir)
+        if num_ranks > 1:
+            return ChildEngine(start, sink, exit_reason, num_ranks)
+    return load_engine(start, sink)
 
 
 def serve(start: Start, exit_reason: ExitReason) -> int:
@@ -77,7 +64,8 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
         os.register_at_fork(after_in_child=metrics.close)
         exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
         requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
-        engine = load(start, requests, exit_reason)
+        with start_errors(start.engine_kind):
+            engine = load(start, requests, exit_reason)
     except CodedError as exc:
         log.error("%s", exc, exc_info=exc.__cause__)
         exit_reason.write(exc)

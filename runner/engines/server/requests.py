@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from errors.coded_error import CodedError
-from errors.engines import EngineCrashed, EngineFailed
+from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
 from runner.engines.protocol.adapter import Engine
 from runner.engines.protocol.checks import check_request
@@ -181,18 +181,13 @@ class Requests:
         self._end(request_id, reason)
 
     def failed(self, request_id: int, error: Exception) -> None:
-        coded = error if isinstance(error, CodedError) else None
-        if coded is None:
-            coded = EngineFailed(engine_kind=self._engine_kind, reason=f"{type(error).__name__}: {error}")
+        coded = as_coded(error, EngineFailed, self._engine_kind)
         self._log_failed([request_id], f"the engine failed a request: {coded.code}", coded is not error)
         self._end(request_id, coded)
 
     def broken(self, error: Exception) -> None:
         """End all requests with the error, and this process: its parent starts another."""
-        coded = error if isinstance(error, CodedError) else None
-        if coded is None:
-            reason = f"{type(error).__name__}: {error}"
-            coded = EngineCrashed(engine_kind=self._engine_kind, reason=reason)
+        coded = as_coded(error, EngineCrashed, self._engine_kind)
         self._is_broken = True
         self._exit_reason.write(coded)
         log.critical("%s", coded, exc_info=None if coded is error else error)

@@ -16,10 +16,10 @@ class Start(msgspec.Struct, frozen=True):
     engine_dir: Path
     options: dict[str, str]
     """The kind's own, as text: see ``engines.protocol.options``."""
-    socket_fd: int
-    exit_reason_fd: int
     arrival: Path
     """See ``runner.engines.protocol.arrival``."""
+    socket_fd: int = -1
+    exit_reason_fd: int = -1
     hang_timeout_s: float = 300.0
     """For an engine whose requests wait and get nothing; 0: never."""
     metrics_dir: Path | None = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from engine.kinds import find_kind
 from engine.machine.root import SOURCE_ROOT
@@ -21,7 +22,6 @@ from errors.engines import EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.start import Start
-from runner.observability.otlp_json import OtlpTarget
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.supervised import SupervisedProcess
@@ -34,43 +34,22 @@ _SILENCE_S = 3.0
 """The engine server sends its statistics every second."""
 
 
-@dataclass(frozen=True)
-class EngineCommand:
-    """How to start the engine server. ``python`` is the engine environment's interpreter."""
-
-    python: str
-    engine_kind: str
-    engine_dir: Path
-    arrival: Path
-    """See ``runner.engines.protocol.arrival``."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    start_timeout_s: float = 1800.0
-    """From the arrival of the engine."""
-    hang_timeout_s: float = 300.0
-    """0: never."""
-    metrics_dir: Path | None = None
-    traces: OtlpTarget | None = None
-    """Where the spans of traced requests are sent; None: nowhere."""
-
-    def environment(self) -> dict[str, str]:
-        """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
-        environment = without_secret_variables(os.environ)
-        environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        restore_malloc(environment)
-        environment.pop("PYTHONHOME", None)
-        return {**find_kind(self.engine_kind).environment, **environment}
-
-
 class EngineServer(SupervisedProcess):
-    """``client`` is this process's own client of it, by which it is seen to be ready and alive."""
+    """``client`` is this process's own client of it, by which it is seen to be ready and alive.
+
+    ``python`` is the engine environment's interpreter; ``start_timeout_s`` counts from the engine's arrival.
+    """
 
     def __init__(
         self,
-        command: EngineCommand,
+        python: str,
+        start: Start,
         socket_path: Path,
         client: EngineClient,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
+        *,
+        start_timeout_s: float,
     ) -> None:
         child = Child("the engine server", log, log_prefix="engine_server", stop_grace_s=_STOP_GRACE_S)
         super().__init__(
@@ -78,10 +57,10 @@ class EngineServer(SupervisedProcess):
             child,
             log,
             on_failure,
-            start_timeout_s=command.start_timeout_s,
+            start_timeout_s=start_timeout_s,
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
-        self._command = command
+        self._python = python
         self._client = client
         self._exit_reason = ExitReason()
         self._is_loaded = False
@@ -91,26 +70,16 @@ class EngineServer(SupervisedProcess):
         self._socket.bind(str(socket_path))
         socket_path.chmod(0o600)
         self._socket.listen(_BACKLOG)
+        files = {"socket_fd": self._socket.fileno(), "exit_reason_fd": self._exit_reason.descriptor}
+        self._start_message = msgspec.structs.replace(start, **files)
 
     async def launch(self) -> None:
         self._exit_reason.clear()
         self._is_loaded = False
-        command = self._command
-        start = Start(
-            engine_kind=command.engine_kind,
-            engine_dir=command.engine_dir,
-            options=dict(command.options),
-            socket_fd=self._socket.fileno(),
-            exit_reason_fd=self._exit_reason.descriptor,
-            arrival=command.arrival,
-            hang_timeout_s=command.hang_timeout_s,
-            metrics_dir=command.metrics_dir,
-            traces=command.traces,
-            restarts=self.restarts,
-        )
+        start = msgspec.structs.replace(self._start_message, restarts=self.restarts)
         await self.child.launch(
-            [*with_parent(os.getpid()), command.python, "-m", "runner.engines.server.main"],
-            command.environment(),
+            [*with_parent(os.getpid()), self._python, "-m", "runner.engines.server.main"],
+            engine_environment(start.engine_kind),
             stdin=start.encode(),
             pass_fds=[start.socket_fd, start.exit_reason_fd],
         )
@@ -120,7 +89,7 @@ class EngineServer(SupervisedProcess):
         return self._is_loaded
 
     def is_waiting(self) -> bool:
-        return not self._command.arrival.exists()
+        return not self._start_message.arrival.exists()
 
     async def is_answering(self) -> bool:
         return self._client.silence_s < _SILENCE_S
@@ -133,7 +102,7 @@ class EngineServer(SupervisedProcess):
         if (cause := self._exit_reason.read()) is not None:
             return cause
         reason = f"{reason}; its last log lines: {self.child.last_lines()}"
-        return EngineStartFailed(engine_kind=self._command.engine_kind, reason=reason)
+        return EngineStartFailed(engine_kind=self._start_message.engine_kind, reason=reason)
 
     def stop_signal(self) -> signal.Signals:
         # It reacts to SIGTERM once its engine is loaded.
@@ -143,3 +112,12 @@ class EngineServer(SupervisedProcess):
         await super().stop()
         self._socket.close()
         self._socket_path.unlink(missing_ok=True)
+
+
+def engine_environment(engine_kind: str) -> dict[str, str]:
+    """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
+    environment = without_secret_variables(os.environ)
+    environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    restore_malloc(environment)
+    environment.pop("PYTHONHOME", None)
+    return {**find_kind(engine_kind).environment, **environment}

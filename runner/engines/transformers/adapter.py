@@ -87,7 +87,7 @@ class TransformersEngine:
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TransformersEngine:
     """Load the model and start its loop. ``options``: see ``Options``.
 
-    Raises ``InvalidSetting`` for a bad option and ``EngineStartFailed`` for everything else.
+    Raises ``InvalidSetting`` for a bad option, ``EngineStartFailed``, and the library's errors.
     """
     parsed = Options.parse(options)
     # NOTE: load in a thread that ends before the loop begins. Each computing thread has its own OpenMP
@@ -106,15 +106,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Transforme
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:
     if not (engine_dir / "config.json").is_file():
         raise _start_failed(f"{engine_dir} has no config.json")
-    try:
-        model = _load_model(engine_dir, options)
-        config = model.config.get_text_config()
-        batching = Batching(model, batching_config(options, config, model.dtype), sink)
-    except CodedError:
-        raise
-    # The library raises many kinds of errors; each means that this engine can't be served.
-    except Exception as exc:
-        raise _start_failed(f"{type(exc).__name__}: {exc}") from exc
+    model = _load_model(engine_dir, options)
+    config = model.config.get_text_config()
+    batching = Batching(model, batching_config(options, config, model.dtype), sink)
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=config.vocab_size,

@@ -84,7 +84,7 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
         ),
         ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
         ("/x/python -m runner.engines.server.main", "engine server"),
-        ("/x/python -m runner.engines.worker.rank --call 9", "engine child"),
+        ('/x/python -m runner.engines.worker {"engine_kind":"paced"}', "engine child"),
         ("/x/python -m runner.api", "API server"),
         ("bash", OTHER),
     ],

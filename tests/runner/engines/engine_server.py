@@ -113,8 +113,7 @@ class EngineServerClient:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(_START_S)
         self.socket.connect(str(path))
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
-        self._batches = FrameReader(self.socket, decoder).batches()
+        self._batches = FrameReader(self.socket, list[ToClient]).batches()
         self._messages: list[ToClient] = []
         ready = self.receive()
         assert isinstance(ready, Ready)

@@ -13,8 +13,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from errors.triton import ServerStopping, TritonUnavailable
-from runner.engines.protocol.messages import Submit
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit
 from runner.generation.admission import RequestGuard
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)

@@ -12,15 +12,16 @@ import pytest
 from engine.directory import load
 from errors.requests import PromptTooLong
 from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from runner.settings.settings import load_settings
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH, PacedModel
 
 QUESTION = "What is machine learning?"
-GREEDY = SamplingInputs(temperature=0)
+GREEDY = Sampling(temperature=0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def generate(
     max_tokens: int = 30,
     min_tokens: int = 0,
     stops: tuple[str, ...] = (),
-    sampling: SamplingInputs = GREEDY,
+    sampling: Sampling = GREEDY,
     model: ModelFacts | None = None,
 ) -> tuple[list[str], Generation]:
     """The pieces of text as they came, and the generation after its end."""
@@ -181,16 +182,16 @@ def test_a_long_prompt_is_tokenized_like_a_short_one(served: Served) -> None:
 @pytest.mark.parametrize(
     ("sampling", "is_greedy"),
     [
-        (SamplingInputs(temperature=0, top_p=0.9, top_k=50), True),
-        (SamplingInputs(temperature=1, top_k=1), True),
-        (SamplingInputs(temperature=1, top_k=0, top_p=0), True),
-        (SamplingInputs(temperature=1, top_k=-1, top_p=0.5), False),
-        (SamplingInputs(temperature=1, top_k=10**30, top_p=0), False),
-        (SamplingInputs(temperature=5, top_p=1, seed=2**64 - 1), False),
+        (Sampling(temperature=0, top_p=0.9, top_k=50), True),
+        (Sampling(temperature=1, top_k=1), True),
+        (Sampling(temperature=1, top_k=0, top_p=0), True),
+        (Sampling(temperature=1, top_k=-1, top_p=0.5), False),
+        (Sampling(temperature=1, top_k=10**30, top_p=0), False),
+        (Sampling(temperature=5, top_p=1, seed=2**64 - 1), False),
     ],
 )
 def test_every_sampling_that_the_inputs_allow_is_taken_by_the_slot(
-    served: Served, sampling: SamplingInputs, is_greedy: bool
+    served: Served, sampling: Sampling, is_greedy: bool
 ) -> None:
     assert sampling.is_greedy == is_greedy
     pieces, _ = generate(served, max_tokens=3, sampling=sampling)

@@ -7,11 +7,10 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from engine.directory import load
-from runner.engines.protocol.messages import Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Sampling, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from runner.settings.settings import load_settings
 from tests.runner.paced_engine import make_paced_model
 
@@ -32,7 +31,7 @@ def generate(folder: Path, *outputs: Output) -> tuple[str, list[float]]:
     """The text, and the values that came with it."""
     engine = make_paced_model(folder, 0)
     model = load_model_facts(load(engine.directory), load_settings({"HOME": str(folder)}))
-    request = GenerationRequest("What is", 9, 0, (), SamplingInputs(), num_top_log_probs=0)
+    request = GenerationRequest("What is", 9, 0, (), Sampling(), num_top_log_probs=0)
 
     async def read() -> tuple[str, list[float]]:
         generation = Generation(request, model, Source(*outputs))

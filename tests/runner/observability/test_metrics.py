@@ -54,12 +54,10 @@ def cog_counts(text: str, name: str) -> float:
 
 def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path) -> None:
     meter = Meter("cog", tmp_path)
-    for is_finished, code in ((True, None), (False, None), (False, "E2101"), (False, "E9999")):
+    for is_finished, code in ((True, ""), (False, ""), (False, "E2101"), (False, "E9999")):
         request = RequestMeter(meter)
         request.began()
-        if code is not None:
-            request.failed(code)
-        request.ended(is_finished=is_finished, input_tokens=2, output_tokens=3, detokenize_s=0.0)
+        request.ended(is_finished=is_finished, error=code, input_tokens=2, output_tokens=3, detokenize_s=0.0)
     found = samples(exposition(tmp_path))
     for outcome, code in (
         ("succeeded", ""),
@@ -79,7 +77,7 @@ def test_tokens_that_come_together_share_the_time_since_those_before(tmp_path: P
     request.began()
     for num_tokens, now_s in ((2, 100.25), (4, 100.33), (1, 100.93)):
         request.received(num_tokens, now_s)
-    request.ended(is_finished=True, input_tokens=1, output_tokens=7, detokenize_s=0.001)
+    request.ended(is_finished=True, error="", input_tokens=1, output_tokens=7, detokenize_s=0.001)
     found = samples(exposition(tmp_path))
     name = metrics.INTER_TOKEN_LATENCY.name
     assert found[f'{name}_count{{api="cog"}}'] == 5
@@ -228,7 +226,7 @@ def test_a_triton_that_does_not_answer_is_told_and_nothing_of_ours_is_missing(tm
 )
 def test_prometheus_own_checker_finds_nothing_to_say(tmp_path: Path) -> None:
     meter = Meter("cog", tmp_path)
-    meter.refused("E1001")
+    meter.ended("failed", "E1001")
     engine_counts(tmp_path, "tensorrt_llm")
     command = ["promtool", "check", "metrics"]
     done = subprocess.run(command, input=exposition(tmp_path), capture_output=True, text=True, check=False)

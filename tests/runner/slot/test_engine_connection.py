@@ -58,7 +58,7 @@ def listening() -> Listening:
 
 @pytest.fixture
 def connection(path: Path, listening: Listening) -> Iterator[EngineConnection]:
-    connection = EngineConnection(path, listening)
+    connection = EngineConnection(path, listening.received, listening.lost)
     yield connection
     connection.close()
 
@@ -79,8 +79,7 @@ def test_messages_arrive_in_order_and_are_sent(
         expected = [READY, Tokens([(1, [5])]), Tokens([(1, [6])])]
         assert [listening.messages.get(timeout=DEADLINE_S) for _ in expected] == expected
         connection.send(Cancel(7))
-        decoder: msgpack.Decoder[list[FromClient]] = msgpack.Decoder(list[FromClient])
-        assert next(FrameReader(server, decoder).batches()) == [Cancel(7)]
+        assert next(FrameReader(server, list[FromClient]).batches()) == [Cancel(7)]
 
 
 @pytest.mark.parametrize(

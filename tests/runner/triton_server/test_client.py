@@ -23,8 +23,7 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.messages import Submit, TokenLogProb
-from runner.engines.protocol.output import Output
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.triton_server.client import TritonClient
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,

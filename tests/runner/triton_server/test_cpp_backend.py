@@ -18,9 +18,10 @@ from tritonclient.grpc import model_config_pb2
 from engine.directory import load
 from errors.settings import MissingRequirement
 from errors.triton import TritonStartFailed
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from runner.settings.settings import load_settings
 from runner.triton_server.install import CPP_LIBRARY
 from runner.triton_server.model_repository import render
@@ -129,7 +130,7 @@ def test_a_stream_that_tells_no_reason_ends_with_the_stream(
     """As NVIDIA's backend answers: the last response says nothing of its end."""
     event = b'data: {"model_name":"tensorrt_llm","output_ids":%d,"sequence_length":1}\n\n'
     facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
-    request = GenerationRequest("hi", max_tokens, 0, (), SamplingInputs(temperature=0))
+    request = GenerationRequest("hi", max_tokens, 0, (), Sampling(temperature=0))
 
     async def read() -> Generation:
         async with served(stream(event % 70, event % 71)) as client:

@@ -14,7 +14,8 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.triton import ServerStopping
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.settings.paths import engine_socket_path
 from runner.supervision import supervised
 from tests.runner.paced_engine import PacedModel, make_paced_model
@@ -46,7 +47,7 @@ def test_an_engine_that_hangs_silently_is_found_by_its_silence_and_a_stalled_req
     seeds = {fault: seed for seed, fault in FAULT_SEEDS.items()}
 
     async def read(fault: str) -> None:
-        request = GenerationRequest(QUESTION, 40, 0, (), SamplingInputs(seed=seeds[fault]))
+        request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=seeds[fault]))
         async for _ in server.service.generate(request).text():
             pass
 

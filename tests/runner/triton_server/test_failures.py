@@ -13,7 +13,8 @@ import pytest
 
 from errors.engines import EngineCrashed
 from runner.engines.paced.faults import FAULT_SEEDS, VARIABLE
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from tests.runner.api.apis import API
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.running import QUESTION, Running, answer, is_healthy
@@ -124,7 +125,7 @@ def test_a_request_without_a_token_is_sent_again_after_a_failure_of_the_engine(
 ) -> None:
     engine = brittle.engine_pid()
     os.kill(engine, signal.SIGSTOP)
-    request = GenerationRequest(QUESTION, 12, 0, (), SamplingInputs(temperature=0))
+    request = GenerationRequest(QUESTION, 12, 0, (), Sampling(temperature=0))
     generation = brittle.service.generate(request)
 
     async def read() -> str:
@@ -143,7 +144,7 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
     api = API(model, tmp_path, FLIGHT_RECORDER_DIR=str(flights))
     server = api.triton
     crash = next(seed for seed, fault in FAULT_SEEDS.items() if fault == "crash")
-    request = GenerationRequest(QUESTION, 40, 0, (), SamplingInputs(seed=crash))
+    request = GenerationRequest(QUESTION, 40, 0, (), Sampling(seed=crash))
 
     async def read() -> None:
         async for _ in server.service.generate(request).text():
@@ -156,7 +157,7 @@ def test_each_failure_leaves_a_bundle_with_its_cause_and_no_prompt(
             next(stream)
             with pytest.raises(EngineCrashed, match="E2107"):
                 server.run(read())
-        (bundle,) = wait_until(lambda: list(flights.glob("*-engine")))
+        (bundle,) = wait_until(lambda: list(flights.glob("[!.]*-engine")))
         failure = json.loads((bundle / "failure.json").read_text())
         assert "killed by SIGSEGV" in failure["reason"]
         assert failure["likely_cause"] == "a crash in native code"

@@ -15,7 +15,8 @@ from engine.tar.pack import pack
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineFileDamaged
 from errors.settings import PortInUse
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.service import Service
 from runner.settings.settings import load_settings
 from tests.engine.tar_server import Fault, TarServer
@@ -67,7 +68,7 @@ def test_triton_runs_before_the_engine_is_there_and_serves_it_then(server: TarSe
             assert not opening.done()
             held.go.set()
             await opening
-            request = GenerationRequest("hi there", 5, 0, (), SamplingInputs(temperature=0))
+            request = GenerationRequest("hi there", 5, 0, (), Sampling(temperature=0))
             return [text async for text in service.generate(request).text()]
         finally:
             await service.close()

@@ -22,12 +22,12 @@ from runner.engines.protocol.messages import (
     Failed,
     Finished,
     FromClient,
+    Output,
     Ready,
     Submit,
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.output import Output
 from runner.engines.protocol.wire import decode_frames, frame
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening, make_paced_directory

@@ -77,8 +77,7 @@ def test_messages_arrive_as_they_were_sent(messages: list[FromClient], sizes: li
     ours, theirs = socket.socketpair()
     with theirs:
         send_in_pieces(encode(messages), sizes, ours)
-        decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
-        reader = FrameReader(theirs, decoder)
+        reader = FrameReader(theirs, list[FromClient])
         assert [message for batch in reader.batches() for message in batch] == messages
 
 
@@ -89,8 +88,7 @@ def test_frames_may_be_split_at_any_byte(messages: list[ToClient], data: st.Data
     stream = encode(messages)
     ours, theirs = socket.socketpair()
     with theirs, ours:
-        decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
-        reader = FrameReader(theirs, decoder)
+        reader = FrameReader(theirs, list[ToClient])
         theirs.setblocking(False)  # No data yet ends the iteration; the next one goes on.
         received: list[ToClient] = []
         while stream:
@@ -107,8 +105,7 @@ def test_what_has_arrived_together_is_one_batch() -> None:
     with theirs:
         ours.sendall(encode(messages))
         ours.close()
-        decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
-        assert list(FrameReader(theirs, decoder).batches()) == [messages]
+        assert list(FrameReader(theirs, list[FromClient]).batches()) == [messages]
 
 
 def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
@@ -119,11 +116,10 @@ def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
     for number in range(count):
         sender.send(big)
         sender.send(Finished(number, "end"))
-    decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
     received: list[ToClient] = []
 
     def read() -> None:
-        for batch in FrameReader(theirs, decoder).batches():
+        for batch in FrameReader(theirs, list[ToClient]).batches():
             received.extend(batch)
 
     reading = threading.Thread(target=read)

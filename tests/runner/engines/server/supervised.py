@@ -5,16 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from runner.engines.protocol.client import EngineClient
-from runner.engines.protocol.messages import Sampling, Submit
-from runner.engines.protocol.output import Output
-from runner.engines.server.supervisor import EngineCommand, EngineServer
+from runner.engines.protocol.messages import Output, Sampling, Submit
+from runner.engines.server.start import Start
+from runner.engines.server.supervisor import EngineServer
 from runner.supervision.failures import ProcessFailure
 
 SUBMIT = Submit(0, [5, 6], 20, Sampling(top_k=1))
 LONG = Submit(0, [5], 90_000)
 WAIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """How to start the engine server."""
+
+    python: str
+    engine_kind: str
+    engine_dir: Path
+    arrival: Path
+    options: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 1800.0
 
 
 class Supervised:
@@ -24,7 +38,15 @@ class Supervised:
         self.client = client
         self.failures: list[ProcessFailure] = []
         path = command.arrival.parent / "socket"
-        self.server = EngineServer(command, path, client, lambda line: None, self._fail)
+        self.server = EngineServer(
+            command.python,
+            Start(command.engine_kind, command.engine_dir, command.options, command.arrival),
+            path,
+            client,
+            lambda line: None,
+            self._fail,
+            start_timeout_s=command.start_timeout_s,
+        )
 
     def _fail(self, failure: ProcessFailure) -> bool:
         self.failures.append(failure)
@@ -44,7 +66,8 @@ async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
     async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
         supervised = Supervised(command, client)
         try:
-            await supervised.server.start()
+            supervised.server.begin()
+            await supervised.server.wait_ready()
             yield supervised
         finally:
             await supervised.server.stop()

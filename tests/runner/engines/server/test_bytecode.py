@@ -16,7 +16,7 @@ from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vl
 
 PROGRAM = """
 import pathlib, subprocess, sys
-from runner.engines.server.bytecode import keep_bytecode
+from runner.engines.server.loading import keep_bytecode
 print(keep_bytecode(["absent", "library"], pathlib.Path(sys.argv[1])))
 import library.part
 subprocess.run([sys.executable, "-c", "import library.other"], check=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-from runner.engines.server.supervisor import EngineCommand
+from runner.engines.server.supervisor import engine_environment
 
 
-def test_the_engine_finds_its_libraries_where_the_runner_was_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_finds_its_libraries_where_the_runner_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/engine/lib:/usr/local/nvidia/lib64")
-    environment = EngineCommand(sys.executable, "paced", tmp_path, tmp_path / "arrival.json").environment()
+    environment = engine_environment("paced")
     assert environment["LD_LIBRARY_PATH"] == "/opt/engine/lib:/usr/local/nvidia/lib64"

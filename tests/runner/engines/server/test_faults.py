@@ -115,7 +115,7 @@ def child_engine(tmp_path: Path, requests: Requests) -> Iterator[ChildEngine]:
     announce(tmp_path / "arrival", Arrived(0, 0))
     reason = ExitReason()
     engine_dir = make_paced_directory(tmp_path / "engine", 100)
-    start = Start("paced", engine_dir, {}, -1, reason.descriptor, tmp_path / "arrival")
+    start = Start("paced", engine_dir, {}, tmp_path / "arrival", exit_reason_fd=reason.descriptor)
     engine = ChildEngine(start, requests, reason)
     yield engine
     engine.close()

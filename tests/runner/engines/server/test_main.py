@@ -78,7 +78,7 @@ def test_the_next_server_serves_at_the_same_socket(start_server: StartServer, ki
         ({"a": 1}, {}, InvalidSetting, "tokens_per_second"),
         (100, {"stats_check_period_ms": "0"}, InvalidSetting, "E1006 InvalidSetting: stats_check_period_ms"),
         (100, {"stats_check_period_ms": "soon"}, InvalidSetting, "at least 1, but is 'soon'"),
-        (100, {"max_batch_size": "many"}, EngineStartFailed, "E2108 EngineStartFailed: The paced engine"),
+        (100, {"max_batch_size": "many"}, EngineStartFailed, "engine could not start: ValueError: inv"),
     ],
 )
 def test_why_an_engine_does_not_load_keeps_its_code(

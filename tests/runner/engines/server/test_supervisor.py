@@ -17,10 +17,17 @@ from errors.engines import EngineCrashed, EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
-from runner.engines.server.supervisor import EngineCommand
+from runner.engines.server.supervisor import engine_environment
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.engines.server.brittle import with_kinds
-from tests.runner.engines.server.supervised import LONG, WAIT_S, Supervised, exhaust, supervised
+from tests.runner.engines.server.supervised import (
+    LONG,
+    WAIT_S,
+    EngineCommand,
+    Supervised,
+    exhaust,
+    supervised,
+)
 from tests.runner.servers import is_running
 
 
@@ -155,7 +162,7 @@ def test_the_engine_has_the_runners_libraries_and_not_its_python(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/runner")
     monkeypatch.setenv("PYTHONHOME", "/of/the/runner")
     monkeypatch.setenv("HF_TOKEN", "secret")
-    environment = command.environment()
+    environment = engine_environment(command.engine_kind)
     assert environment["LD_LIBRARY_PATH"] == "/of/the/runner"
     assert not {"PYTHONHOME", "HF_TOKEN"} & set(environment)
 
@@ -167,5 +174,5 @@ def test_vllm_has_one_thread_beside_its_gpu_unless_told_otherwise(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if set_to:
         monkeypatch.setenv("OMP_NUM_THREADS", set_to)
-    assert replace(command, engine_kind="vllm").environment()["OMP_NUM_THREADS"] == threads
-    assert command.environment().get("OMP_NUM_THREADS") == set_to
+    assert engine_environment("vllm")["OMP_NUM_THREADS"] == threads
+    assert engine_environment(command.engine_kind).get("OMP_NUM_THREADS") == set_to

@@ -18,10 +18,9 @@ from errors.engines import EngineCrashed, EngineStartFailed, RankEnded
 from errors.settings import MissingRequirement
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.messages import Sampling, Submit
-from runner.engines.server.supervisor import EngineCommand
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.server.supervised import WAIT_S, exhaust, supervised
+from tests.runner.engines.server.supervised import WAIT_S, EngineCommand, exhaust, supervised
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
 
@@ -41,7 +40,7 @@ class TwoRanks:
 
 
 def pids_of(engine_dir: Path) -> dict[str, int]:
-    """Of the launcher, mpirun and the ranks."""
+    """Of mpirun and the ranks."""
     running = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     names = {pid: _name(engine_dir, pid) for pid in running}
     return {name: pid for pid, name in names.items() if name is not None}
@@ -49,11 +48,9 @@ def pids_of(engine_dir: Path) -> dict[str, int]:
 
 def _name(engine_dir: Path, pid: int) -> str | None:
     """None if the process is none of this engine's, or has ended."""
-    command = f"{command_of(pid)} "
-    if f"--engine-dir {engine_dir} " not in command:
+    command = command_of(pid)
+    if f'"engine_dir":"{engine_dir}"' not in command:
         return None
-    if "runner.engines.worker.main" in command:
-        return "launcher"
     return "mpirun" if command.split()[0].endswith("mpirun") else _rank_of(pid)
 
 
@@ -80,7 +77,7 @@ def test_two_ranks_serve_as_one_engine_and_end_with_it(ranks: TwoRanks) -> None:
     with Listening(ranks.server) as client:
         assert client.ready.engine_kind == "tensorrt_llm"
         pids = ranks.pids()
-        assert set(pids) == {"launcher", "mpirun", "rank 0", "rank 1"}
+        assert set(pids) == {"mpirun", "rank 0", "rank 1"}
         assert client.answer(Submit(1, [5, 6], 20, GREEDY)) == ([5, 6] * 10, "length")
         ranks.server.process.terminate()
         assert ranks.server.exit_code() == 0
@@ -88,7 +85,7 @@ def test_two_ranks_serve_as_one_engine_and_end_with_it(ranks: TwoRanks) -> None:
 
 
 @pytest.mark.needs_mpirun
-@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "mpirun", "launcher", "engine server"])
+@pytest.mark.parametrize("victim", ["rank 0", "rank 1", "mpirun", "engine server"])
 def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRanks, victim: str) -> None:
     with Listening(ranks.server) as client:
         pids = ranks.pids() | {"engine server": ranks.server.process.pid}
@@ -105,7 +102,7 @@ def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRan
             assert (client.ends(1), left) == ([], None)
             return
         assert client.ends(1) == [str(left)]
-        assert isinstance(left, EngineCrashed if victim == "launcher" else RankEnded)
+        assert isinstance(left, RankEnded)
         if victim.startswith("rank"):
             assert f"rank {victim[-1]}" in str(left)
             assert "Killed" in str(left)
@@ -115,7 +112,7 @@ def test_whichever_process_is_killed_all_end_and_the_request_fails(ranks: TwoRan
 
 
 @pytest.mark.needs_mpirun
-@pytest.mark.parametrize("victim", ["rank 1", "launcher"])
+@pytest.mark.parametrize("victim", ["rank 1", "mpirun"])
 def test_whichever_process_is_stopped_all_end_the_request_fails_and_others_start(
     tmp_path: Path, victim: str
 ) -> None:
