@@ -24,7 +24,6 @@ COMMANDS = {
     "bench": Command("perf.bench.budget", "measure the budget table"),
     "layers": Command("perf.bench.layers", "put the same load on each layer of the stack"),
     "load": Command("perf.load.command", "load test of one server"),
-    "cold-start": Command("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": Command("perf.compare_engines", "put the same load on several engines"),
     "soak": Command("perf.soak", "many requests with known answers; memory, threads, files"),
     "flood": Command("perf.flood", "ten times as many clients as places, idle and stalled connections"),
