@@ -35,6 +35,8 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         "ensemble, Triton HTTP",
         "whole stack, Cog JSON",
         "whole stack, Cog SSE",
+        "API server, JSON",
+        "API server, events",
         "Cog mock alone, JSON",
         "Cog mock alone, SSE",
     )
@@ -45,7 +47,7 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         assert not_served == "0"
     roles = cells(done.stdout, "CPU s per 1,000 tokens")
     assert roles[-1] == "load generator"
-    assert {"coglet worker", "triton", "stub: tensorrt_llm"} <= set(roles)
+    assert {"coglet worker", "triton", "stub: tensorrt_llm", "API server"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
 
 
