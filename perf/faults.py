@@ -115,10 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often each process is killed and stopped")
     parser.add_argument("--streams", type=int, default=64, help="at once, by Cog and as many by the API")
     parser.add_argument("--seed", type=int, default=0, help="of the order and the times")
-    parser.add_argument(
-        "--engine", default="", help="an engine.tar, whose texts are not checked, in place of a paced engine"
-    )
-    parser.add_argument(
-        "--engine-python", default=sys.executable, help="the Python of the engine's environment"
-    )
+    parser.add_argument("--engine", default="", help="an engine.tar (default: paced); texts are unchecked")
+    parser.add_argument("--engine-python", default=sys.executable, help="of the engine's environment")
     return asyncio.run(_faults(parser.parse_args(arguments)))
