@@ -16,6 +16,7 @@ COMMANDS = {
     "bench": ("perf.bench.budget", "measure the budget table"),
     "layers": ("perf.bench.layers", "put the same load on each layer of the stack"),
     "load": ("perf.load.command", "load test of one server"),
+    "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
     "flood": ("perf.flood", "ten times as many clients as places, idle and stalled connections"),
