@@ -113,7 +113,7 @@ def measure_start(tar: Path, folder: Path) -> list[tuple[float, str]]:
         started_s = time.time()
         with whole_stack(scratch, {"COG_WEIGHTS": url}, timeout_s=_TIMEOUT_S) as stack:
             ready_s = time.time()
-            steps = list(_steps(stack.log_path.read_text(errors="replace"), started_s))
+            steps = list(_steps(stack.server.log_path.read_text(errors="replace"), started_s))
     return [*sorted(steps), (ready_s - started_s, "READY was seen")]
 
 
