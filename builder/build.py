@@ -42,7 +42,6 @@ def build(
     try:
         file = read_config(config_source, only_public=only_public)
         planned = engine_plan(file.config)
-        steps = all_steps(planned)
         with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
             work = Work(
                 config=file.config,
@@ -60,8 +59,8 @@ def build(
             work.directory.mkdir(parents=True)
             for note in (*file.notes, *planned.notes):
                 work.report(note)
-            for number, step in enumerate(steps, 1):
-                work.report(f"[{number}/{len(steps)}] {step.title}")
+            for line, step in all_steps(planned):
+                work.report(line)
                 step.run(work)
             return work.manifest
     except OSError as exc:

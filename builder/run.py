@@ -37,17 +37,21 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
     ) -> cog.Path:
         """Build an engine; the output is engine.tar, or its URL if it is too large for a response."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
-        with _alone(engine_tar):
-            _remove(engine_tar)
-            build(
-                _source(config),
-                engine_tar,
-                hf_token=_secret(hf_token),
-                only_public=not allows_private_urls(),
-                report=_print_line,
-                progress=progress_lines(_print_line),
-            )
-            return _answer(engine_tar)
+        try:
+            with _alone(engine_tar):
+                # An earlier engine could be taken for the result of a failed build.
+                engine_tar.unlink(missing_ok=True)
+                build(
+                    _source(config),
+                    engine_tar,
+                    hf_token=_secret(hf_token),
+                    only_public=not allows_private_urls(),
+                    report=_print_line,
+                    progress=progress_lines(_print_line),
+                )
+                return _answer(engine_tar)
+        except OSError as exc:
+            raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
 
 
 @contextmanager
@@ -57,10 +61,7 @@ def _alone(engine_tar: Path) -> Iterator[None]:
     Cog runs one prediction at a time, but two servers may be started in the same folder.
     """
     lock_path = engine_tar.with_name(f".{engine_tar.name}.lock")
-    try:
-        descriptor = try_lock(lock_path)
-    except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=lock_path) from exc
+    descriptor = try_lock(lock_path)
     if descriptor is None:
         raise BuilderBusy(path=engine_tar)
     try:
@@ -86,14 +87,6 @@ def _secret(hf_token: object) -> str | None:
         raise InvalidInput(name="hf_token", expected="text", value=type(hf_token).__name__)
     secret: str | None = hf_token.get_secret_value()
     return secret
-
-
-def _remove(engine_tar: Path) -> None:
-    """Remove an earlier engine, which could be taken for the result of a failed build."""
-    try:
-        engine_tar.unlink(missing_ok=True)
-    except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
 
 
 def _answer(engine_tar: Path) -> cog.Path:

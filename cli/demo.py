@@ -26,6 +26,13 @@ from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 from runner.triton_server.event_stream import EventParser
 
+HELP = "build a tiny engine, serve it, stream a prediction, stop"
+DESCRIPTION = (
+    "Build and serve the tiny example model on this machine: builder, engine.tar, Triton, "
+    "Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
+    "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's."
+)
+
 _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0
@@ -34,18 +41,6 @@ _STREAM_TOKENS = 120
 _STREAM_TIMEOUT_S = 120.0
 _SHOWN_LINES = 6
 _SHOWN_WIDTH = 300
-
-
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="build a tiny engine, serve it, stream a prediction, stop",
-        description="Build and serve the tiny example model on this machine: builder, engine.tar, Triton, "
-        "Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
-        "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's.",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:

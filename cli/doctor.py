@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cli.doctor_machine import check_driver, check_gpus, check_machine
 from cli.serve import engine_environment
@@ -29,6 +28,13 @@ from runner.triton_server.command import check_triton_ports_free
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
+HELP = "check this machine and installation; --perf also measures each layer"
+DESCRIPTION = (
+    "Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
+    "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
+    "--perf then runs a short load on every layer."
+)
+
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _LEAST_SHARED_MEMORY_BYTES = 64 << 20
@@ -37,14 +43,7 @@ _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="check this machine and installation; --perf also measures each layer",
-        description="Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
-        "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
-        "--perf then runs a short load on every layer.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "engine",
         nargs="?",
@@ -54,8 +53,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from builder.sizes.words import in_words
 from engine.inspect import read_manifest, verify
@@ -15,21 +14,17 @@ from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
 from errors.requests import InvalidInput
 
+HELP = "show what an engine is, for which GPU, from which model"
+DESCRIPTION = "Show what an engine.tar (path or URL; only its beginning is read) or engine folder is."
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "inspect",
-        help="show what an engine is, for which GPU, from which model",
-        description="Show what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     parser.add_argument("--gpu", action="store_true", help="check whether this machine can run it")
     parser.add_argument(
         "--verify", action="store_true", help="read everything and check the hash of every file"
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:

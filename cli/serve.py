@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from builder.build import build
 from cli.curl_forms import curl_forms
@@ -15,25 +14,22 @@ from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 
+HELP = "serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
+DESCRIPTION = (
+    "Serve an engine until Ctrl-C. Settings are the runner's environment variables (SYSTEM_PROMPT, "
+    "PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
+)
+
 DEMO_DIR = SOURCE_ROOT / ".demo"
 _READY_TIMEOUT_S = 3600.0
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve",
-        help="serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000",
-        description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
-        "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); "
-        "see docs/settings.md.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=None, help="Cog's port (default: PORT or 5000)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def engine_environment(engine: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from engine.machine.processes import session_members
-from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, Drill, Drills
+from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, Drill
 from perf.engines import paced_engine
 from perf.known_streams import APIS, COG, OPENAI
 from perf.options import Options
@@ -87,14 +87,13 @@ async def _on_one_server(folder: Path, plan: Plan, options: argparse.Namespace, 
     with whole_stack(folder, settings, engine_python=options.engine_python, has_api=True) as stack:
         files = files_in(folder)
         broken, drill = 0, None
-        drills = Drills(stack, tokenizer, options.streams, chance)
         while plan and not (drill and drill.ends_server):
             if drill is None:
                 plan.append((UNDISTURBED, None))
-            drill = await drills.run(*plan.pop())
+            drill = Drill(stack, tokenizer, options.streams, chance, *plan.pop())
+            await drill.run()
             print(row(drill), *drill.broken[:_SHOWN], sep="\n    ", flush=True)
             broken += len(drill.broken)
-        drills.close()
     left = left_behind(stack, folder, files)
     print(f"left behind: {', '.join(left) or 'nothing'}")
     return broken + len(left)
@@ -116,10 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often each process is killed and stopped")
     parser.add_argument("--streams", type=int, default=64, help="at once, by Cog and as many by the API")
     parser.add_argument("--seed", type=int, default=0, help="of the order and the times")
-    parser.add_argument(
-        "--engine", default="", help="an engine.tar, whose texts are not checked, in place of a paced engine"
-    )
-    parser.add_argument(
-        "--engine-python", default=sys.executable, help="the Python of the engine's environment"
-    )
+    parser.add_argument("--engine", default="", help="an engine.tar (default: paced); texts are unchecked")
+    parser.add_argument("--engine-python", default=sys.executable, help="of the engine's environment")
     return asyncio.run(_faults(parser.parse_args(arguments)))

@@ -22,39 +22,20 @@ _READY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A server that is ready."""
+    """A server that is ready. Only a whole stack has ports besides Cog's."""
 
     server: CogServer
     start_s: float = 0.0
     """From the runner's start to READY."""
     triton_port: int = 0
-    metrics_port: int = 0
-    openai_port: int = 0
+    triton_url: str = ""
+    metrics_url: str = ""
+    openai_url: str = ""
 
     @property
     def session(self) -> int:
         """The process session that all its processes are in."""
         return self.server.pid
-
-    @property
-    def cog_url(self) -> str:
-        return self.server.url
-
-    @property
-    def log_path(self) -> Path:
-        return self.server.log_path
-
-    @property
-    def triton_url(self) -> str:
-        return f"http://{HOST}:{self.triton_port}"
-
-    @property
-    def metrics_url(self) -> str:
-        return f"http://{HOST}:{self.metrics_port}/metrics"
-
-    @property
-    def openai_url(self) -> str:
-        return f"http://{HOST}:{self.openai_port}"
 
 
 @contextmanager
@@ -89,7 +70,8 @@ def whole_stack(
     with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
-        yield Stack(server, start_s, http, metrics, api)
+        urls = (f"http://{HOST}:{http}", f"http://{HOST}:{metrics}/metrics", f"http://{HOST}:{api}")
+        yield Stack(server, start_s, http, *urls)
 
 
 @contextmanager

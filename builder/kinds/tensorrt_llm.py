@@ -85,7 +85,7 @@ class _Run:
 
     def check_machine(self, work: Work) -> None:
         self.machine = find_build_host(work.config, self.build)
-        work.report(f"{self.machine.gpu_words}; TensorRT-LLM {self.machine.library_version}")
+        work.report(f"{self.machine.gpu_words}; TensorRT-LLM {VERSION}")
 
     def read_model(self, work: Work) -> None:
         self.folder = work.scratch / "src"
@@ -105,7 +105,7 @@ class _Run:
         common = {
             "model": config.model_name,
             "model revision": identity(work.model),
-            "library version": self.machine.library_version,
+            "library version": VERSION,
         }
         earlier = [command for command in commands if command.key != "build"]
         facts = common | cache_facts(config, earlier, self.inputs)

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import threading
+from contextlib import AbstractContextManager
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -25,7 +26,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
 _Readable = Body | RangedDownload | BufferedReader
 
 
-class Source:
+class Source(AbstractContextManager["Source"]):
     """An engine.tar as a stream: call ``readinto`` until it returns 0, then ``close``."""
 
     def __init__(
@@ -67,9 +68,6 @@ class Source:
         self._rest.close()
         if self._client is not None:
             self._client.pools.close_idle()
-
-    def __enter__(self) -> Source:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

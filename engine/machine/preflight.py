@@ -53,13 +53,9 @@ def check_runs_here(
         _check_memory(manifest, gpus)
 
 
-def needs_gpu(facts: EngineFacts) -> bool:
-    return KINDS[facts.engine_kind].needs_gpu
-
-
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
     """The part that needs no more than an engine's facts: kind, architecture and number of GPUs."""
-    if not needs_gpu(facts):
+    if not KINDS[facts.engine_kind].needs_gpu:
         return
     if not gpus:
         raise GpuRequired(engine_kind=facts.engine_kind)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from builder import build as build_module
 from builder.build import OWN_FOLDER, build
 from builder.config.file import parse_config
-from builder.kinds import all_steps, engine_plan, step_lines
+from builder.kinds import all_steps, engine_plan
 from engine.inspect import verify
 from engine.tar.manifest import Manifest
 from errors.build import BuildFailed, NotEnoughSpace
@@ -163,7 +163,7 @@ def test_progress_is_told_step_by_step(tmp_path: Path, model: Path) -> None:
     run(tmp_path, lines, model_path="model", merge=True)
     assert lines[0].startswith("merge: ignored")
     config = parse_config(b"model_path: model", shown="", folder=None).config
-    planned = step_lines(all_steps(engine_plan(config)))
+    planned = [line for line, _ in all_steps(engine_plan(config))]
     assert [line for line in lines if line.startswith("[")] == planned
     assert planned[0] == "[1/5] read model (safetensors, else bin, else pt)"
 

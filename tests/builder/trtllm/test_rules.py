@@ -20,7 +20,7 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 
-LLAMA_2 = {"max_positions": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
+LLAMA_2 = {"limit": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
 
 
 def config(

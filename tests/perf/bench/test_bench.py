@@ -5,18 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from engine.cache.store import open_engine
-from errors.requests import InvalidInput
-from perf import __main__ as perf_command
-from perf import cold_start
 from perf.bench.budget import Row, budget_table
-from perf.cold_start import _steps, start_table
-from perf.file_server import serve_file
 from perf.processes import OTHER, ROLES, cpu_s_by_role, role_of
 from perf.resources import measure
 from perf.table import table
@@ -42,6 +35,8 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         "ensemble, Triton HTTP",
         "whole stack, Cog JSON",
         "whole stack, Cog SSE",
+        "API server, JSON",
+        "API server, events",
         "Cog mock alone, JSON",
         "Cog mock alone, SSE",
     )
@@ -52,7 +47,7 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         assert not_served == "0"
     roles = cells(done.stdout, "CPU s per 1,000 tokens")
     assert roles[-1] == "load generator"
-    assert {"coglet worker", "triton", "stub: tensorrt_llm"} <= set(roles)
+    assert {"coglet worker", "triton", "stub: tensorrt_llm", "API server"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
 
 
@@ -131,48 +126,3 @@ def test_tables_are_markdown() -> None:
         "| --------- | -: |".replace("-:", ":"),
         "| long name | 1 |",
     ]
-
-
-def test_an_engine_comes_whole_from_the_file_server(tmp_path: Path) -> None:
-    tar = cold_start.make_tar(tmp_path, 3 << 20, 3)
-    with serve_file(tar) as url:
-        engine = open_engine(url, tmp_path / "cache")
-    sizes = [path.stat().st_size for path in sorted(engine.path.glob("weights-*.bin"))]
-    assert sizes == [1 << 20] * 3
-
-
-def test_a_start_is_told_from_its_log_in_the_order_of_its_lines() -> None:
-    line = '{{"timestamp":"2026-01-02T03:04:{:09.6f}Z","level":"INFO","fields":{{"message":"{}"}}}}'
-    log = "\n".join(
-        [
-            line.format(6.5, "coglet 0.23.1 (x)"),
-            "not one of Cog's lines",
-            line.format(9, "engine: paced at /x"),
-            line.format(8, "triton: I loading: tensorrt_llm:1"),
-            line.format(10, "triton: again"),
-        ]
-    )
-    started_s = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, 0)) - time.timezone
-    steps = sorted(_steps(log, started_s))
-    assert [round(at_s, 3) for at_s, _ in steps] == [1.5, 3.0, 3.0, 4.0]
-    assert steps[-1][1] == "the engine is fetched, unpacked and verified"
-    assert start_table([(1.5, "a"), (4.0, "b")]).splitlines()[-1] == "| b       | 4.00 s | +2.50 s |"
-
-
-@pytest.mark.parametrize("options", [["--gib", "0"], ["--rounds", "0"], ["--gib", "nan"]])
-def test_a_cold_start_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert perf_command.main(["cold-start", *options]) == 2
-    assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {options[0][2:]} must be")
-
-
-@pytest.mark.servers
-def test_a_cold_start_is_measured_to_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert (
-        perf_command.main(["cold-start", "--gib", "0.003", "--rounds", "1", "--folder", str(tmp_path)]) == 0
-    )
-    output = capsys.readouterr().out
-    assert cells(output, "4 files")[-2].endswith("x")
-    assert cells(output, "49 files")[-1].endswith("MiB")
-    for milestone in ("the runner is imported", "a test prediction is done", "READY was seen"):
-        assert cells(output, milestone)
-    assert list(tmp_path.iterdir()) == []
