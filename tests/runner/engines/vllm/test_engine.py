@@ -160,6 +160,17 @@ def test_a_core_that_dies_ends_the_engine_server_with_its_error(engine_dir: Path
         assert "CUDA out of memory" in ends[0]
 
 
+def test_a_core_that_is_killed_ends_the_engine_server(engine_dir: Path, python: str) -> None:
+    """vLLM only marks its client as dead: what waits for its outputs would wait for ever."""
+    with started(engine_dir, python) as server, Listening(server) as client:
+        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [668], 5, GREEDY))
+        ends = [client.wait_for_end(number) for number in (1, 2)]
+        assert server.exit_code() == 70
+        assert ends == [str(server.exit_reason.read())] * 2
+        assert ends[0].startswith("E2205")
+        assert "killed" in ends[0]
+
+
 def test_why_the_core_does_not_start_is_told_with_what_helps(tmp_path: Path, python: str) -> None:
     folder = make_vllm_directory(tmp_path / "engine", vocab_size=999)
     text = refusal(folder, python)
