@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
 from engine.directory import load
@@ -133,10 +134,9 @@ def _steps(log: str, started_s: float) -> Iterator[tuple[float, str]]:
 
 def start_table(steps: Sequence[tuple[float, str]]) -> str:
     """When each step was reached, and how long since the one before."""
-    before_s = [0.0, *(at_s for at_s, _ in steps)]
     rows = [
         [what, f"{at_s:.2f} s", f"{at_s - since_s:+.2f} s"]
-        for (at_s, what), since_s in zip(steps, before_s, strict=False)
+        for (since_s, _), (at_s, what) in pairwise([(0.0, ""), *steps])
     ]
     return table(["reached", "after", "step"], rows)
 
