@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from huggingface_hub import get_token
@@ -16,8 +13,8 @@ from builder.config.file import checked_token, read_config
 from builder.kinds import all_steps, engine_plan
 from builder.steps import Work
 from builder.weights.files import cache_folder
-from engine.lock import lock, try_lock, unlock
 from engine.progress import Progress
+from engine.staging import scratch
 from engine.tar.manifest import Manifest
 from errors.build import BuildFailed
 
@@ -30,14 +27,13 @@ def build(
     destination: Path,
     *,
     hf_token: str | None = None,
-    base_dir: Path | None = None,
     only_public: bool = False,
     report: Callable[[str], None] = print,
     progress: Progress | None = None,
 ) -> Manifest:
     """Build the engine that the config at ``config_source`` (path or URL) describes into ``destination``.
 
-    ``model_path`` is relative to ``base_dir``; without one, to the config's folder or to this package.
+    ``model_path`` is relative to the config's folder or to this package.
     ``hf_token`` overrides a token in the config, which overrides HF_TOKEN; no token is reported or packed.
     ``only_public``: for untrusted configs; neither its URL nor those in it may lead to a private address.
     ``report`` gets one line at a time. Raises 12xx for what the caller can change, otherwise 13xx and 23xx; a
@@ -46,27 +42,25 @@ def build(
     try:
         file = read_config(config_source, only_public=only_public)
         planned = engine_plan(file.config)
-        steps = all_steps(planned)
-        folders = [base_dir] if base_dir is not None else [*filter(None, [file.folder]), OWN_FOLDER]
-        with _scratch(cache_folder()) as scratch, ExitStack() as resources:
+        with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
             work = Work(
                 config=file.config,
                 hf_token=first_token(hf_token, file.hf_token),
-                folders=folders,
+                folders=[*filter(None, [file.folder]), OWN_FOLDER],
                 cache=cache_folder(),
-                directory=scratch / "engine",
-                scratch=scratch,
+                directory=folder / "engine",
+                scratch=folder,
                 destination=destination.absolute(),
                 report=report,
                 progress=progress,
                 only_public=only_public,
                 resources=resources,
             )
-            work.directory.mkdir()
+            work.directory.mkdir(parents=True)
             for note in (*file.notes, *planned.notes):
                 work.report(note)
-            for number, step in enumerate(steps, 1):
-                work.report(f"[{number}/{len(steps)}] {step.title}")
+            for line, step in all_steps(planned):
+                work.report(line)
                 step.run(work)
             return work.manifest
     except OSError as exc:
@@ -77,26 +71,3 @@ def first_token(given: str | None, configured: SecretStr | None) -> SecretStr | 
     """``given``, else the config's token, else this user's token for the Hub."""
     token = checked_token(given or "") or configured
     return token or checked_token(get_token() or "", key="HF_TOKEN")
-
-
-@contextmanager
-def _scratch(cache: Path) -> Iterator[Path]:
-    """A new folder on the cache's file system, so that files of the cache can be hard-linked.
-
-    Also removes the folders of killed builds, whose locks are free.
-    """
-    parent = cache / "builds"
-    parent.mkdir(parents=True, exist_ok=True)
-    for lock_path in parent.glob("*.lock"):
-        if (descriptor := try_lock(lock_path)) is not None:
-            shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
-            unlock(lock_path, descriptor)
-    folder = parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-    lock_path = folder.with_suffix(".lock")
-    descriptor = lock(lock_path)
-    try:
-        folder.mkdir()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        unlock(lock_path, descriptor)

@@ -3,9 +3,7 @@
     <cache>/build-cache/<kind>s/<digest of the facts>/record.json   the facts, and the size of each file
                                                       files/        the checkpoint or engine
 
-An entry is added in one step, complete, and is never changed. A build holds the entry's lock while it makes
-it; other builds that need it wait and reuse it. Nothing is removed automatically: delete the folder or any
-entry in it. COG_TRITON_BUILD_CACHE=off neither reads nor writes the cache.
+An entry is added in one step, complete, and is never changed: see docs/building.md.
 """
 
 from __future__ import annotations

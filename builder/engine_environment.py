@@ -11,8 +11,7 @@ from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import without_secret_variables
 from errors.build import ConversionFailed, OutOfMemory, ProgramFailed, ProgramMissing
 
-LIBRARY_PATH_VARIABLE = "COG_TRITON_ENGINE_LD_LIBRARY_PATH"
-_WITHHELD = ("PYTHONPATH", "PYTHONHOME", LIBRARY_PATH_VARIABLE, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+_WITHHELD = ("PYTHONPATH", "PYTHONHOME", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 """Variables that would load this environment's packages there, or undo what is set here."""
 _CONVERTERS = Path(__file__).parent / "conversion"
 
@@ -28,8 +27,6 @@ def program_environment(*, offline: bool) -> dict[str, str]:
     # NOTE: TensorRT-LLM reads `.bin` and `.pt` with a plain torch.load, which with its torch (2.5) runs a
     # pickle's code. With this, torch uses its weights-only loader, whatever the caller asks for.
     environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-    if (own := os.environ.get(LIBRARY_PATH_VARIABLE)) is not None:
-        environment["LD_LIBRARY_PATH"] = own
     if offline:
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     return environment

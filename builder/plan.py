@@ -9,14 +9,14 @@ from typing import Any
 
 from builder.build import OWN_FOLDER, first_token
 from builder.config.file import ConfigFile, read_config
-from builder.kinds import all_steps, engine_plan, step_lines
+from builder.kinds import all_steps, engine_plan
 from builder.sizes.words import in_words
 from builder.steps import EnginePlan
 from builder.weights import checkpoint
 from builder.weights.files import cache_folder
 from builder.weights.hub import Hub
-from builder.weights.model_files import Model
-from builder.weights.weights import Sources, obtain_model, wanted_names
+from builder.weights.model_files import Model, Sources
+from builder.weights.weights import obtain_model, wanted_names
 from errors.build import DownloadFailed
 from errors.requests import InvalidInput
 
@@ -32,7 +32,7 @@ def plan_lines(config_source: str | Path, *, model_config: Path | None = None) -
     file = read_config(config_source)
     planned = engine_plan(file.config)
     sizes = list(_sizes(file, planned, model_config))
-    return [*file.notes, *planned.notes, *step_lines(all_steps(planned)), *sizes]
+    return [*file.notes, *planned.notes, *(line for line, _ in all_steps(planned)), *sizes]
 
 
 def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> Iterator[str]:

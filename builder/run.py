@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import cog
 
-from builder.build import OWN_FOLDER, build
-from builder.config.file import is_config_url
+from builder.build import build
 from builder.progress import progress_lines
 from builder.upload import find_upload_url, upload
 from engine.download.address import allows_private_urls
@@ -41,19 +37,21 @@ class Runner(cog.BaseRunner):  # type: ignore[misc]  # cog has no types
     ) -> cog.Path:
         """Build an engine; the output is engine.tar, or its URL if it is too large for a response."""
         engine_tar = Path(os.environ.get(ENGINE_TAR_VARIABLE) or "engine.tar").absolute()
-        with _alone(engine_tar):
-            _remove(engine_tar)
-            with _source(config) as (source, base_dir):
+        try:
+            with _alone(engine_tar):
+                # An earlier engine could be taken for the result of a failed build.
+                engine_tar.unlink(missing_ok=True)
                 build(
-                    source,
+                    _source(config),
                     engine_tar,
                     hf_token=_secret(hf_token),
-                    base_dir=base_dir,
                     only_public=not allows_private_urls(),
                     report=_print_line,
                     progress=progress_lines(_print_line),
                 )
-            return _answer(engine_tar)
+                return _answer(engine_tar)
+        except OSError as exc:
+            raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
 
 
 @contextmanager
@@ -63,10 +61,7 @@ def _alone(engine_tar: Path) -> Iterator[None]:
     Cog runs one prediction at a time, but two servers may be started in the same folder.
     """
     lock_path = engine_tar.with_name(f".{engine_tar.name}.lock")
-    try:
-        descriptor = try_lock(lock_path)
-    except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=lock_path) from exc
+    descriptor = try_lock(lock_path)
     if descriptor is None:
         raise BuilderBusy(path=engine_tar)
     try:
@@ -75,35 +70,14 @@ def _alone(engine_tar: Path) -> Iterator[None]:
         unlock(lock_path, descriptor)
 
 
-@contextmanager
-def _source(config: object) -> Iterator[tuple[str, Path | None]]:
-    """The path or URL of ``config``, and the base of its ``model_path`` if that is not its own folder.
+def _source(config: object) -> str:
+    """The path or URL of ``config``. Without a schema Cog passes values of any type: InvalidInput.
 
-    The input is declared as text because Cog would download a URL itself, from any address. Without a schema
-    Cog passes values of any type: InvalidInput.
+    The input is declared as text because Cog would download a URL itself, from any address.
     """
     if not isinstance(config, str) or not config.strip():
         raise InvalidInput(name="config", expected="the URL or the path of a build config", value=config)
-    if config.startswith("data:"):
-        with tempfile.TemporaryDirectory(prefix="config-") as folder:
-            path = Path(folder, "config.yaml")
-            path.write_bytes(_data_of(config))
-            yield str(path), OWN_FOLDER
-    else:
-        yield config, OWN_FOLDER if is_config_url(config) else None
-
-
-def _data_of(url: str) -> bytes:
-    """The content of a data URL (RFC 2397)."""
-    header, comma, data = url.partition(",")
-    content = unquote_to_bytes(data)
-    try:
-        if not comma:
-            raise ValueError("it has no comma")
-        # NOTE: strict, as urllib's own reader of data URLs is not: it drops what is not base64.
-        return base64.b64decode(content, validate=True) if header.endswith(";base64") else content
-    except ValueError as exc:
-        raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100]) from exc
+    return config
 
 
 def _secret(hf_token: object) -> str | None:
@@ -113,14 +87,6 @@ def _secret(hf_token: object) -> str | None:
         raise InvalidInput(name="hf_token", expected="text", value=type(hf_token).__name__)
     secret: str | None = hf_token.get_secret_value()
     return secret
-
-
-def _remove(engine_tar: Path) -> None:
-    """Remove an earlier engine, which could be taken for the result of a failed build."""
-    try:
-        engine_tar.unlink(missing_ok=True)
-    except OSError as exc:
-        raise BuildFailed(reason=exc.strerror or str(exc), path=engine_tar) from exc
 
 
 def _answer(engine_tar: Path) -> cog.Path:

@@ -11,9 +11,9 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.tokenizer import place_tokenizer
-from builder.weights.model_files import Model
+from builder.weights.model_files import Model, Sources
 from builder.weights.pickled_weights import check_pickled_weights
-from builder.weights.weights import Sources, obtain_model
+from builder.weights.weights import obtain_model
 from engine.redact import redact_url
 from engine.tar.manifest import EngineFacts, Manifest
 from engine.tar.pack import pack
@@ -87,7 +87,6 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
 
 
 def place_fast_tokenizer(work: Work) -> None:
-    """Place the tokenizer, which every engine has."""
     work.vocab_size = place_tokenizer(
         work.model,
         work.directory,

@@ -50,11 +50,11 @@ def upload(path: Path, prefix: str, progress: Progress | None) -> str:
         response.close()
         final = checked_url(urljoin(url.url, response.headers.get("Location", url.url)))
     except (*REQUEST_ERRORS, ValueError) as exc:
-        raise _failed(path, prefix, reason_of(exc)) from exc
+        raise UploadFailed(url=redact_url(prefix), reason=reason_of(exc), path=path) from exc
     finally:
         pools.close_idle()
     if not 200 <= response.status < 300:
-        raise _failed(path, prefix, f"HTTP {response.status}")
+        raise UploadFailed(url=redact_url(prefix), reason=f"HTTP {response.status}", path=path)
     return final._replace(query=None, auth=None).url
 
 
@@ -73,7 +73,3 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
             done_bytes += len(chunk)
             if progress is not None:
                 progress(done_bytes, total_bytes, "uploading")
-
-
-def _failed(path: Path, prefix: str, reason: str) -> UploadFailed:
-    return UploadFailed(url=redact_url(prefix), reason=reason, path=path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from builder.build import build
 from builder.plan import plan_lines
@@ -12,21 +11,19 @@ from builder.sizes.words import in_words
 from cli.inspect import describe
 from cli.progress import progress_on_stderr
 
+HELP = "build an engine.tar from a build config"
+DESCRIPTION = (
+    "Build an engine.tar from a build config. The token for the Hugging Face Hub comes from "
+    "the config, else from HF_TOKEN."
+)
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "build",
-        help="build an engine.tar from a build config",
-        description="Build an engine.tar from a build config. The token for the Hugging Face Hub comes from "
-        "the config, else from HF_TOKEN.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
     parser.add_argument(
         "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:

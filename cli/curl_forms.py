@@ -26,7 +26,6 @@ class CurlForm:
 
     @property
     def command(self) -> str:
-        """The command as typed in a shell."""
         headers = "".join(f" \\\n  -H '{header}'" for header in self.headers)
         return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
 

@@ -16,8 +16,8 @@ from typing import Any
 import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
-from cli.example_engine import DEMO_DIR
 from cli.inspect import describe
+from cli.serve import DEMO_DIR
 from engine.inspect import read_manifest
 from engine.tar.unpack import unpack
 from errors import find_in_text
@@ -26,26 +26,21 @@ from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 from runner.triton_server.event_stream import EventParser
 
+HELP = "build a tiny engine, serve it, stream a prediction, stop"
+DESCRIPTION = (
+    "Build and serve the tiny example model on this machine: builder, engine.tar, Triton, "
+    "Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
+    "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's."
+)
+
 _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0
 _STREAM_PROMPT = "Once upon a time"
 _STREAM_TOKENS = 120
 _STREAM_TIMEOUT_S = 120.0
-_SHOWN_EVENTS = 6
+_SHOWN_LINES = 6
 _SHOWN_WIDTH = 300
-
-
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="build a tiny engine, serve it, stream a prediction, stop",
-        description="Build and serve the tiny example model on this machine: builder, engine.tar, Triton, "
-        "Cog. PORT (5000) is Cog's; TRITON_HTTP_PORT (8000), TRITON_GRPC_PORT "
-        "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's.",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,7 +100,6 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
 
 
 def _stream(url: str) -> None:
-    """Print a prediction as it streams, then its metrics."""
     prediction: dict[str, Any] = {}
     inputs = {"prompt": _STREAM_PROMPT, "max_tokens": _STREAM_TOKENS, "seed": 1}
     body = {"input": {**inputs, "log_performance_metrics": True}}
@@ -137,31 +131,19 @@ def _show(form: CurlForm) -> None:
     done = subprocess.run(
         form.arguments, capture_output=True, text=True, timeout=_STREAM_TIMEOUT_S, check=True
     )
-    for line in _digest(done.stdout):
+    answer = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+    if "output" in answer:
+        output = repr("".join(answer["output"]))
+        lines = [f"status: {answer['status']}", f"output: {output}", f"metrics: {answer['metrics']}"]
+    else:
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("{", "data: "))]
+    if len(lines) > _SHOWN_LINES:
+        lines[4:-1] = [f"... {len(lines) - 5} more ..."]
+    for line in lines:
         print(f"  {line if len(line) <= _SHOWN_WIDTH else line[:_SHOWN_WIDTH] + ' ...'}")
 
 
-def _digest(output: str) -> list[str]:
-    """The readable part of an answer: the text events of a stream, the text of a JSON document first."""
-    if output.startswith("{"):
-        answer = json.loads(output)
-        if "output" in answer:
-            metrics = json.dumps(answer["metrics"])
-            return [
-                f"status: {answer['status']}",
-                f"output: {''.join(answer['output'])!r}",
-                f"metrics: {metrics}",
-            ]
-        return [output]
-    events = [line for line in output.splitlines() if line.startswith("data: ")]
-    texts = [line for line in events if '"chunk"' in line] or events
-    if len(texts) <= _SHOWN_EVENTS:
-        return texts
-    return [*texts[: _SHOWN_EVENTS - 2], f"... {len(texts) - _SHOWN_EVENTS + 1} more ...", texts[-1]]
-
-
 def _check_succeeded(prediction: dict[str, Any]) -> None:
-    """Raise the error of a prediction that failed."""
     if prediction.get("status") != "succeeded":
         text = str(prediction.get("error"))
         raise find_in_text(text) or TritonUnknownError(reason=text)

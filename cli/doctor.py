@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cli.doctor_machine import check_driver, check_gpus, check_machine
 from cli.serve import engine_environment
@@ -29,6 +28,13 @@ from runner.triton_server.command import check_triton_ports_free
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
+HELP = "check this machine and installation; --perf also measures each layer"
+DESCRIPTION = (
+    "Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
+    "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
+    "--perf then runs a short load on every layer."
+)
+
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))
 _LEAST_SHARED_MEMORY_BYTES = 64 << 20
@@ -37,14 +43,7 @@ _TIMEOUT_S = 60.0
 _OK, _FAILED = 0, 2
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="check this machine and installation; --perf also measures each layer",
-        description="Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
-        "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
-        "--perf then runs a short load on every layer.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "engine",
         nargs="?",
@@ -54,8 +53,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--perf", action="store_true", help="also measure every layer with a paced engine (40 s)"
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -139,14 +136,6 @@ def _cog_port() -> int:
     return int(text)
 
 
-def _driver(settings: Settings) -> str:
-    try:
-        found = _engine_environment(settings)
-    except CodedError:
-        found = ""  # Another check reports it.
-    return check_driver(found)
-
-
 def _engine(settings: Settings) -> str:
     """Reads only the beginning of a tar."""
     source = settings.weights or settings.engine_dir
@@ -178,7 +167,7 @@ def _disk(settings: Settings) -> str:
 
 _CHECKS: dict[str, Callable[[Settings], str]] = {
     "machine": check_machine,
-    "driver": _driver,
+    "driver": check_driver,
     "GPU": check_gpus,
     "serving environment": _serving_environment,
     "engine environment": _engine_environment,

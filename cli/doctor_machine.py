@@ -8,33 +8,24 @@ import re
 import subprocess
 from pathlib import Path
 
+from cli.inspect import describe_gpus
 from engine.machine.description import machine
-from engine.machine.gpu import Gpu, visible_gpus
-from engine.machine.preflight import RUNNER_IMAGE_SMS
+from engine.machine.gpu import visible_gpus
+from engine.machine.preflight import RUNNER_IMAGE_SMS, installed_version
 from errors.settings import MissingRequirement
 from runner.settings.settings import Settings
 
-_OLDEST_GLIBC = (2, 35)
-"""The wheel that contains Triton is a manylinux_2_35 wheel."""
-_TORCH_CUDA = re.compile(r"torch \S+\+cu(\d+)\d\b")
+_TORCH_CUDA = re.compile(r"\+cu(\d+)\d\b")
 _TIMEOUT_S = 30.0
 
 
 def check_machine(settings: Settings) -> str:
-    _, libc = platform.libc_ver()
-    if platform.machine() != "x86_64":
-        raise MissingRequirement(
-            what=f"an x86-64 processor (this is {platform.machine()})", remedy="use another machine"
-        )
-    if tuple(map(int, libc.split(".")[:2])) < _OLDEST_GLIBC:
-        raise MissingRequirement(
-            what=f"glibc 2.35 or newer (this is {libc})", remedy="use Debian 12, Ubuntu 22.04 or the images"
-        )
-    return f"{machine()}, glibc {libc}"
+    """The wheel with Triton does not install on another processor or an older C library."""
+    return f"{machine()}, glibc {platform.libc_ver()[1]}"
 
 
-def check_driver(engine_environment: str) -> str:
-    """``engine_environment``: its versions; a torch for a newer CUDA than the driver's can't use the GPU."""
+def check_driver(settings: Settings) -> str:
+    """A torch for a newer CUDA than the driver's can't use the GPU."""
     device = next(Path("/dev").glob("nvidia[0-9]*"), None)
     version = _driver_version()
     cuda = _cuda_version()
@@ -47,7 +38,7 @@ def check_driver(engine_environment: str) -> str:
         raise MissingRequirement(
             what=f"libcuda.so.1, though there is {device or 'nvidia-smi'},", remedy=remedy
         )
-    wanted = _TORCH_CUDA.search(engine_environment)
+    wanted = _TORCH_CUDA.search(installed_version(settings.engine_python)("torch") or "")
     if wanted is not None and int(wanted[1]) > cuda[0]:
         raise MissingRequirement(
             what=f"a driver for CUDA {wanted[1]}, which the engine environment's torch is built for "
@@ -65,14 +56,7 @@ def check_gpus(settings: Settings) -> str:
     image = (
         f"image cog-triton-runner-{sm}" if sm in RUNNER_IMAGE_SMS else "for which there is no runner image"
     )
-    return f"{'; '.join(map(_described, gpus))}; {image}"
-
-
-def _described(gpu: Gpu) -> str:
-    text = f"{gpu.name or 'GPU'} (SM {gpu.sm})"
-    if gpu.total_bytes is None or gpu.free_bytes is None:
-        return text
-    return f"{text}, {gpu.free_bytes >> 30} of {gpu.total_bytes >> 30} GiB free"
+    return f"{describe_gpus(gpus)}; {image}"
 
 
 def _driver_version() -> str | None:

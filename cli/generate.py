@@ -8,17 +8,20 @@ import math
 import os
 import secrets
 import sys
-from typing import Any
 
 from cli.progress import progress_on_stderr
 from cli.serve import engine_environment
 from errors.requests import InvalidInput
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.observability.logs import log_text
 from runner.service import Service
 from runner.settings.ports import free_ports
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
+
+HELP = "generate text once, with its own Triton"
+DESCRIPTION = "Start Triton with an engine, stream one prediction to stdout and stop."
 
 _NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
     ("max_tokens", int, 128, 1, math.inf, "maximum number of tokens to generate"),
@@ -31,12 +34,7 @@ _NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
 _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "generate",
-        help="generate text once, with its own Triton",
-        description="Start Triton with an engine, stream one prediction to stdout and stop.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
     parser.add_argument("--system-prompt", default=None, help="system prompt, for the prompt template")
@@ -49,8 +47,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--stop", action="append", default=[], metavar="TEXT", help="stop sequence; may be repeated"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's log and statistics")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -82,7 +78,7 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
         stop_sequences=tuple(options.stop),
-        sampling=SamplingInputs(
+        sampling=Sampling(
             temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, seed=seed
         ),
     )

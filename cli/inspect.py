@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from builder.sizes.words import in_words
 from engine.inspect import read_manifest, verify
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
-from engine.machine.preflight import Machine, check_runs_here, installed_version
+from engine.machine.preflight import check_runs_here, installed_version
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
 from errors.requests import InvalidInput
 
+HELP = "show what an engine is, for which GPU, from which model"
+DESCRIPTION = "Show what an engine.tar (path or URL; only its beginning is read) or engine folder is."
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "inspect",
-        help="show what an engine is, for which GPU, from which model",
-        description="Show what an engine.tar (path or URL; only its beginning is read) or engine folder is.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     parser.add_argument("--gpu", action="store_true", help="check whether this machine can run it")
     parser.add_argument(
         "--verify", action="store_true", help="read everything and check the hash of every file"
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,21 +33,19 @@ def run(options: argparse.Namespace) -> int:
             name="--verify", expected="used with an engine on this machine", value=options.engine
         )
     manifest = verify(Path(options.engine)) if options.verify else read_manifest(options.engine)
+    say = (lambda line: None) if options.json else print
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
-    if options.verify and not options.json:
-        print("verified    every file has the size and SHA-256 of the manifest")
+    if options.verify:
+        say("verified    every file has the size and SHA-256 of the manifest")
     if options.gpu:
-        machine = Machine(visible_gpus(), installed_version(engine_python()))
-        if not options.json:
-            print(f"{'here':<12}{describe_gpus(machine.gpus)}")
-        check_runs_here(manifest, machine)
-        if not options.json:
-            print(f"{'verdict':<12}this machine can run it")
+        gpus = visible_gpus()
+        say(f"{'here':<12}{describe_gpus(gpus)}")
+        check_runs_here(manifest, gpus, installed_version(engine_python()))
+        say(f"{'verdict':<12}this machine can run it")
     return 0
 
 
 def describe_gpus(gpus: tuple[Gpu, ...]) -> str:
-    """All GPUs on one line."""
     return "; ".join(map(_describe_gpu, gpus)) or "no NVIDIA GPU"
 
 
@@ -64,7 +57,6 @@ def _describe_gpu(gpu: Gpu) -> str:
 
 
 def describe(manifest: Manifest) -> str:
-    """One line per known fact."""
     gpu = f"NVIDIA GPU, SM {manifest.sm}" if manifest.sm else KINDS[manifest.engine_kind].runs_on
     library = f"{manifest.library.name} {manifest.library.version}" if manifest.library else None
     model = (

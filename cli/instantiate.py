@@ -26,6 +26,13 @@ from errors.image import BaseElsewhere, ImageUnsuitable
 from runner.settings.server_config import read_server_config
 from runner.settings.settings import load_settings
 
+HELP = "create an image with a model's settings from a runner image, in the registry"
+DESCRIPTION = (
+    "Create an image from a runner image and the settings of CONFIG's section `instantiate`: "
+    "weights, system_prompt, prompt_template, server. Both images must be in one registry; only "
+    "kilobytes are uploaded. Credentials are those of `docker login`."
+)
+
 _CONFIG_PATH = "src/config.yaml"
 _KIND_LABEL = "cog-triton.kind"
 _LAYER_TYPES = {
@@ -60,19 +67,10 @@ class Instance:
         return buffer.getvalue()
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "instantiate",
-        help="create an image with a model's settings from a runner image, in the registry",
-        description="Create an image from a runner image and the settings of CONFIG's section `instantiate`: "
-        "weights, system_prompt, prompt_template, server. Both images must be in one registry; only "
-        "kilobytes are uploaded. Credentials are those of `docker login`.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="YAML file with a section `instantiate`")
     parser.add_argument("--base", help="the runner image; default: `base_model` of the section")
     parser.add_argument("--dest", help="name of the new image; default: `staging_dest` of the section")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -145,7 +143,6 @@ def _check_is_runner(base: ImageReference, config: Mapping[str, Any]) -> None:
 
 
 def _with_instance(config: dict[str, Any], instance: Instance, tar: bytes) -> dict[str, Any]:
-    """The configuration of the base image, with the environment and layer of the instance."""
     settings = config["config"]
     environment = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     environment |= instance.environment

@@ -15,18 +15,23 @@ EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, metrics, instantiate)
-"""Modules with ``add_parser(subparsers)``, which returns a parser that sets ``run`` on its options."""
+"""Modules with HELP, DESCRIPTION, ``run(options)`` and, if they have arguments, ``add_arguments(parser)``."""
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
-    """The parser of ``cog-triton``, and the parsers of its commands."""
     parser = argparse.ArgumentParser(
         prog="cog-triton",
         description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
         epilog="Exit codes: 0 success; 1 failure (E2...); 2 wrong input or usage (E1...); 130 interrupted.",
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    return parser, [command.add_parser(subparsers) for command in _COMMANDS]
+    for command in _COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        subparser = subparsers.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        subparser.set_defaults(run=command.run)
+        if hasattr(command, "add_arguments"):
+            command.add_arguments(subparser)
+    return parser, list(subparsers.choices.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +49,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout has exited.
         sys.stderr.close()
         return EXIT_INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

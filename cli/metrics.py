@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from errors.settings import MissingRequirement
 from runner.observability.exposition import exposition
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import load_settings
 
-
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "metrics",
-        help="print the metrics of a runner on this machine",
-        description="Print all metrics of the runner on this machine whose Triton listens on "
-        "TRITON_HTTP_PORT, in Prometheus's text format: the same as GET /metrics on OPENAI_PORT, also if "
-        "that port is off.",
-    )
-    parser.set_defaults(run=run)
-    return parser
+HELP = "print the metrics of a runner on this machine"
+DESCRIPTION = (
+    "Print all metrics of the runner on this machine whose Triton listens on TRITON_HTTP_PORT, in "
+    "Prometheus's text format: the same as GET /metrics on OPENAI_PORT, also if that port is off."
+)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -17,20 +16,18 @@ from builder.trtllm.rules import check, is_unversioned
 from engine.redact import redact_url
 from errors.build import BuildFailed
 
+HELP = "migrate a build config of an earlier TensorRT-LLM"
+DESCRIPTION = (
+    "Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A "
+    "build does the same automatically."
+)
+
 _TOKEN_LEFT_OUT = "hf_token: removed; set HF_TOKEN or pass the token with the build"
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "migrate",
-        help="migrate a build config of an earlier TensorRT-LLM",
-        description="Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A "
-        "build does the same automatically.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument("-o", "--output", type=Path, help="the file to write (default: stdout)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,7 +52,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def config_text(config: BuildConfig, notes: Sequence[str] = ()) -> str:
-    """The YAML of ``config``, below a comment for each note."""
     comments = [f"# {note if note.isprintable() else repr(note)}\n" for note in notes]
     keys = {"version": 1, **config.model_dump(exclude_unset=True, exclude_none=True)}
     return "".join(comments) + yaml.safe_dump(keys, sort_keys=False, width=math.inf)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from builder.plan import plan_lines
 
+HELP = "show the steps, downloads and sizes of a build"
+DESCRIPTION = (
+    "Check a build config and show its commands, downloads and sizes: weights, engine, KV "
+    "cache, memory and disk space of the build. Only the model's config.json is downloaded."
+)
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "plan",
-        help="show the steps, downloads and sizes of a build",
-        description="Check a build config and show its commands, downloads and sizes: weights, engine, KV "
-        "cache, memory and disk space of the build. Only the model's config.json is downloaded.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="build config: a YAML file or its URL")
     parser.add_argument(
         "--model-config",
@@ -23,8 +22,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="FILE",
         help="the model's config.json, so that nothing is downloaded",
     )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:

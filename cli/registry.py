@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urljoin
@@ -42,7 +42,7 @@ class _Answer(NamedTuple):
         return 200 <= self.status < 300
 
 
-class Registry:
+class Registry(AbstractContextManager["Registry"]):
     """One registry host. ``repositories``: all are read, the last one is written."""
 
     def __init__(self, reference: ImageReference, repositories: tuple[str, ...]) -> None:
@@ -52,9 +52,6 @@ class Registry:
         self._authorization: dict[str, str] = {}
         self._scopes = [f"repository:{each}:pull" for each in repositories[:-1]]
         self._scopes.append(f"repository:{repositories[-1]}:pull,push")
-
-    def __enter__(self) -> Registry:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._pools.close_idle()

@@ -5,33 +5,31 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
+from builder.build import build
 from cli.curl_forms import curl_forms
-from cli.example_engine import built_example_engine
 from cli.inspect import describe
 from engine.inspect import read_manifest
+from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 
+HELP = "serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
+DESCRIPTION = (
+    "Serve an engine until Ctrl-C. Settings are the runner's environment variables (SYSTEM_PROMPT, "
+    "PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
+)
+
+DEMO_DIR = SOURCE_ROOT / ".demo"
 _READY_TIMEOUT_S = 3600.0
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve",
-        help="serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000",
-        description="Serve an engine until Ctrl-C. Settings are the runner's environment variables "
-        "(SYSTEM_PROMPT, PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); "
-        "see docs/settings.md.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=None, help="Cog's port (default: PORT or 5000)")
-    parser.set_defaults(run=run)
-    return parser
 
 
 def engine_environment(engine: str) -> dict[str, str]:
@@ -43,7 +41,7 @@ def engine_environment(engine: str) -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    engine = options.engine or str(built_example_engine(print))
+    engine = options.engine or str(_built_example_engine())
     print(describe(read_manifest(engine)))
     port = options.port or int(os.environ.get("PORT", "5000"))
     extra = {"TRITON_HOST": options.host, "OPENAI_HOST": options.host, **engine_environment(engine)}
@@ -61,3 +59,14 @@ def run(options: argparse.Namespace) -> int:
         print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
+
+
+def _built_example_engine() -> Path:
+    """The tar of the tiny example model. It is rebuilt if the example has changed."""
+    config = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
+    tar = DEMO_DIR / "tiny.tar"
+    sources = [path for path in config.parent.rglob("*") if path.is_file()]
+    if not tar.is_file() or tar.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        DEMO_DIR.mkdir(exist_ok=True)
+        build(config, tar)
+    return tar

@@ -60,6 +60,8 @@ class Kind:
     ``engine.tensorrt_llm_config`` reads its config.json."""
     has_cpp_backend: bool = False
     """NVIDIA's C++ backend can run it in place of the worker."""
+    runs_in_child: bool = False
+    """Its loop needs Python's lock, so that it would hold up the engine server."""
     has_ranks: bool = False
     """An engine on several GPUs is a process for each, started by mpirun."""
     libraries: tuple[str, ...] = ()
@@ -133,6 +135,7 @@ _ROWS = (
         adapter="runner.engines.transformers.adapter",
         builder="builder.kinds.transformers",
         runs_on="CPU or GPU",
+        runs_in_child=True,
         libraries=("torch", "transformers"),
         preload="runner.engines.transformers.adapter",
         capabilities=frozenset({"log_probs", "min_p", "logit_bias", "guides", "guided_min_length"}),
@@ -163,5 +166,4 @@ def supports(name: str, capability: Capability) -> bool:
 
 
 def argument_remedy(name: str, argument: str) -> str:
-    """What to do about an argument that an engine of this kind refuses."""
     return find_kind(name).remedies.get(argument, "leave it out")

@@ -30,7 +30,6 @@ def try_lock(path: Path) -> int | None:
 
 
 def unlock(path: Path, descriptor: int) -> None:
-    """Give the lock back and remove its file."""
     try:
         path.unlink(missing_ok=True)
     finally:

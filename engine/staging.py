@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.disk import writing
@@ -16,20 +16,28 @@ _MARK = ".cog-triton-staged-"
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A free path beside ``target``; what the block makes there becomes ``target``, or vanishes if it raises.
-
-    A lock file shows that its process runs: what a killed process left is removed by the next ``staged``
-    or ``remove_stale`` in the same folder.
-    """
-    path = target.with_name(f".{target.name}{_MARK}{secrets.token_hex(4)}")
-    with writing(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(target.parent)
-        descriptor = lock(_lock_of(path))
-    try:
+    """A free path beside ``target``, to make ``target`` at; what is there vanishes if the block raises."""
+    with ExitStack() as stack:
+        with writing(target.parent):
+            path = stack.enter_context(scratch(target))
         yield path
         with writing(target):
             path.rename(target)
+
+
+@contextmanager
+def scratch(beside: Path) -> Iterator[Path]:
+    """A free path beside ``beside``; what the block makes there vanishes.
+
+    A lock file shows that its process runs: what a killed process left is removed by the next ``scratch``
+    or ``remove_stale`` in the same folder.
+    """
+    path = beside.with_name(f".{beside.name}{_MARK}{secrets.token_hex(4)}")
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(beside.parent)
+    descriptor = lock(_lock_of(path))
+    try:
+        yield path
     finally:
         _remove(path)
         unlock(_lock_of(path), descriptor)

@@ -3,7 +3,6 @@
 Category 1 is the caller's to fix, 2 is ours. Subcategories: 10xx any framework, 11xx Triton arguments,
 12xx build config, 13xx engine artifact, 14xx image, 15xx load test, 16xx OpenAI-compatible API, 17xx chat;
 21xx Triton, 22xx vLLM, 23xx engine build, 24xx TensorRT-LLM, 25xx registry, 26xx OpenAI-compatible API.
-``python -m errors`` prints the table that the README holds.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ def find_in_text(text: str) -> CodedError | None:
 
 
 def markdown_table() -> str:
-    """The error table of the README, one row per code, ordered by code."""
     rows = ["| code | name | meaning |", "| --- | --- | --- |"]
     rows += [f"| {code} | {BY_CODE[code].__name__} | {BY_CODE[code].summary} |" for code in sorted(BY_CODE)]
     return "\n".join(rows)

@@ -1,7 +1,5 @@
 """16xx and 26xx: what the API server refuses by itself, and what it can fail with."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -1,7 +1,5 @@
 """23xx: failures while an engine is built."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

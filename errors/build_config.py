@@ -1,7 +1,5 @@
 """12xx: what can be wrong with a build config and with what it points to."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

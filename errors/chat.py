@@ -1,7 +1,5 @@
 """17xx: messages of a chat, and the template that makes a prompt of them."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -1,7 +1,5 @@
 """13xx: what can be wrong with the source of an engine."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

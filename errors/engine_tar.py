@@ -1,7 +1,5 @@
 """13xx: what can be wrong with an engine.tar or an engine directory."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

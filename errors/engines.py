@@ -1,7 +1,5 @@
 """21xx, 22xx and 24xx: failures of an engine and of its processes."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 
@@ -82,3 +80,12 @@ class RankEnded(CodedError):
     code = "E2403"
     summary = "A process of an engine on several GPUs ended, and all its others with it"
     template = "The ranks of the {world_size}-GPU engine ended ({reason}); their last log lines: {log_tail}"
+
+
+def as_coded(
+    error: Exception, otherwise: type[EngineCrashed | EngineStartFailed | EngineFailed], engine_kind: str
+) -> CodedError:
+    """``error`` if it has a code, else ``otherwise`` with its type and text."""
+    if isinstance(error, CodedError):
+        return error
+    return otherwise(engine_kind=engine_kind, reason=f"{type(error).__name__}: {error}")

@@ -1,7 +1,5 @@
 """14xx: images and their registry, what the caller can change; 25xx: what the registry does wrong."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -1,7 +1,5 @@
 """15xx: load tests and measurements, what the caller can change."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -1,7 +1,5 @@
 """13xx: what an engine needs that the GPUs here lack."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

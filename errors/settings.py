@@ -1,7 +1,5 @@
 """10xx: settings, ports and what a machine must provide."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -1,7 +1,5 @@
 """21xx: failures of Triton, and of the way to it."""
 
-from __future__ import annotations
-
 from errors.coded_error import CodedError
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import cog
@@ -40,51 +39,39 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         self.record_metric("output_token_count", int(n_output_tokens))
         # NOTE: what is printed belongs to the prediction whose context it is printed in.
         log = partial(contextvars.copy_context().run, print)
-        return _output(Pace(tps, int(n_output_tokens)), output_method, int(buffer_size), log)
+        return _output(tps, int(n_output_tokens), output_method, int(buffer_size), log)
 
 
-@dataclass(frozen=True)
-class Pace:
-    """So many tokens, one every 1 / ``tps`` seconds."""
-
-    tps: float
-    tokens: int
-
-    def clock(self) -> Iterator[int]:
-        """The number of tokens that are there, whenever another one is: several at once after a delay."""
-        started_s = time.perf_counter()
-        for made in range(1, self.tokens + 1):
-            wait_s = started_s + made / self.tps - time.perf_counter()
-            if wait_s > 0:
-                time.sleep(wait_s)
-            yield made
-
-
-def _output(pace: Pace, method: str, buffer_size: int, log: Callable[..., None]) -> Iterator[str]:
-    """The prediction's output; when it is over, the log's figures."""
+def _output(
+    tps: float, tokens: int, method: str, buffer_size: int, log: Callable[..., None]
+) -> Iterator[str]:
+    """The prediction's output, several tokens at once after a delay; when it is over, the log's figures."""
     started_s = time.perf_counter()
     first_token_s = 0.0
     sent = 0
-    for made in pace.clock():
+    for made in range(1, tokens + 1):
+        wait_s = started_s + made / tps - time.perf_counter()
+        if wait_s > 0:
+            time.sleep(wait_s)
         if made == 1:
             first_token_s = time.perf_counter() - started_s
         if method == "print":
             log(TOKEN, end="")
         is_due = method == "yield" or (method == "buffer" and made - sent >= buffer_size)
-        if is_due or made == pace.tokens:
+        if is_due or made == tokens:
             yield TOKEN * (made - sent)
             sent = made
     if method == "print":
         log()
-    log("\n".join(_figures(pace, time.perf_counter() - started_s, first_token_s)))
+    log("\n".join(_figures(tps, tokens, time.perf_counter() - started_s, first_token_s)))
 
 
-def _figures(pace: Pace, duration_s: float, first_token_s: float) -> Iterator[str]:
-    yield f"Tokens processed: {pace.tokens}"
+def _figures(tps: float, tokens: int, duration_s: float, first_token_s: float) -> Iterator[str]:
+    yield f"Tokens processed: {tokens}"
     rows = (
-        ("tokens per second", pace.tps, pace.tokens / duration_s, ""),
-        ("execution time", pace.tokens / pace.tps, duration_s, " seconds"),
-        ("time to first token", 1 / pace.tps, first_token_s, " seconds"),
+        ("tokens per second", tps, tokens / duration_s, ""),
+        ("execution time", tokens / tps, duration_s, " seconds"),
+        ("time to first token", 1 / tps, first_token_s, " seconds"),
     )
     for name, expected, actual, unit in rows:
         yield f"Expected {name}: {expected:.3f}{unit}"

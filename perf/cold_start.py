@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
 from engine.directory import load
@@ -60,7 +61,7 @@ _MILESTONES = (
     ("engine: ", "the engine is fetched, unpacked and verified"),
     ("triton: ", "Triton has started"),
     ("loading: tensorrt_llm", "Triton loads its models"),
-    ("engine ready", "the engine worker has loaded the engine"),
+    ("engine ready", "the engine server has loaded the engine"),
     ("successfully loaded 'ensemble'", "all of Triton's models are ready"),
     ("test prediction", "a test prediction is done"),
     ("Setup complete", "the runner is set up"),
@@ -113,7 +114,7 @@ def measure_start(tar: Path, folder: Path) -> list[tuple[float, str]]:
         started_s = time.time()
         with whole_stack(scratch, {"COG_WEIGHTS": url}, timeout_s=_TIMEOUT_S) as stack:
             ready_s = time.time()
-            steps = list(_steps(stack.log_path.read_text(errors="replace"), started_s))
+            steps = list(_steps(stack.server.log_path.read_text(errors="replace"), started_s))
     return [*sorted(steps), (ready_s - started_s, "READY was seen")]
 
 
@@ -133,10 +134,9 @@ def _steps(log: str, started_s: float) -> Iterator[tuple[float, str]]:
 
 def start_table(steps: Sequence[tuple[float, str]]) -> str:
     """When each step was reached, and how long since the one before."""
-    before_s = [0.0, *(at_s for at_s, _ in steps)]
     rows = [
         [what, f"{at_s:.2f} s", f"{at_s - since_s:+.2f} s"]
-        for (at_s, what), since_s in zip(steps, before_s, strict=False)
+        for (since_s, _), (at_s, what) in pairwise([(0.0, ""), *steps])
     ]
     return table(["reached", "after", "step"], rows)
 

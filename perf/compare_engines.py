@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,49 +24,43 @@ from perf.bench.measure import cog_target, workload
 from perf.load.chart import COLORS, Chart, Point, page
 from perf.load.clients import run
 from perf.load.plan import Plan
-from perf.load.summary import Summary, summarize
+from perf.load.summary import summarize
 from perf.options import Options
 from perf.servers import whole_stack
 from perf.table import table
 
 _HEAD = ("engine", "kind", "concurrency", "tokens/s", "first token, ms", "inter-token, ms", "failed")
+_CHARTS = {
+    "throughput, tokens/s": "tokens_per_second",
+    "time to first token, ms": "first_token_ms",
+    "inter-token latency, ms": "inter_token_ms",
+}
 _WARM_UP_S = 1.0
 
 
-class Contender(NamedTuple):
-    """One engine to be compared."""
-
-    name: str
-    place: Path
-    python: str
-
-
 class Result(NamedTuple):
-    """One engine at one concurrency."""
+    """One engine at one concurrency. Times are medians, None where nothing was completed."""
 
     engine: str
     kind: str
     concurrency: int
-    summary: Summary
-
-    @property
-    def times_ms(self) -> list[float | None]:
-        """Median time to first token and inter-token latency; None where nothing was completed."""
-        values = (self.summary.first_token_s, self.summary.inter_token_s)
-        return [each.p50 * 1000 if each else None for each in values]
+    tokens_per_second: float
+    first_token_ms: float | None
+    inter_token_ms: float | None
+    failed: int
 
     @property
     def cells(self) -> list[str]:
-        return [
-            *(self.engine, self.kind, str(self.concurrency), f"{self.summary.tokens_per_second:,.0f}"),
-            *("-" if value is None else f"{value:.1f}" for value in self.times_ms),
-            str(self.summary.failed),
-        ]
+        times = (
+            "-" if each is None else f"{each:.1f}" for each in (self.first_token_ms, self.inter_token_ms)
+        )
+        speed = f"{self.tokens_per_second:,.0f}"
+        return [self.engine, self.kind, str(self.concurrency), speed, *times, str(self.failed)]
 
 
-def parse_contenders(texts: Sequence[str]) -> list[Contender]:
-    """Raises InvalidInput."""
-    contenders: dict[str, Contender] = {}
+def parse_contenders(texts: Sequence[str]) -> dict[str, tuple[Path, str]]:
+    """Place and Python of each engine by its name. Raises InvalidInput."""
+    contenders: dict[str, tuple[Path, str]] = {}
     for text in texts:
         name, _, rest = text.partition("=")
         place, _, python = rest.partition("@")
@@ -74,33 +68,35 @@ def parse_contenders(texts: Sequence[str]) -> list[Contender]:
             raise InvalidInput(name="engine", expected="NAME=PLACE or NAME=PLACE@PYTHON", value=text)
         if name in contenders:
             raise InvalidInput(name="engine", expected="a name of its own for each", value=name)
-        contenders[name] = Contender(name, Path(place), python or engine_python())
+        contenders[name] = (Path(place), python or engine_python())
     if len(contenders) > COLORS:
         raise InvalidInput(name="engines", expected=f"at most {COLORS}", value=len(contenders))
-    return list(contenders.values())
+    return contenders
 
 
-def measure(contender: Contender, options: argparse.Namespace, folder: Path) -> Iterator[Result]:
+def measure(
+    name: str, place: Path, python: str, options: argparse.Namespace, folder: Path
+) -> Iterator[Result]:
     """Start the stack on the engine, warm it up, load it with each concurrency in turn."""
-    engine = open_engine(contender.place, folder / "cache")
+    engine = open_engine(place, folder / "cache")
     work = workload(options.n_input_tokens, options.n_output_tokens)
-    folder.mkdir(exist_ok=True)
-    settings = {"ENGINE_DIR": str(engine.path)}
-    with whole_stack(folder, settings, engine_python=contender.python) as stack:
+    with whole_stack(folder, {"ENGINE_DIR": str(engine.path)}, engine_python=python) as stack:
         target = cog_target(stack, work, is_streaming=True)
         run(Plan("concurrency", max(options.concurrency), _WARM_UP_S), target)
         for concurrency in options.concurrency:
-            summary = summarize(run(Plan("concurrency", concurrency, options.duration), target))
-            result = Result(contender.name, engine.manifest.engine_kind, concurrency, summary)
-            print(table(_HEAD, [result.cells]).splitlines()[-1], file=sys.stderr, flush=True)
+            found = summarize(run(Plan("concurrency", concurrency, options.duration), target))
+            times_ms = (each and each.p50 * 1000 for each in (found.first_token_s, found.inter_token_s))
+            figures = (concurrency, found.tokens_per_second, *times_ms, found.failed)
+            result = Result(name, engine.manifest.engine_kind, *figures)
+            print(*result.cells, sep=" | ", file=sys.stderr, flush=True)
             yield result
 
 
-def _chart(results: Sequence[Result], title: str, value: Callable[[Result], float | None]) -> Chart:
+def _chart(results: Sequence[Result], title: str, field: str) -> Chart:
     lines: dict[str, list[Point]] = {}
     for each in results:
-        if (shown := value(each)) is not None:
-            lines.setdefault(each.engine, []).append((each.concurrency, shown))
+        if (value := getattr(each, field)) is not None:
+            lines.setdefault(each.engine, []).append((each.concurrency, value))
     return Chart(title, "concurrency", title, lines)
 
 
@@ -122,17 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if path and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise InvalidInput(name="file", expected="one in a folder that exists", value=path)
     with tempfile.TemporaryDirectory() as folder:
-        for number, contender in enumerate(contenders):
-            results += measure(contender, options, Path(folder) / str(number))
+        for number, (name, (place, python)) in enumerate(contenders.items()):
+            results += measure(name, place, python, options, Path(folder) / str(number))
     facts = f"{machine()}; {options.n_input_tokens} tokens in, {options.n_output_tokens} out, by Cog's events"
     rows = [each.cells for each in sorted(results, key=lambda each: each.concurrency)]
     text = f"{facts}\n\n{table(_HEAD, rows)}"
     print(text)
     if path:
-        charts = [
-            _chart(results, "throughput, tokens/s", lambda each: each.summary.tokens_per_second),
-            _chart(results, "time to first token, ms", lambda each: each.times_ms[0]),
-            _chart(results, "inter-token latency, ms", lambda each: each.times_ms[1]),
-        ]
+        charts = [_chart(results, title, field) for title, field in _CHARTS.items()]
         path.write_text(page("Engines compared", text, charts))
     return 0

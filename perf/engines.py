@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from builder.build import OWN_FOLDER, build
+from builder.build import build
 from engine.tar.unpack import unpack
 
 MAX_SEQUENCE_TOKENS = 40960
@@ -25,7 +25,7 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
     }
     path, tar, target = folder / f"{name}.yaml", folder / f"{name}.tar", folder / name
     path.write_text(yaml.safe_dump(config))
-    build(path, tar, base_dir=OWN_FOLDER, report=lambda line: None)
+    build(path, tar, report=lambda line: None)
     with tar.open("rb", buffering=0) as stream:
         unpack(stream, target)
     tar.unlink()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-_SEND_BYTES = 8 << 20
 
 
 @contextmanager
@@ -36,27 +33,12 @@ def serve_file(path: Path) -> Iterator[str]:
             self.send_header("Content-Length", str(last + 1 - first))
             self.end_headers()
             self.wfile.flush()
-            with path.open("rb") as file:
-                _send(self.connection.fileno(), file.fileno(), first, last + 1)
+            with path.open("rb") as file, suppress(ConnectionError):  # The client has disconnected.
+                self.connection.sendfile(file, first, last + 1 - first)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/{path.name}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _send(connection: int, file: int, first: int, end: int) -> None:
-    while first < end:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
-            sent = os.sendfile(connection, file, first, min(_SEND_BYTES, end - first))
-        except ConnectionError:
-            return  # The client has disconnected.
-        if not sent:
-            return
-        first += sent
+            yield f"http://127.0.0.1:{server.server_port}/{path.name}"
+        finally:
+            server.shutdown()

@@ -14,7 +14,8 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from perf.bench.measure import cog_target, openai_target, workload
@@ -56,22 +57,21 @@ async def _load(stack: Stack, streams: int, seconds: float) -> Records:
     return dict(zip(targets, found, strict=True))
 
 
-class Silent:
-    """Clients that only connect, and clients that request a long stream and read nothing."""
-
-    def __init__(self) -> None:
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def open(self, target: Posting, idle: int, deaf: int) -> None:
+@asynccontextmanager
+async def _silent(targets: Iterable[Posting], idle: int, deaf: int) -> AsyncIterator[None]:
+    """Clients of each API that only connect, and clients that request a long stream and read nothing."""
+    writers = []
+    for target in targets:
         origin = target.request.origin
         for index in range(idle + deaf):
             _, writer = await asyncio.open_connection(origin.host, origin.port, limit=1)
             if index >= idle:
                 writer.write(target.request.encoded)
-            self._writers.append(writer)
-
-    def close(self) -> None:
-        for writer in self._writers:
+            writers.append(writer)
+    try:
+        yield
+    finally:
+        for writer in writers:
             writer.transport.abort()
 
 
@@ -122,11 +122,9 @@ async def _flood(options: argparse.Namespace) -> int:
             before = measure(stack.session).memory_bytes.total()
             peak = [before]
             sampling = asyncio.create_task(_memory_peak(stack.session, peak))
-            silent = Silent()
-            for target in _targets(stack, _ENDLESS_TOKENS).values():
-                await silent.open(target, options.idle // 2, options.deaf // 2)
-            is_right &= _tell("flood", await _load(stack, _OVERLOAD * options.places, options.seconds))
-            silent.close()
+            targets = _targets(stack, _ENDLESS_TOKENS).values()
+            async with _silent(targets, options.idle // 2, options.deaf // 2):
+                is_right &= _tell("flood", await _load(stack, _OVERLOAD * options.places, options.seconds))
             recovery_s = await _recovery_s(stack)
             sampling.cancel()
             growth = peak[0] - before

@@ -21,7 +21,9 @@ SIGNS = (
     ("triton_python_backend_stub .*/postprocessing/", "stub: postprocessing"),
     ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
     ("tritonserver", "triton"),
-    ("runner.engines.worker.main", "engine worker"),
+    ("runner.engines.server.main", "engine server"),
+    ("runner.engines.worker", "engine child"),
+    (r"-m runner\.api\b", "API server"),
 )
 """A pattern of the command line, and the role of its process: the first that fits."""
 ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))

@@ -30,14 +30,15 @@ class Resources:
 
     def compare(self, before: Resources) -> bool:
         """Print what changed since ``before``; whether more is held than may be."""
-        rows = []
-        for role in sorted(self.memory_bytes):
-            then, now = before.memory_bytes[role] / 2**20, self.memory_bytes[role] / 2**20
-            others = (
-                (each[role], mine[role])
-                for each, mine in ((before.files, self.files), (before.threads, self.threads))
-            )
-            rows.append([role, f"{then:.1f} -> {now:.1f}", *(f"{first} -> {last}" for first, last in others)])
+        rows = [
+            [
+                role,
+                f"{before.memory_bytes[role] / 2**20:.1f} -> {self.memory_bytes[role] / 2**20:.1f}",
+                f"{before.files[role]} -> {self.files[role]}",
+                f"{before.threads[role]} -> {self.threads[role]}",
+            ]
+            for role in sorted(self.memory_bytes)
+        ]
         print(table(["process", "memory, MiB", "files", "threads"], rows))
         growth = self.memory_bytes.total() / before.memory_bytes.total() - 1
         print(f"  memory grew by {growth:.2%}; shared memory: {before.shared_memory} -> {self.shared_memory}")
@@ -76,6 +77,13 @@ def metrics(url: str) -> dict[str, float]:
             for label, value in sample.labels.items():
                 values[f"{sample.name} {label}={value}"] += sample.value
     return dict(values)
+
+
+def answers_ok(url: str) -> bool:
+    try:
+        return urllib3.request("GET", url, timeout=2, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
 
 
 def settle(metrics_url: str, timeout_s: float) -> bool:

@@ -22,28 +22,20 @@ _READY_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A server that is ready. ``session`` is the process session that all its processes are in."""
+    """A server that is ready. Only a whole stack has ports besides Cog's."""
 
-    cog_url: str
-    session: int
-    log_path: Path
+    server: CogServer
     start_s: float = 0.0
     """From the runner's start to READY."""
     triton_port: int = 0
-    metrics_port: int = 0
-    openai_port: int = 0
+    triton_url: str = ""
+    metrics_url: str = ""
+    openai_url: str = ""
 
     @property
-    def triton_url(self) -> str:
-        return f"http://{HOST}:{self.triton_port}"
-
-    @property
-    def metrics_url(self) -> str:
-        return f"http://{HOST}:{self.metrics_port}/metrics"
-
-    @property
-    def openai_url(self) -> str:
-        return f"http://{HOST}:{self.openai_port}"
+    def session(self) -> int:
+        """The process session that all its processes are in."""
+        return self.server.pid
 
 
 @contextmanager
@@ -78,7 +70,8 @@ def whole_stack(
     with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
-        yield Stack(server.url, server.pid, log_path, start_s, http, metrics, api)
+        urls = (f"http://{HOST}:{http}", f"http://{HOST}:{metrics}/metrics", f"http://{HOST}:{api}")
+        yield Stack(server, start_s, http, *urls)
 
 
 @contextmanager
@@ -89,4 +82,4 @@ def mock(folder: Path) -> Iterator[Stack]:
     log_path = folder / "mock.log"
     with CogServer("mock_cog_triton", host=HOST, port=port, log_path=log_path, extra=extra) as server:
         server.wait_ready(_READY_TIMEOUT_S)
-        yield Stack(server.url, server.pid, log_path)
+        yield Stack(server)

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import aiohttp
 from tokenizers import Tokenizer
 
 from perf.engines import paced_engine
+from perf.known_streams import piece, repeated_text
 from perf.options import Options
 from perf.resources import measure, settle
 from perf.servers import MODEL, Stack, whole_stack
@@ -86,12 +86,12 @@ class Soak:
                 self._check(kind, number, False, f"{type(exc).__name__}: {exc}")
 
     async def _send(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
-        expected = self._expected(prompt, count)
+        expected = repeated_text(self._tokenizer, prompt, count)
         is_stream = kind.endswith(("stream", "hang-up"))
         inputs = {"prompt": prompt, "max_tokens": count, "seed": number}
         headers = {"Accept": "text/event-stream"} if is_stream else {}
         body: dict[str, Any] = {"input": inputs}
-        url, refused = f"{self._stack.cog_url}/predictions", 409
+        url, refused = f"{self._stack.server.url}/predictions", 409
         if kind.startswith("openai"):
             url, refused = f"{self._stack.openai_url}/v1/completions", 429
             body = {"model": MODEL, **inputs, "stream": is_stream}
@@ -109,7 +109,7 @@ class Soak:
 
     async def _cancel(self, kind: str, number: int, prompt: str, count: int, part: float) -> None:
         body = {"input": {"prompt": prompt, "max_tokens": 50 * count}}
-        url = f"{self._stack.cog_url}/predictions/soak-{number}"
+        url = f"{self._stack.server.url}/predictions/soak-{number}"
         async with self._session.put(url, json=body, headers={"Prefer": "respond-async"}) as response:
             if response.status == 409:
                 self.ends[f"{kind}: refused {response.status}"] += 1
@@ -125,11 +125,6 @@ class Soak:
         if not is_right:
             self.wrong.append(f"request {number} ({kind}): {got[:200]!r}")
 
-    def _expected(self, prompt: str, count: int) -> str:
-        ids = self._tokenizer.encode(prompt).ids
-        text: str = self._tokenizer.decode(list(islice(cycle(ids), count)), skip_special_tokens=True)
-        return text
-
 
 async def _text_of(response: aiohttp.ClientResponse, enough: int | None = None) -> str:
     """The text of an answer; of a stream until it is longer than ``enough``. Raises ValueError."""
@@ -139,25 +134,17 @@ async def _text_of(response: aiohttp.ClientResponse, enough: int | None = None) 
         document = await response.json()
         return str(document["choices"][0]["text"]) if "choices" in document else "".join(document["output"])
     text = ""
-    event = ""
     async for raw in response.content:
-        line = raw.decode().rstrip("\r\n")
-        if line.startswith("event:"):
-            event = line[6:].strip()
-        elif line.startswith("data:") and line[5:].strip() != "[DONE]":
-            text += _piece(event, json.loads(line[5:]))
+        line = raw.decode().strip()
+        if line.startswith("data:") and line[5:].strip() != "[DONE]":
+            data = json.loads(line[5:])
+            if data.get("error"):
+                raise ValueError(f"an error in the stream: {data['error']}")
+            text += piece(data)
             if enough is not None and len(text) > enough:
                 response.close()
                 break
     return text
-
-
-def _piece(event: str, data: Any) -> str:
-    if data.get("error"):
-        raise ValueError(f"an error in the stream: {data['error']}")
-    if "choices" in data:
-        return "".join(choice.get("text") or "" for choice in data["choices"])
-    return str(data["chunk"]) if event == "output" else ""
 
 
 async def _soak(options: argparse.Namespace) -> int:

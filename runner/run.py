@@ -18,9 +18,9 @@ from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, p
 from runner.cog_server.prediction_dirs import PredictionDirs
 from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
 from runner.cog_server.worker_link import WorkerLink
-from runner.engines.protocol.messages import SEEDS, Guide
+from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 from runner.generation.generation import Generation
-from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
+from runner.generation.request import GenerationRequest, random_seed
 from runner.observability.logs import log_in
 from runner.service import Service
 from runner.settings.prompt_template import format_prompt
@@ -159,7 +159,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 max_tokens=int(_max_tokens(max_tokens, max_new_tokens)),
                 min_tokens=max(int(_min_tokens(min_tokens, min_new_tokens)), 0),
                 stop_sequences=_stop_sequences(stop_sequences, settings),
-                sampling=SamplingInputs(
+                sampling=Sampling(
                     temperature=temperature,
                     top_k=int(top_k),
                     top_p=top_p,
@@ -173,7 +173,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 lora_name=lora_name or None,
             )
         except CodedError as exc:
-            self._loop_calls.post(partial(self._service.meter.refused, exc.code))
+            self._loop_calls.post(partial(self._service.meter.ended, "failed", exc.code))
             self._prediction_dirs.ended(request_id)
             raise shown_error(exc) from None
         logs_performance = log_performance_metrics or settings.log_performance_metrics
@@ -187,10 +187,10 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         print_lines(_logged(request))
         try:
             generation = self._service.generate(
-                request, asks_slot=logs_performance, arrived_s=arrived_s, request_id=request_id
+                request, measures_phases=logs_performance, arrived_s=arrived_s, request_id=request_id
             )
         except CodedError as exc:
-            self._service.meter.refused(exc.code)
+            self._service.meter.ended("failed", exc.code)
             raise shown_error(exc) from None
         try:
             async for text in generation.text():

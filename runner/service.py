@@ -1,4 +1,4 @@
-"""What a runner holds while it serves: engine, Triton, API server. Opened in setup, closed at the end."""
+"""What a runner holds while it serves: its model, its processes, its metrics. Opened in setup."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from contextlib import AsyncExitStack
 from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import APIServer, check_openai_port_free
-from runner.engines.protocol.checks import check_adapter_name
-from runner.engines.protocol.engine_ready import Arrived
-from runner.generation.admission import RequestGuard
+from runner.engines.protocol.arrival import Arrived
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
-from runner.observability.logs import JSON, RequestLog, log_in
+from runner.generation.request import GenerationRequest
+from runner.observability.logs import JSON, log_in
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
 from runner.settings.paths import metrics_dir
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
-from runner.triton_server.client import TritonClient
 from runner.triton_server.served_engine import open_served_engine
-from runner.triton_server.server import TritonServer
-from runner.triton_server.stack import TritonStack
+from runner.triton_server.stack import Stack
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -36,9 +33,6 @@ class Service:
 
     engine: Engine
     model: ModelFacts
-    triton: TritonServer
-    requests: RequestGuard
-    client: TritonClient
 
     def __init__(self, settings: Settings, log: Log | None = None, progress: Progress | None = None) -> None:
         self._settings = settings
@@ -50,7 +44,7 @@ class Service:
         """Set when failures were too many: the process has to end with an error."""
         self._is_closed = False
         self.is_stopping = False
-        self._stack = TritonStack(
+        self.stack = Stack(
             settings, self._log, self.unrecoverable, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
         )
         self.meter = Meter("cog")
@@ -58,23 +52,22 @@ class Service:
         self.openai: APIServer | None = None
 
     async def open(self) -> None:
-        """Get the engine, start Triton on it and generate once. Raises a CodedError."""
+        """Get the engine, start all processes and generate once. Raises a CodedError."""
         started_s = time.monotonic()
         try:
             loop = asyncio.get_running_loop()
             self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._log_engine()
             self.model = load_model_facts(self.engine, self._settings)
-            self._begin(self.engine)
+            await self._begin(self.engine)
             self._start_openai()
-            await self._stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
-            self.triton, self.requests = self._stack.server, self._stack.requests
-            self.client = self._stack.client
+            await self.stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
             await self._test()
-            self._open_meter()
-            self._tracing = open_tracing(
-                self._settings.otlp_traces_url, self._settings.service_name, self._model_name()
-            )
+            # Only now: the test does not count as a request.
+            self.meter = Meter("cog", metrics_dir(self._settings.triton_http_port))
+            self._exits.callback(self.meter.close)
+            model = self.engine.manifest.model_id or self.engine.manifest.engine_kind
+            self._tracing = open_tracing(self._settings.otlp_traces_url, self._settings.service_name, model)
             if self.openai is not None:
                 await self.openai.wait_ready()
         except BaseException:
@@ -84,97 +77,79 @@ class Service:
 
     async def close(self) -> None:
         self._is_closed = True
-        async with self._exits:  # These are closed even if ending Triton fails.
-            await self._stack.close()
+        async with self._exits:  # These are closed even if ending the others fails.
+            await self.stack.close()
 
     def kill(self) -> None:
-        """End Triton and all it started now, from any thread: this process is about to end."""
-        self._stack.kill()
+        """End all processes now, from any thread: this one is about to end."""
+        self.stack.kill()
 
     def generate(
         self,
         request: GenerationRequest,
         *,
-        asks_slot: bool = False,
+        measures_phases: bool = False,
         arrived_s: float | None = None,
         request_id: str = "",
     ) -> Generation:
-        """``asks_slot``: the slot returns its part of the request's timing, too. ``arrived_s``: when the
-        request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
-
-        Raises E1104 for an adapter's name if the engine kind has none: Triton drops unknown tensors.
+        """``measures_phases``: the engine server returns its times of the request, too. ``arrived_s``: when
+        the request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
         """
-        check_adapter_name(request.lora_name, self.engine.manifest.engine_kind)
         trace = self._tracing.begin(request.traced(), response_id=request_id) if self._tracing else None
         return Generation(
             request,
             self.model,
-            self.requests,
-            is_slot_ours=not self._stack.is_cpp,
-            asks_slot=asks_slot or (trace is not None and trace.is_recording),
+            self.stack.requests,
+            measures_phases=measures_phases or (trace is not None and trace.is_recording),
             trace=trace,
-            log=RequestLog("cog") if self._is_log_json else None,
-            # Only if logs or traces need it: Triton puts it into each event.
-            request_id=request_id if self._is_log_json or trace is not None else "",
+            logged_api="cog" if self._is_log_json else "",
+            request_id=request_id,
             meter=RequestMeter(self.meter, arrived_s),
         )
 
     async def is_healthy(self) -> bool:
-        """True only while all processes serve, the engine answers, and new requests are taken."""
-        if self.is_stopping or not self.triton.is_serving:
-            return False
-        if self.openai is not None and not self.openai.is_serving:
-            return False
-        return await self.client.is_slot_answering()
+        """True only while all processes serve and new requests are taken."""
+        processes = [*self.stack.processes, *([self.openai] if self.openai is not None else [])]
+        return not self.is_stopping and all(process.is_serving for process in processes)
 
     async def drain(self) -> None:
         """Refuse new requests, let running ones end within the grace period, then end them with E2110."""
         self.is_stopping = True
         openai = asyncio.create_task(self.openai.drain()) if self.openai is not None else None
-        await self.requests.drain(self._settings.stop_grace_s, self._log)
+        await self.stack.requests.drain(self._settings.stop_grace_s, self._log)
         if openai is not None:
             await openai
 
     def _open_engine(self, loop: asyncio.AbstractEventLoop) -> Engine:
-        """Runs in a thread; Triton is started in ``loop``, as soon as the kind of engine is known."""
-
-        async def begin(engine: Engine) -> None:
-            self._begin(engine)
-
+        """Runs in a thread; the processes start in ``loop``, as soon as the kind of engine is known."""
         return open_served_engine(
             self._settings,
-            lambda engine: asyncio.run_coroutine_threadsafe(begin(engine), loop).result(),
+            lambda engine: asyncio.run_coroutine_threadsafe(self._begin(engine), loop).result(),
             self._fetched,
         )
 
     def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
-        self._stack.check_start()  # A failed start of Triton ends the download.
+        self.stack.check_start()  # A failed start ends the download.
         if self._progress is not None:
             self._progress(done_bytes, total_bytes, what)
 
-    def _begin(self, engine: Engine) -> None:
-        """Start Triton, unless it was started during the download of the engine."""
-        if self._is_closed or self._stack.has_begun:
+    async def _begin(self, engine: Engine) -> None:
+        """Start the processes, unless they were started during the download of the engine."""
+        if self._is_closed or self.stack.has_begun:
             return  # A download does not notice at once that the service was closed.
         if self._settings.openai_port:
             check_openai_port_free(self._settings)
-        self._stack.begin(engine)
+        await self.stack.begin(engine)
 
     def _start_openai(self) -> None:
         if not self._settings.openai_port:
             return
         settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
-        on_failure = self._stack.failure_log().add
-        server = APIServer(settings, self._stack.slot_socket, log=self._log, on_failure=on_failure)
+        on_failure = self.stack.failure_log().add
+        server = APIServer(settings, self.stack.engine_socket, log=self._log, on_failure=on_failure)
         server.begin()
         self._exits.push_async_callback(server.stop)
         self.openai = server
-
-    def _open_meter(self) -> None:
-        """Open the meter after the test prediction, which does not count as a request."""
-        folder = metrics_dir(self._settings.triton_http_port)
-        self.meter = Meter("cog", folder)
-        self._exits.callback(self.meter.close)
 
     async def _test(self) -> None:
         """Generate once before the runner is ready."""
@@ -183,15 +158,12 @@ class Service:
             max_tokens=_TEST_TOKENS,
             min_tokens=0,
             stop_sequences=(),
-            sampling=SamplingInputs(temperature=0),
+            sampling=Sampling(temperature=0),
         )
         generation = self.generate(request)
         async for _ in generation.text():
             pass
         self._log(f"test prediction: {generation.output_token_count} tokens")
-
-    def _model_name(self) -> str:
-        return self.engine.manifest.model_id or self.engine.manifest.engine_kind
 
     def _log_engine(self) -> None:
         manifest = self.engine.manifest

@@ -56,7 +56,6 @@ class Python:
 
     @property
     def minor_version(self) -> str:
-        """``3.11`` of ``3.11.7``."""
         return _minor(self.version)
 
     def missing(self) -> list[MissingRequirement]:

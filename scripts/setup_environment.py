@@ -8,10 +8,7 @@ A finished environment has a stamp of what it was made from. With the same stamp
 network is used; with another one, or after an interruption, the environment is made anew. Downloaded packages
 stay in ``cog-triton-wheels`` below the user's cache folder, which all checkouts share.
 
-Environment: ``PYTHON`` (which Python to use), ``TORCH`` (``cpu`` or ``cuda``; unset: cuda where there is an
-NVIDIA GPU), ``TORCH_CPU_INDEX`` (an index with torch's CPU build, if pip's own indexes don't have it),
-``VLLM_PYTHON`` (the Python of an environment with vLLM: the tests' packages are added to it, and no
-``.venv-vllm`` is made), ``XDG_CACHE_HOME`` (the user's cache folder).
+Environment: the variables at the Makefile's head, and ``XDG_CACHE_HOME`` (the user's cache folder).
 Exit status: 0 done, 1 an installation failed, 2 this machine lacks something that the message names.
 Standard library only, and Python 3.8 can run it (see machine.py).
 """

@@ -22,7 +22,6 @@ _TYPES = {"int": "integer", "float": "number"}
 
 
 def build_config_schema() -> dict[str, Any]:
-    """The JSON schema of a build config in today's form, flags included."""
     schema = BuildConfig.model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     schema["title"] = "cog-triton build config"

@@ -29,12 +29,7 @@ TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_argu
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _CHOICES = {"quantization": sorted(QUANTIZATION_METHODS)}
-_BOUNDS = {
-    annotated_types.Ge: "ge",
-    annotated_types.Gt: "gt",
-    annotated_types.Le: "le",
-    annotated_types.Lt: "lt",
-}
+_BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
 
 
 def main() -> int:

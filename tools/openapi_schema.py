@@ -79,7 +79,6 @@ def _is_optional(field: InputField) -> bool:
 
 
 def schema_text(module: str) -> str:
-    """The document for the ``Runner`` of ``module``."""
     return json.dumps(openapi_schema(module), indent=2) + "\n"
 
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from cli.main import make_parser
 from engine.machine.root import SOURCE_ROOT
 from errors import markdown_table
-from runner.observability.metrics import METRICS
+from runner.observability.metrics import ENGINE_METRICS, METRICS, PHASE_SECONDS
 from runner.run import Runner
 from runner.settings.settings import VARIABLES, Settings
-from runner.slot.metrics import FAMILIES
 from tools.generated import write_or_check
 
 README = SOURCE_ROOT / "README.md"
@@ -36,7 +35,6 @@ def help_text() -> str:
 
 
 def input_table() -> str:
-    """The prediction inputs, from the signature of ``Runner.run``."""
     rows = ["| input | type | default | limits | meaning |", "| --- | --- | --- | --- | --- |"]
     hints = typing.get_type_hints(Runner.run)
     for name, parameter in inspect.signature(Runner.run).parameters.items():
@@ -57,7 +55,6 @@ def _type_name(hint: object) -> str:
 
 
 def settings_table() -> str:
-    """The runner's environment variables."""
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
     for variable, name in VARIABLES.items():
         field = Settings.model_fields[name]
@@ -67,11 +64,10 @@ def settings_table() -> str:
 
 
 def metrics_table() -> str:
-    """The runner's own metrics, and after them what the slot tells on Triton's metrics port."""
+    """The runner's own metrics, and after them the engine server's."""
     rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
-    families = [(each, ("api", *each.labels)) for each in METRICS] + [
-        (each, each.labels) for each in FAMILIES
-    ]
+    families = [(each, ("api", *each.labels)) for each in METRICS]
+    families += [(each, each.labels) for each in ENGINE_METRICS if each.name != PHASE_SECONDS]
     for family, labels in families:
         shown = ", ".join(f"`{label}`" for label in labels)
         rows.append(f"| `{family.name}` | {family.kind} | {shown} | {family.meaning} |")

@@ -85,7 +85,6 @@ ArgumentValue = Annotated[
 
 
 def shown(value: object) -> str:
-    """``value`` for an error's text."""
     text = "empty" if value is None else repr(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -176,6 +175,5 @@ class BuildConfig(_Section):
 
     @property
     def model_name(self) -> str:
-        """The model's id, path or URL, without secrets."""
         named = self.model_id or self.model_path
         return named if named is not None else redact_url(self.model_tar_url or "")

@@ -5,12 +5,15 @@ Errors of pydantic and PyYAML become coded errors here, which never quote the fi
 
 from __future__ import annotations
 
+import base64
 import difflib
+import io
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -25,8 +28,8 @@ from builder.config.config import (
     shown,
 )
 from builder.trtllm.old.config import migrate
-from engine.download.fetch import fetch
-from engine.download.transfer import Transfer
+from engine.download.body import Transfer
+from engine.download.fetch import Source, fetch
 from engine.redact import redact_url
 from errors.build_config import (
     BuildConfigUnreadable,
@@ -36,6 +39,7 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 from errors.download import AddressRefused
+from errors.requests import InvalidInput
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_NODES = 10_000
@@ -91,17 +95,13 @@ def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
 
 
 def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
-    """The file at ``source`` (path or http(s) URL); raises E1201."""
+    """The file at ``source`` (path, http(s) or data URL); raises E1201 and E1005."""
     shown, text, buffer = _shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
     try:
-        with (
-            fetch(source, only_public=only_public, transfer=_TRANSFER)
-            if is_config_url(source)
-            else Path(source).open("rb")
-        ) as stream:
+        with _open(source, only_public) as stream:
             while len(text) <= MAX_CONFIG_BYTES and (count := stream.readinto(buffer)):
                 text += buffer[:count]
-    except AddressRefused:
+    except (AddressRefused, InvalidInput):
         raise
     except OSError as exc:
         raise BuildConfigUnreadable(source=shown, reason=exc.strerror or type(exc).__name__) from exc
@@ -114,8 +114,29 @@ def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
     return bytes(text)
 
 
+def _open(source: str | Path, only_public: bool) -> io.BufferedReader | io.BytesIO | Source:
+    if not is_config_url(source):
+        return Path(source).open("rb")
+    if str(source).startswith("data:"):
+        return io.BytesIO(_data_of(str(source)))
+    return fetch(source, only_public=only_public, transfer=_TRANSFER)
+
+
 def is_config_url(source: str | Path) -> bool:
-    return isinstance(source, str) and source.startswith(("http://", "https://"))
+    return isinstance(source, str) and source.startswith(("http://", "https://", "data:"))
+
+
+def _data_of(url: str) -> bytes:
+    """The content of a data URL (RFC 2397)."""
+    header, comma, data = url.partition(",")
+    content = unquote_to_bytes(data)
+    try:
+        if not comma:
+            raise ValueError("it has no comma")
+        # NOTE: strict, as urllib's own reader of data URLs is not: it drops what is not base64.
+        return base64.b64decode(content, validate=True) if header.endswith(";base64") else content
+    except ValueError as exc:
+        raise InvalidInput(name="config", expected="a URL with data in it", value=url[:100]) from exc
 
 
 def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
@@ -141,6 +162,8 @@ def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
 
 
 def _shown_source(source: str | Path) -> str:
+    if str(source).startswith("data:"):
+        return "in the data URL"
     return redact_url(str(source)) if is_config_url(source) else str(source)
 
 

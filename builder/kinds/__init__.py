@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 
 from builder.config.config import BuildConfig
 from builder.steps import EnginePlan, Step, pack_step
@@ -35,13 +34,10 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     return plan
 
 
-def all_steps(planned: EnginePlan) -> list[Step]:
-    """The kind's steps and the last one, which packs the engine."""
-    return [*planned.steps(), pack_step()]
-
-
-def step_lines(steps: Sequence[Step]) -> list[str]:
-    return [f"[{number}/{len(steps)}] {step.title}" for number, step in enumerate(steps, 1)]
+def all_steps(planned: EnginePlan) -> list[tuple[str, Step]]:
+    """Each with its line: number and title."""
+    steps = [*planned.steps(), pack_step()]
+    return [(f"[{number}/{len(steps)}] {step.title}", step) for number, step in enumerate(steps, 1)]
 
 
 def _check_source(config: BuildConfig) -> None:

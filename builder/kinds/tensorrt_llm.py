@@ -62,8 +62,6 @@ class Plan(EnginePlan):
 
 
 class _Run:
-    """The state of one build, which its steps share."""
-
     machine: BuildHost
     values: Mapping[str, Any]
     folder: Path
@@ -87,7 +85,7 @@ class _Run:
 
     def check_machine(self, work: Work) -> None:
         self.machine = find_build_host(work.config, self.build)
-        work.report(f"{self.machine.gpu_words}; TensorRT-LLM {self.machine.library_version}")
+        work.report(f"{self.machine.gpu_words}; TensorRT-LLM {VERSION}")
 
     def read_model(self, work: Work) -> None:
         self.folder = work.scratch / "src"
@@ -107,7 +105,7 @@ class _Run:
         common = {
             "model": config.model_name,
             "model revision": identity(work.model),
-            "library version": self.machine.library_version,
+            "library version": VERSION,
         }
         earlier = [command for command in commands if command.key != "build"]
         facts = common | cache_facts(config, earlier, self.inputs)
@@ -173,7 +171,7 @@ class _Run:
     def check_engine(self, work: Work) -> None:
         assert self.engine is not None
         if self.is_from_cache:
-            engine = read_engine("build", self.engine)
+            engine = read_engine(self.engine)
             work.report("not needed: it was checked when it was built")
         else:
             quantized = "quantization_config" in self.values

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from builder.config.config import BuildConfig
 from builder.engine_environment import run_conversion
 from builder.sizes.weight_lines import weight_lines
 from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
@@ -13,7 +12,7 @@ from builder.weights.checkpoint import ModelConfig, check_shards, read_config, r
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
 from engine.tar.manifest import EngineFacts
-from errors.build_config import InvalidBuildValue, ModelUnusable
+from errors.build_config import ModelUnusable
 
 KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size"})
 
@@ -23,7 +22,7 @@ _PICKLED_INDEX = "pytorch_model.bin.index.json"
 
 class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
-        max_seq_len = _max_seq_len(self.config, ModelConfig(values))
+        max_seq_len = ModelConfig(values).max_seq_len(self.config.max_seq_len)
         return weight_lines(values, self.config.dtype, max_seq_len)
 
     def steps(self) -> Sequence[Step]:
@@ -35,19 +34,9 @@ class Plan(EnginePlan):
         ]
 
 
-def _max_seq_len(config: BuildConfig, model_config: ModelConfig) -> int | None:
-    """The config's, else the model's limit; None if neither is known. InvalidBuildValue above the limit."""
-    limit = model_config.max_position_embeddings
-    max_seq_len = config.max_seq_len or limit
-    if limit is not None and max_seq_len is not None and max_seq_len > limit:
-        expected = f"at most {limit}, the model's max_position_embeddings"
-        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=max_seq_len)
-    return max_seq_len
-
-
 def _check_model(work: Work) -> None:
     model_config = read_config(work.model)
-    max_seq_len = _max_seq_len(work.config, model_config)
+    max_seq_len = model_config.max_seq_len(work.config.max_seq_len)
     work.facts = EngineFacts(
         engine_kind="transformers",
         dtype=work.config.dtype or model_config.dtype,

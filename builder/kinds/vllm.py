@@ -16,7 +16,7 @@ from builder.weights.files import place
 from builder.weights.model_files import Model
 from builder.weights.weights import obtain_files
 from engine.tar.manifest import EngineFacts, Library
-from errors.build_config import ConflictingBuildKeys, InvalidBuildValue, ModelUnusable
+from errors.build_config import ConflictingBuildKeys, ModelUnusable
 
 KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
@@ -83,15 +83,12 @@ def _check_model(work: Work) -> None:
 
 def _max_seq_len(arguments: Mapping[str, Any], model: ModelConfig) -> int | None:
     """In tokens; None if unknown, or if vLLM chooses what fits (-1)."""
-    asked, limit = arguments.get("max_model_len"), model.max_position_embeddings
+    asked = arguments.get("max_model_len")
     if asked == -1:
         return None
-    if asked is not None and limit is not None and asked > limit and "hf_overrides" not in arguments:
-        expected = (
-            f"at most {limit}, the model's max_position_embeddings (or vllm.hf_overrides must change that)"
-        )
-        raise InvalidBuildValue(key="max_seq_len", expected=expected, value=asked)
-    return asked or limit
+    if "hf_overrides" in arguments:
+        return asked or model.max_position_embeddings
+    return model.max_seq_len(asked, " (or vllm.hf_overrides must change that)")
 
 
 def _dtype(arguments: Mapping[str, Any]) -> str | None:

@@ -10,10 +10,8 @@ from engine.machine.gpu import visible_gpus
 GIB = 1 << 30
 
 _KNOWN: Mapping[int, Mapping[str, int]] = {
-    75: {"T4": 16, "RTX 20xx": 11},
     80: {"A30": 24, "A100 40GB": 40, "A100 80GB": 80},
     86: {"RTX 30xx, A10": 24, "A40, RTX A6000": 48},
-    87: {"Jetson Orin": 64},
     89: {"L4, RTX 40xx": 24, "L40S": 48},
     90: {"H100": 80, "GH200": 96, "H200": 141},
 }

@@ -1,17 +1,7 @@
-"""Memory of a model and its engine, in bytes: weights, KV cache and activations.
+"""Memory of a model and its engine, in bytes, by the formulas of docs/building.md.
 
 Weights and KV cache are exact to about a percent (padding and scales). Activations are high estimates, as
 TensorRT decides them by the kernels that it finds fastest.
-
-    weights       linear matrices x weight_bits / 8 + everything else x dtype; a group of quantized weights
-                  adds a 16-bit scale
-    of a rank     the linear matrices and the output layer are split by tp, the layers by pp; the embedding is
-                  whole in the first stage; context parallelism splits nothing of these
-    KV cache      2 x layers x KV heads x head size x bytes, per token; a rank has 1/pp of the layers and 1/tp
-                  of the heads, but never less than one head. With latent attention the latent vector alone
-    activations   max_num_tokens x (3 x hidden + QKV and MLP of a rank) x dtype, plus twice the float32 logits
-                  of max_batch_size x max_beam_width sequences
-    sequences     0.9 (TensorRT-LLM's default) of the memory left by weights, activations and 1 GiB for CUDA
 """
 
 from __future__ import annotations
@@ -85,7 +75,6 @@ class Limits:
 
 
 def weight_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Of a whole checkpoint."""
     plain = shape.other_parameters + shape.embedding_parameters + shape.head_parameters
     return precision.linear_bytes(shape.linear_parameters) + plain * precision.dtype_bytes
 

@@ -14,7 +14,6 @@ def in_words(count_bytes: float) -> str:
 
 
 def count_in_words(count: float) -> str:
-    """``6.74 billion``."""
     for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

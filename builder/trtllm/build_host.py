@@ -21,7 +21,6 @@ from errors.build_config import BuildGpuMissing
 class BuildHost:
     sm: int
     gpus: tuple[GpuModel, ...]
-    library_version: str
 
     @property
     def gpu_words(self) -> str:
@@ -56,7 +55,7 @@ def find_build_host(config: BuildConfig, build: TrtllmBuild) -> BuildHost:
             reason=f"{engine_python()} has {version or 'none'}",
             variable=ENGINE_PYTHON_VARIABLE,
         )
-    return BuildHost(sm, tuple(gpus_here()), version)
+    return BuildHost(sm, tuple(gpus_here()))
 
 
 def gpus_for(config: BuildConfig) -> list[GpuModel]:

@@ -59,8 +59,9 @@ def check_checkpoint(step: str, folder: Path, build: TrtllmBuild) -> None:
     _require(step, folder, [f"rank{rank}.safetensors" for rank in range(ranks)])
 
 
-def read_engine(step: str, folder: Path) -> EngineConfig:
+def read_engine(folder: Path) -> EngineConfig:
     """The engine's config. Raises EngineUnsound if it is missing or invalid."""
+    step = "build"
     config = _read_object(step, folder / "config.json")
     pretrained, build = config.get("pretrained_config"), config.get("build_config")
     if not isinstance(pretrained, dict) or not isinstance(build, dict):
@@ -80,14 +81,13 @@ def check_engine(
 
     ``is_quantized_already``: the model's weights are quantized, so ``build`` need not quantize them.
     """
-    step = "build"
-    engine = read_engine(step, folder)
-    _check_values(step, engine, build, is_quantized_already=is_quantized_already)
+    engine = read_engine(folder)
+    _check_values(engine, build, is_quantized_already=is_quantized_already)
     names = [f"rank{rank}.engine" for rank in range(engine.world_size)]
-    _require(step, folder, names)
+    _require("build", folder, names)
     if sizing is not None and not build.build.value("strip_plan"):
         for name in names:
-            _check_size(step, folder, name, sizing)
+            _check_size(folder, name, sizing)
     return engine
 
 
@@ -127,27 +127,24 @@ def _why_not(engine: EngineConfig, num_gpus: int) -> str | None:
     return None
 
 
-def _check_values(step: str, engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
+def _check_values(engine: EngineConfig, build: TrtllmBuild, *, is_quantized_already: bool) -> None:
     if build.build.value("build_config") is not None:
         return  # that file's values override the flags
-    asked: dict[str, tuple[object, object]] = {
-        "TensorRT-LLM version": (VERSION, engine.version),
-    }
+    asked: dict[str, tuple[object, object]] = {"TensorRT-LLM version": (VERSION, engine.version)}
     for name in ("max_batch_size", "max_beam_width"):
         asked[name] = (build.build.value(name), engine.build.get(name))
     if build.checkpoint is not None:
         asked["world size"] = (build.world_size, engine.world_size)
         if build.quantization is not None or not is_quantized_already:
             asked["quantization"] = (build.quantization, engine.quantization())
-        asked["KV cache quantization"] = (
-            build.kv_cache_quantization,
-            engine.quantization("kv_cache_quant_algo"),
-        )
+        found = engine.quantization("kv_cache_quant_algo")
+        asked["KV cache quantization"] = (build.kv_cache_quantization, found)
     if "max_seq_len" in build.build.args:
         asked["max_seq_len"] = (build.max_seq_len, engine.build.get("max_seq_len"))
-    for what, (wanted, found) in asked.items():
-        if wanted != found:
-            raise EngineUnsound(step=step, problem=f"its {what} is {found}, but the config asks for {wanted}")
+    for what, (wanted, present) in asked.items():
+        if wanted != present:
+            problem = f"its {what} is {present}, but the config asks for {wanted}"
+            raise EngineUnsound(step="build", problem=problem)
 
 
 def _require(step: str, folder: Path, names: list[str]) -> None:
@@ -157,7 +154,7 @@ def _require(step: str, folder: Path, names: list[str]) -> None:
             raise EngineUnsound(step=step, problem=f"{name} of {len(names)} ranks is missing or empty")
 
 
-def _check_size(step: str, folder: Path, name: str, sizing: Sizing) -> None:
+def _check_size(folder: Path, name: str, sizing: Sizing) -> None:
     rank = name.removesuffix(".engine")
     managed = folder / f"{rank}_managed_weights.safetensors"
     found = (folder / name).stat().st_size + (managed.stat().st_size if managed.is_file() else 0)
@@ -165,7 +162,7 @@ def _check_size(step: str, folder: Path, name: str, sizing: Sizing) -> None:
     least = expected * _LEAST_PART if sizing.split.pp_size == 1 else expected * _LEAST_PART / 2
     if not least <= found <= expected * _GREATEST_PART + _ALLOWANCE_BYTES:
         problem = f"{name} has {in_words(found)}, but the weights of a rank take about {in_words(expected)}"
-        raise EngineUnsound(step=step, problem=problem)
+        raise EngineUnsound(step="build", problem=problem)
 
 
 def _read_object(step: str, path: Path) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class Flag:
 
     @property
     def allowed(self) -> str:
-        """Its valid values, in words."""
         if self.choices:
             return " or ".join(
                 filter(None, (", ".join(map(repr, self.choices[:-1])), repr(self.choices[-1])))

@@ -1,6 +1,6 @@
 """Checks of a config before any weights are downloaded.
 
-``check`` needs the config alone and ``check_gpu`` the GPU's architecture; ``model_rules`` has the checks that
+``check`` needs the config alone and ``check_gpu`` the GPU's architecture; ``sizing.fit`` has the checks that
 need the model's config.json.
 """
 

@@ -1,14 +1,4 @@
-"""Sizes of a TensorRT-LLM build and its engine, from the config and the model's config.json.
-
-What a build needs is estimated high:
-
-convert     memory: the model as downloaded and a converted rank per worker; GPU memory: the model if it
-            calibrates, else none
-quantize    memory: the model and the result; GPU memory: the model while it calibrates
-build       memory: two and a half times the largest rank per worker, and 4 GiB for TensorRT; GPU memory: the
-            rank's weights, its activations and CUDA's own
-disk        the download, the checkpoint, the engine, and the engine again in the tar
-"""
+"""Sizes of a TensorRT-LLM build and its engine, by the formulas of docs/building.md: estimated high."""
 
 from __future__ import annotations
 
@@ -33,10 +23,9 @@ from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
 from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import count_in_words, in_words
 from builder.trtllm.flags import BUILD, QUANTIZE
-from builder.trtllm.model_rules import fit_model
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.weights.checkpoint import ModelConfig
-from errors.build_config import ModelTooLarge
+from errors.build_config import ConflictingBuildKeys, ModelTooLarge, SequenceTooLong
 
 DEFAULT_MAX_SEQ_LEN = 2048
 """trtllm-build's default, in tokens, for a model without a number of positions."""
@@ -80,6 +69,49 @@ def fit(build: TrtllmBuild, values: Mapping[str, Any]) -> tuple[TrtllmBuild, lis
     except UnknownShape:
         return fit_model(build, positions(values))
     return fit_model(build, positions(values), shape.num_layers, shape.num_heads, shape.num_kv_heads)
+
+
+def fit_model(
+    build: TrtllmBuild,
+    limit: int | None = None,
+    num_layers: int | None = None,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+) -> tuple[TrtllmBuild, list[str]]:
+    """``build`` for a model of ``limit`` positions (None: unknown), with notes. Raises E1204 and E1223."""
+    _check_split(build, num_layers, num_heads, num_kv_heads)
+    if limit is None:
+        return build, []
+    notes = []
+    for name in ("max_seq_len", "max_input_len"):
+        value = build.build.value(name)
+        if name not in build.build.args or value is None or value <= limit:
+            continue
+        if not build.fit_lengths:
+            raise SequenceTooLong(
+                key=f"build.args.{name}",
+                value=value,
+                limit=limit,
+                remedy=f"give at most {limit}, or set build.fit_lengths to true to reduce it",
+            )
+        notes.append(f"build.args.{name}: {value} reduced to {limit}, the model's max_position_embeddings")
+        call = replace(build.build, args={**build.build.args, name: limit})
+        build = replace(build, build=call, calls=(*build.calls[:-1], call))
+    return replace(build, max_seq_len=build.build.value("max_seq_len") or limit), notes
+
+
+def _check_split(build: TrtllmBuild, layers: int | None, heads: int | None, kv_heads: int | None) -> None:
+    """tp_size GPUs share the heads, pp_size GPUs the layers."""
+    tp_size, pp_size = build.tp_size, build.pp_size
+    problem = None
+    if heads is not None and heads % tp_size:
+        problem = f"splits {heads} attention heads over tp_size {tp_size}"
+    elif kv_heads and kv_heads % tp_size and tp_size % kv_heads:
+        problem = f"splits {kv_heads} key/value heads over tp_size {tp_size}"
+    elif layers is not None and layers < pp_size:
+        problem = f"splits {layers} layers over pp_size {pp_size}"
+    if problem is not None:
+        raise ConflictingBuildKeys(problem=problem, remedy="choose sizes that divide the model evenly")
 
 
 def positions(values: Mapping[str, Any]) -> int | None:
@@ -187,7 +219,6 @@ def _needs(call: ProgramCall, source: int, checkpoint: int, serving: ServingMemo
 
 
 def sizing_lines(sizing: Sizing, gpus: Sequence[GpuModel]) -> list[str]:
-    """The sizes as lines of text; ``gpus`` are those that the engine may run on."""
     return [*_model(sizing), *_engine(sizing), *_serving(sizing, gpus), *_building(sizing)]
 
 

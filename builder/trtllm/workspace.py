@@ -41,7 +41,6 @@ def check_output(call: ProgramCall) -> None:
 
 
 def relative_args(call: ProgramCall) -> dict[str, Argument]:
-    """The arguments of ``call`` with every path in them relative."""
     return {name: _relative_argument(call, name, value) for name, value in call.args.items()}
 
 
@@ -77,7 +76,6 @@ def find_inputs(
 
 
 def _read_paths(call: ProgramCall) -> list[tuple[str, str]]:
-    """Name and value of the arguments that are paths to read."""
     found = []
     for name, value in relative_args(call).items():
         flag = find_flag(call.program, name)
@@ -99,7 +97,6 @@ def _find(path: str, key: str, folders: Sequence[Path]) -> Path:
 
 
 def place_inputs(inputs: Mapping[str, Path], folder: Path) -> None:
-    """Link each input into ``folder``."""
     for path, source in inputs.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

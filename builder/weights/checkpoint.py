@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.weights.model_files import Model
-from errors.build_config import ModelUnusable
+from errors.build_config import InvalidBuildValue, ModelUnusable
 
 _MAX_HEADER_BYTES = 100 << 20
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -28,6 +28,14 @@ class ModelConfig:
         """In tokens; None where the architecture has no limit or does not state it."""
         found = self._first(LENGTH_KEYS)
         return found if isinstance(found, int) and found > 0 else None
+
+    def max_seq_len(self, asked: int | None, remedy: str = "") -> int | None:
+        """``asked`` tokens, else the model's limit; None if neither is known. E1203 above the limit."""
+        limit = self.max_position_embeddings
+        if limit is not None and asked is not None and asked > limit:
+            expected = f"at most {limit}, the model's max_position_embeddings{remedy}"
+            raise InvalidBuildValue(key="max_seq_len", expected=expected, value=asked)
+        return asked or limit
 
     @property
     def dtype(self) -> str | None:

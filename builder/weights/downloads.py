@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from engine.download.body import Body
+from engine.download.body import Body, Transfer, Version
 from engine.download.http import Client
-from engine.download.transfer import Transfer
-from engine.download.version import Version
 from engine.lock import lock, unlock
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
@@ -84,8 +82,6 @@ class _Stopped(Exception):
 
 
 class _Shared:
-    """State that the threads of one ``fetch_all`` share."""
-
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.arrived_bytes = 0

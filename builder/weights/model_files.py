@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from builder.config.config import WeightFormat
+from engine.progress import Progress
 from errors.build_config import WeightFormatMissing
 
 TOKENIZER_FILES = (
@@ -40,6 +43,21 @@ class Model:
     name: str
     revision: str | None
     files: Mapping[str, Path]
+
+
+@dataclass(kw_only=True)
+class Sources:
+    """Where models come from, and what their downloads need."""
+
+    folders: Sequence[Path]
+    """What ``model_path`` may be relative to; the first that has it counts."""
+    hf_token: SecretStr | None
+    cache: Path
+    scratch: Path
+    """On the file system of ``cache``."""
+    progress: Progress | None = None
+    only_public: bool = False
+    """URLs in the config must not lead to private addresses."""
 
 
 def supporting_names(names: Iterable[str], *, code: bool) -> list[str]:

@@ -10,9 +10,9 @@ import hashlib
 import os
 from pathlib import Path
 
+from builder.weights.model_files import Sources
 from engine.disk import require_space, writing
 from engine.download.fetch import Source, fetch
-from engine.progress import Progress
 from engine.redact import redact_url
 from engine.staging import staged
 from engine.tar.archive import TarReader
@@ -22,20 +22,15 @@ from errors.coded_error import CodedError
 from errors.download import AddressRefused
 
 
-def obtain_model_tar(
-    url: str, *, cache: Path, scratch: Path, progress: Progress | None, only_public: bool = False
-) -> tuple[Path, str]:
-    """The folder of the model in the tar at ``url``, and the tar's SHA-256 (hex).
-
-    ``scratch`` is on the file system of ``cache``; ``only_public`` as ``fetch`` has it. Raises
-    ModelTarUnavailable, AddressRefused.
-    """
+def obtain_model_tar(url: str, sources: Sources) -> tuple[Path, str]:
+    """The model's folder in the tar at ``url``, and its SHA-256. Raises E1212 and AddressRefused."""
+    cache = sources.cache
     try:
-        with fetch(url, only_public=only_public, progress=progress) as source:
+        with fetch(url, only_public=sources.only_public, progress=sources.progress) as source:
             record = _record(cache, url, source.identity) if source.identity else None
             digest = record.read_text() if record is not None and record.exists() else ""
             if not digest or not _folder(cache, digest).is_dir():
-                digest = _unpack(source, cache, scratch)
+                digest = _unpack(source, cache, sources.scratch)
                 if record is not None:
                     with staged(record) as path:
                         path.write_text(digest)
@@ -47,8 +42,6 @@ def obtain_model_tar(
 
 
 class _Hashed:
-    """A stream that hashes what is read from it."""
-
     def __init__(self, source: Source) -> None:
         self.sha256 = hashlib.sha256()
         self._source = source

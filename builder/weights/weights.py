@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import SecretStr
 
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.weights.hub import Hub
-from builder.weights.model_files import Model, supporting_names, weight_names
+from builder.weights.model_files import Model, Sources, supporting_names, weight_names
 from builder.weights.model_tar import obtain_model_tar
-from engine.progress import Progress
 from errors.build_config import ModelPathInvalid, ModelUnusable
-
-
-@dataclass(kw_only=True)
-class Sources:
-    """Where models come from, and what their downloads need."""
-
-    folders: Sequence[Path]
-    """What ``model_path`` may be relative to; the first that has it counts."""
-    hf_token: SecretStr | None
-    cache: Path
-    scratch: Path
-    """On the file system of ``cache``."""
-    progress: Progress | None = None
-    only_public: bool = False
-    """URLs in the config must not lead to private addresses."""
 
 
 def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Model:
@@ -41,13 +22,7 @@ def obtain_model(config: BuildConfig, sources: Sources, *, with_weights: bool) -
         return wanted_names(config, names, with_weights=with_weights)
 
     if config.model_path is None and config.model_tar_url is not None:
-        folder, digest = obtain_model_tar(
-            config.model_tar_url,
-            cache=sources.cache,
-            scratch=sources.scratch,
-            progress=sources.progress,
-            only_public=sources.only_public,
-        )
+        folder, digest = obtain_model_tar(config.model_tar_url, sources)
         return _of_folder(config.model_name, folder, choose, revision=f"sha256:{digest}")
     return _obtain(config, config.model_name, choose, sources)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from engine.directory import file_sizes
 from engine.disk import writing
@@ -40,12 +39,12 @@ def make_room(engines: Path, wanted_bytes: int, limit_bytes: int) -> None:
     with writing(engines):
         folders = [path for path in engines.iterdir() if path.is_dir() and not is_staged(path)]
         kept = sorted(engine for folder in folders if (engine := _measured(folder)) is not None)
-        kept_bytes = sum(engine.size_bytes for engine in kept)
-        for engine in kept:
+        kept_bytes = sum(size_bytes for _, _, size_bytes in kept)
+        for _, folder, size_bytes in kept:
             if kept_bytes + wanted_bytes <= limit_bytes:
                 return
-            if _remove_unused(engine.folder):
-                kept_bytes -= engine.size_bytes
+            if _remove_unused(folder):
+                kept_bytes -= size_bytes
 
 
 def lock_path_of(folder: Path) -> Path:
@@ -53,18 +52,10 @@ def lock_path_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
 
 
-class _Kept(NamedTuple):
-    """An engine in the cache; the least recently used sorts first."""
-
-    used_ns: int
-    folder: Path
-    size_bytes: int
-
-
-def _measured(folder: Path) -> _Kept | None:
-    """None if another process removes the engine meanwhile."""
+def _measured(folder: Path) -> tuple[int, Path, int] | None:
+    """Time of last use, folder and size in bytes; None if another process removes the engine meanwhile."""
     try:
-        return _Kept(folder.stat().st_mtime_ns, folder, sum(size for _, size in file_sizes(folder)))
+        return (folder.stat().st_mtime_ns, folder, sum(size for _, size in file_sizes(folder)))
     except FileNotFoundError:
         return None
     except EngineUnreadable as exc:

@@ -3,11 +3,9 @@
     <cache_dir>/engines/<key>/      an engine, whole
     <cache_dir>/sources/<digest>    the key of the engine that a source last led to
 
-An engine's key is the digest of its manifest, which holds the digest of every file: so it is content,
-not a URL, that is found again, and opening a known engine costs the first bytes of its tar. Without a
-manifest (tars of the original cog-trt-llm) the key is the source together with what changes when its
-content does: ETag, Last-Modified and size of a URL, size, time and inode of a file. If a server tells
-none of them, such a tar is fetched anew each time.
+An engine's key is the digest of its manifest. Without a manifest (tars of the original cog-trt-llm) it is the
+source together with what changes when its content does: ETag, Last-Modified and size of a URL, size, time and
+inode of a file. If a server tells none of them, such a tar is fetched anew each time.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from urllib.parse import urlsplit
 from engine.cache.lease import Lease, lock_path_of, make_room
 from engine.directory import Engine, load
 from engine.disk import writing
+from engine.download.body import DEFAULT_TRANSFER, Transfer
 from engine.download.fetch import Source, fetch, local_path
-from engine.download.transfer import DEFAULT_TRANSFER, Transfer
 from engine.lock import lock, unlock
 from engine.progress import Progress
 from engine.staging import discard, remove_stale, staged

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from dataclasses import dataclass
 
 from urllib3 import BaseHTTPResponse
 
 from engine.download.http import Client, Temporary
-from engine.download.transfer import Transfer
-from engine.download.version import Version, range_of, version_of
 from errors.download import SourceChanged, SourceFailed, SourceInterrupted
 
 MAX_RESTARTS = 3
@@ -18,6 +18,59 @@ _READ_BYTES = 1 << 20
 """At once: a read waits until all of it has come."""
 _CAREFUL_READ_BYTES = 64 << 10
 """After a failure: what arrives within one read is lost if the connection is reset during it."""
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})$")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The defaults hold 100 MiB."""
+
+    connections: int = 8
+    """Servers often limit the bandwidth of each connection."""
+    head_bytes: int = 256 << 10
+    """Of the first request: enough for the manifest, so that a cached engine needs no second request."""
+    part_bytes: int = 10 << 20
+    """Of every later request."""
+    parts_in_memory: int = 10
+    attempts: int = 6
+    """In a row that bring no byte; then it fails."""
+    first_wait_s: float = 0.25
+    """Doubles with each attempt."""
+    longest_wait_s: float = 10.0
+    longest_retry_after_s: float = 60.0
+    """Of the wait that a server asks for."""
+    timeout_s: float = 30.0
+    """For a connection to open, and without a byte on an open one."""
+
+
+DEFAULT_TRANSFER = Transfer()
+
+
+@dataclass(frozen=True)
+class Version:
+    """What identifies the content of a URL in the headers of a response."""
+
+    etag: str | None
+    last_modified: str | None
+    size_bytes: int | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server sends anything besides the size that changes with the content."""
+        return bool(self.etag or self.last_modified)
+
+    @property
+    def if_range(self) -> str | None:
+        """The value for ``If-Range``, which a weak ETag must not be."""
+        return self.last_modified if not self.etag or self.etag.startswith("W/") else self.etag
+
+    def difference(self, later: Version) -> str | None:
+        """Where a later answer contradicts this one, for a message; None if it does not."""
+        for name in ("etag", "last_modified", "size_bytes"):
+            was, now = getattr(self, name), getattr(later, name)
+            if was is not None and now is not None and was != now:
+                return f"{name} was {was}, now {now}"
+        return None
 
 
 class Body:
@@ -179,3 +232,20 @@ class Body:
             size_bytes=size_bytes or "an unknown number of",
             reason=reason,
         )
+
+
+def version_of(response: BaseHTTPResponse) -> Version:
+    content_range = range_of(response)
+    if content_range is not None:
+        size_bytes: int | None = content_range[1]
+    else:
+        size_bytes = response.length_remaining if response.status == 200 else None
+    return Version(response.headers.get("ETag"), response.headers.get("Last-Modified"), size_bytes)
+
+
+def range_of(response: BaseHTTPResponse) -> tuple[int, int] | None:
+    """First byte and total size that a 206 states; None without a valid Content-Range."""
+    match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+    if response.status != 206 or match is None or not int(match[1]) <= int(match[2]) < int(match[3]):
+        return None
+    return int(match[1]), int(match[3])

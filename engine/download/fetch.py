@@ -6,15 +6,15 @@ import os
 import re
 import stat
 import threading
+from contextlib import AbstractContextManager
 from io import BufferedReader
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from engine.disk import reading
-from engine.download.body import Body
+from engine.download.body import DEFAULT_TRANSFER, Body, Transfer
 from engine.download.http import Client
 from engine.download.ranges import RangedDownload
-from engine.download.transfer import DEFAULT_TRANSFER, Transfer
 from engine.progress import Progress
 from engine.redact import redact_url
 from errors.download import SourceUnsupported
@@ -26,7 +26,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
 _Readable = Body | RangedDownload | BufferedReader
 
 
-class Source:
+class Source(AbstractContextManager["Source"]):
     """An engine.tar as a stream: call ``readinto`` until it returns 0, then ``close``."""
 
     def __init__(
@@ -68,9 +68,6 @@ class Source:
         self._rest.close()
         if self._client is not None:
             self._client.pools.close_idle()
-
-    def __enter__(self) -> Source:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -123,7 +120,6 @@ def local_path(source: str | Path) -> Path | None:
 
 
 def shown(source: str | Path) -> str:
-    """``source`` as it may be shown: without credentials."""
     return redact_url(source) if isinstance(source, str) and _URL.match(source) else str(source)
 
 

@@ -43,13 +43,10 @@ class Pools:
         self._is_aborted = False
         self._proxy_for = cache(proxy_for)  # It reads the whole environment.
 
-    def request(
-        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None = None
+    def _request(
+        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | Iterable[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
-        """The response, its body unread; redirects are not followed, credentials in ``url`` not sent.
-
-        Raises urllib3's HTTPError and AddressRefused.
-        """
+        """The response, its body unread; redirects are not followed, credentials in ``url`` not sent."""
         proxy = self._proxy_for(url)
         if proxy is not None and self._only_public and url.host is not None:
             require_public_host(url.host.strip("[]"), url.port or 443)
@@ -80,7 +77,7 @@ class Pools:
         for _ in range(MAX_REDIRECTS + 1):
             is_own = to.auth is None and (to.scheme, to.host, to.port) == (url.scheme, url.host, url.port)
             allowed = own if is_own else credentials("Authorization", to)
-            response = self.request(method, to, {**headers, **allowed}, body())
+            response = self._request(method, to, {**headers, **allowed}, body())
             if response.status not in followed:
                 return response, to
             response.close()
@@ -88,7 +85,6 @@ class Pools:
         raise RedirectRefused(source=redact_url(url.url), reason=f"more than {MAX_REDIRECTS} times")
 
     def close_idle(self) -> None:
-        """Close the connections that no response uses."""
         with self._guard:
             for manager in self._managers.values():
                 manager.clear()

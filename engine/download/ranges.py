@@ -6,10 +6,8 @@ import threading
 from collections import deque
 from contextlib import closing
 
-from engine.download.body import Body
+from engine.download.body import Body, Transfer, Version
 from engine.download.http import Client
-from engine.download.transfer import Transfer
-from engine.download.version import Version
 
 
 class _Part:

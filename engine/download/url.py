@@ -51,6 +51,5 @@ def credentials(header: str, url: Url) -> dict[str, str]:
 
 
 def basic(user: str, password: str) -> str:
-    """The value of an Authorization header."""
     # NOTE: urllib3's make_headers refuses what Latin-1 does not have.
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu
@@ -29,14 +28,6 @@ _ASK_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version
 _ASK_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What an engine runs on. ``library_version(name)`` is called for engines that depend on it."""
-
-    gpus: tuple[Gpu, ...]
-    library_version: Callable[[str], str | None] | None
-
-
 def installed_version(engine_python: str) -> Callable[[str], str | None]:
     """Tells the version of a package in the engine environment; None if it is not there."""
 
@@ -51,22 +42,20 @@ def installed_version(engine_python: str) -> Callable[[str], str | None]:
     return ask
 
 
-def check_runs_here(manifest: Manifest, machine: Machine) -> None:
-    """Raise E1322 to E1326 or E1008 if the engine can't run on this machine."""
-    check_gpus(manifest, machine.gpus)
+def check_runs_here(
+    manifest: Manifest, gpus: tuple[Gpu, ...], library_version: Callable[[str], str | None] | None
+) -> None:
+    """Raise E1322 to E1326 or E1008 if the engine can't run here. ``library_version``: of a package."""
+    check_gpus(manifest, gpus)
     if KINDS[manifest.engine_kind].is_compiled:
-        if machine.library_version is not None:
-            _check_library(manifest, machine.library_version)
-        _check_memory(manifest, machine.gpus)
-
-
-def needs_gpu(facts: EngineFacts) -> bool:
-    return KINDS[facts.engine_kind].needs_gpu
+        if library_version is not None:
+            _check_library(manifest, library_version)
+        _check_memory(manifest, gpus)
 
 
 def check_gpus(facts: EngineFacts, gpus: tuple[Gpu, ...]) -> None:
     """The part that needs no more than an engine's facts: kind, architecture and number of GPUs."""
-    if not needs_gpu(facts):
+    if not KINDS[facts.engine_kind].needs_gpu:
         return
     if not gpus:
         raise GpuRequired(engine_kind=facts.engine_kind)

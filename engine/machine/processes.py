@@ -39,7 +39,6 @@ def name_of(pid: int) -> str:
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """All processes of the machine, by their parents."""
     children: dict[int, list[int]] = {}
     for path in _PROC.glob("[0-9]*"):
         children.setdefault(state_and_parent(path.name)[1], []).append(int(path.name))
@@ -47,7 +46,6 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
     children = children_by_parent()
     found, rest = [], [pid]
     while rest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -49,8 +49,6 @@ class ContentReader:
         self._tar = TarReader(tar, place, tar.size_bytes)
         self._place = place
         self._found: dict[str, FileEntry] = {}
-        self._uncompared: dict[str, FileEntry] = {}
-        """Those of ``_found`` that came before the manifest."""
         self._documents: dict[str, bytes] = {}
         self._member = self._tar.next_file()
         if self._member is not None and self._member.name == MANIFEST_NAME:
@@ -74,8 +72,7 @@ class ContentReader:
                 self._member = self._tar.next_file()
             self._settle(writer, wait=True)
         if self.manifest is not None:
-            compare(self.manifest, self._uncompared, self._place)
-            require_all(self.manifest, self._found, self._place)
+            compare(self.manifest, self._found, self._place)
             return self.manifest
         sizes = {name: found.size_bytes for name, found in self._found.items()}
         facts, _ = describe(sizes, self._documents.get, self._place)
@@ -125,17 +122,13 @@ class ContentReader:
                 # NOTE: the manifest's own entry is kept: of a hundred thousand files each takes memory.
                 self._found[name] = _compare_file(self.manifest, name, found, self._place)
             else:
-                self._found[name] = self._uncompared[name] = found
+                self._found[name] = found
 
 
 def compare(manifest: Manifest, found: Mapping[str, FileEntry], place: str) -> None:
-    """Raise unless ``manifest`` lists the files ``found``, just so."""
+    """Raise unless ``manifest`` lists the files ``found``, just so and no others."""
     for name, file in found.items():
         _compare_file(manifest, name, file, place)
-
-
-def require_all(manifest: Manifest, found: Container[str], place: str) -> None:
-    """Raise unless every file that ``manifest`` lists was ``found``."""
     for name in manifest.files:
         if name not in found:
             raise EngineFileMissing(place=place, name=name)

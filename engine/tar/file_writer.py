@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import AbstractContextManager
 
 from engine.tar.manifest import FileEntry
 from engine.tar.window import Buffer
@@ -19,7 +20,7 @@ Write = Callable[[memoryview], object]
 WriteFile = Callable[[str, memoryview], object]
 
 
-class FileWriter:
+class FileWriter(AbstractContextManager["FileWriter"]):
     """Two threads: of a large file one hashes and one writes; small files are done whole by either.
 
     For one thread alone, and no more after an error. Take all ``finished`` files within its ``with`` block.
@@ -35,9 +36,6 @@ class FileWriter:
         self._batch_buffer: Buffer | None = None
         self._submitted = 0
         self._unfinished: deque[Future[list[tuple[str, FileEntry]]]] = deque()
-
-    def __enter__(self) -> FileWriter:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._writer.shutdown(cancel_futures=True)

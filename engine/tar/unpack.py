@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from engine.disk import disk_error, require_space, writing
@@ -49,7 +49,7 @@ def unpack_content(reader: ContentReader, target: Path, progress: Progress | Non
     return found
 
 
-class _NewFiles:
+class _NewFiles(AbstractContextManager["_NewFiles"]):
     """The files of a new directory. Names come from TarReader: they are plain, and no link is ever made.
 
     NOTE: never preallocated, so that after a power loss a file whose data did not reach the disk is too
@@ -61,9 +61,6 @@ class _NewFiles:
         with writing(folder):
             folder.mkdir()
             self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-    def __enter__(self) -> _NewFiles:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         os.close(self._descriptor)

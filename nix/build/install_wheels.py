@@ -48,20 +48,15 @@ class Installer:
         self._from: dict[Path, str] = {}
 
     def make_environment(self) -> None:
-        """Write ``bin/python`` and ``pyvenv.cfg``."""
         self.site_packages.mkdir(parents=True)
         executable = Path(sys.base_prefix) / "bin" / f"python{self.version}"
         binaries = self.out / "bin"
         binaries.mkdir()
         for name in ("python", "python3", f"python{self.version}"):
             (binaries / name).symlink_to(executable)
-        settings = {
-            "home": str(executable.parent),
-            "include-system-site-packages": "false",
-            "version": ".".join(map(str, sys.version_info[:3])),
-        }
-        lines = (f"{key} = {value}\n" for key, value in settings.items())
-        (self.out / "pyvenv.cfg").write_text("".join(lines))
+        version = ".".join(map(str, sys.version_info[:3]))
+        settings = f"home = {executable.parent}\ninclude-system-site-packages = false\nversion = {version}\n"
+        (self.out / "pyvenv.cfg").write_text(settings)
 
     def install(self, path: Path) -> list[Path]:
         """Install one wheel; returns its Python files."""

@@ -107,7 +107,6 @@ def _reference(stack: str, file: dict[str, Any]) -> str:
 
 
 def _installed(tree: Path) -> set[str]:
-    """``name-version`` of all that is installed in a virtual environment."""
     found = tree.glob("lib/python3.*/site-packages/*.dist-info")
     return {_normal(each.name.removesuffix(".dist-info")) for each in found}
 

@@ -50,8 +50,7 @@ def _renew(stack: str, python: str, version: str) -> int:
         environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         environment.pop("PIP_EXTRA_INDEX_URL", None)
         subprocess.run([own, "-m", "pip", "install", "--quiet", *TOOLS], check=True, env=environment)
-        arguments = [stack, str(LOCKS / "stacks.json"), str(LOCKS / f"{stack}.json")]
-        arguments.append(version)
+        arguments = [stack, str(LOCKS / "stacks.json"), str(LOCKS / f"{stack}.json"), version]
         command = [own, "-m", "nix.lock.resolve", *arguments]
         return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode
 

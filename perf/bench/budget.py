@@ -178,7 +178,7 @@ def _together_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
             "Triton alone": (stack, TritonTarget(stack.triton_url, SLOT, work)),
             "Cog alone, a mock behind it": (
                 cog,
-                mock_target(cog, _SOME_TOKENS, tokens_per_second=_PACE, is_streaming=True),
+                mock_target(cog, work, tokens_per_second=_PACE, is_streaming=True),
             ),
             "whole stack": (stack, cog_target(stack, work, is_streaming=True)),
         }

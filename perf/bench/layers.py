@@ -10,9 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from engine.machine.description import machine
-from perf.bench.measure import Measurement, batches, cog_target, measure, mock_target, workload
+from perf.bench.measure import (
+    Measurement,
+    batches,
+    cog_target,
+    measure,
+    mock_target,
+    openai_target,
+    workload,
+)
 from perf.engines import paced_engine
-from perf.load.targets.target import Target
+from perf.load.targets.target import Target, Workload
 from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
 from perf.options import Options
 from perf.processes import ROLES
@@ -27,45 +35,39 @@ _PACE = 100.0
 _INPUT_TOKENS = 100
 _WARM_UP_TOKENS = 8
 
-Layer = tuple[str, Callable[[int], Target]]
-"""A layer's name, and its target for a given number of output tokens."""
+Layers = Mapping[str, Callable[[Workload], Target]]
+"""Each layer's target for a workload."""
 
 
 def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Measurement]]:
     engine = paced_engine(folder, _PACE)
-    with whole_stack(folder, {"ENGINE_DIR": str(engine)}) as stack:
-
-        def cog(tokens: int, *, is_streaming: bool) -> Target:
-            return cog_target(stack, workload(_INPUT_TOKENS, tokens), is_streaming=is_streaming)
-
-        def triton(model: str, tokens: int) -> Target:
-            return TritonTarget(stack.triton_url, model, workload(_INPUT_TOKENS, tokens))
-
-        yield from _measured(
-            options,
-            stack,
-            (_SLOT, partial(triton, SLOT)),
-            ("ensemble, Triton HTTP", partial(triton, ENSEMBLE)),
-            (_WHOLE, partial(cog, is_streaming=False)),
-            ("whole stack, Cog SSE", partial(cog, is_streaming=True)),
-        )
+    with whole_stack(folder, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
+        layers: Layers = {
+            _SLOT: partial(TritonTarget, stack.triton_url, SLOT),
+            "ensemble, Triton HTTP": partial(TritonTarget, stack.triton_url, ENSEMBLE),
+            _WHOLE: partial(cog_target, stack, is_streaming=False),
+            "whole stack, Cog SSE": partial(cog_target, stack, is_streaming=True),
+            "API server, JSON": partial(openai_target, stack, is_streaming=False),
+            "API server, events": partial(openai_target, stack, is_streaming=True),
+        }
+        yield from _measured(options, stack, layers)
     with mock(folder) as stack:
         alone = partial(mock_target, stack, tokens_per_second=_PACE)
-        yield from _measured(
-            options,
-            stack,
-            ("Cog mock alone, JSON", partial(alone, is_streaming=False)),
-            ("Cog mock alone, SSE", partial(alone, is_streaming=True)),
-        )
+        layers = {
+            "Cog mock alone, JSON": partial(alone, is_streaming=False),
+            "Cog mock alone, SSE": partial(alone, is_streaming=True),
+        }
+        yield from _measured(options, stack, layers)
 
 
-def _measured(options: argparse.Namespace, stack: Stack, *layers: Layer) -> Iterator[tuple[str, Measurement]]:
-    for name, target_for in layers:
+def _measured(options: argparse.Namespace, stack: Stack, layers: Layers) -> Iterator[tuple[str, Measurement]]:
+    tokens = options.n_output_tokens
+    for name, target_for in layers.items():
         print(f"measuring: {name}", file=sys.stderr, flush=True)
-        measure(stack, target_for(_WARM_UP_TOKENS), batches(options.streams, _WARM_UP_TOKENS / _PACE, 1))
-        tokens = options.n_output_tokens
+        warm_up = batches(options.streams, _WARM_UP_TOKENS / _PACE, 1)
+        measure(stack, target_for(workload(_INPUT_TOKENS, _WARM_UP_TOKENS)), warm_up)
         plan = batches(options.streams, tokens / _PACE, options.batches)
-        yield name, measure(stack, target_for(tokens), plan)
+        yield name, measure(stack, target_for(workload(_INPUT_TOKENS, tokens)), plan)
 
 
 def layers_table(measured: Mapping[str, Measurement]) -> str:

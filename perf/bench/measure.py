@@ -89,13 +89,13 @@ def workload(input_tokens: int, output_tokens: int) -> Workload:
 def cog_target(stack: Stack, work: Workload, *, is_streaming: bool) -> Posting:
     # As users send it: without the log lines of load tests.
     inputs = runner_inputs(work) | {"log_performance_metrics": False}
-    return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
+    return CogTarget(stack.server.url, inputs, is_streaming=is_streaming)
 
 
-def mock_target(stack: Stack, tokens: int, *, tokens_per_second: float, is_streaming: bool) -> Posting:
-    inputs = {"tps": tokens_per_second, "n_output_tokens": tokens}
-    return CogTarget(stack.cog_url, inputs, is_streaming=is_streaming)
+def mock_target(stack: Stack, work: Workload, *, tokens_per_second: float, is_streaming: bool) -> Posting:
+    inputs = {"tps": tokens_per_second, "n_output_tokens": work.output_tokens}
+    return CogTarget(stack.server.url, inputs, is_streaming=is_streaming)
 
 
-def openai_target(stack: Stack, work: Workload) -> Posting:
-    return OpenAITarget(stack.openai_url, "completions", MODEL, work, None)
+def openai_target(stack: Stack, work: Workload, *, is_streaming: bool = True) -> Posting:
+    return OpenAITarget(stack.openai_url, "completions", MODEL, work, is_streaming=is_streaming)

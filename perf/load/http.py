@@ -21,7 +21,11 @@ _CONNECT_TIMEOUT_S = 30.0
 
 
 class RequestFailed(Exception):
-    """No whole answer came; the text says why."""
+    """No whole answer came; the text says why. ``response`` is what came of it."""
+
+    def __init__(self, reason: str, response: Response | None = None) -> None:
+        super().__init__(reason)
+        self.response = response
 
 
 class _NothingCame(RequestFailed):
@@ -109,7 +113,7 @@ class _Connection(asyncio.Protocol):
             self._finish(self._answer)
         elif self._has_received:
             reason = f"the connection ended before the answer did ({exc or 'the server closed it'})"
-            self.fail(RequestFailed(reason))
+            self.fail(RequestFailed(reason, self._reader.response))
         else:
             self.fail(_NothingCame(f"no answer came ({exc or 'the server closed the connection'})"))
 

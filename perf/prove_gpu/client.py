@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perf.known_streams import ids_text, text_of
 from perf.load.clients import run
-from perf.load.events import events
 from perf.load.http import HttpClient
 from perf.load.plan import Plan
 from perf.load.record import Answer
@@ -38,10 +38,10 @@ Work = dict[str, Any]
 
 @dataclass
 class KnownAnswer(Answer):
-    """An answer to the prompt ``index``. ``output``: the slot's tokens, the others' text."""
+    """An answer to the prompt ``index``."""
 
     index: int = 0
-    output: list[int] | str = ""
+    output: str = ""
 
 
 class KnownTarget(Target):
@@ -79,21 +79,13 @@ def _target(kind: str, url: str, work: Work, index: int, tokens: int) -> Posting
     if kind == "openai":
         extra = {"prompt": ids, "temperature": 0, "ignore_eos": True}
         workload = Workload("", 0, tokens, is_fixed_length=False, extra=extra)
-        return OpenAITarget(url, "completions", MODEL, workload, None)
+        return OpenAITarget(url, "completions", MODEL, workload)
     inputs = {"prompt": work["texts"][index], "max_tokens": tokens, "temperature": 0}
     return CogTarget(url, inputs, is_streaming=kind == "sse")
 
 
-def _output(kind: str, response: Response) -> list[int] | str:
-    if kind == "json":
-        return "".join(json.loads(response.body)["output"])
-    documents = [json.loads(event.data) for event in events(response) if event.data.startswith(b"{")]
-    if kind == "slot":
-        parts = (document["output_ids"] for document in documents)
-        return [token for part in parts for token in (part if isinstance(part, list) else [part])]
-    if kind == "openai":
-        return "".join(choice["text"] for document in documents for choice in document["choices"])
-    return "".join(document.get("chunk", "") for document in documents)
+def _output(kind: str, response: Response) -> str:
+    return "".join(json.loads(response.body)["output"]) if kind == "json" else text_of(response)
 
 
 def measure(
@@ -111,7 +103,6 @@ def measure(
     streamed = [each for each in done.records if each.answer.output_s]
     firsts_ms = [1000 * (each.answer.output_s[0] - each.sent_s) for each in streamed]
     return {
-        "target": kind,
         "streams": streams,
         "tokens": tokens,
         "tokens_per_second": found.tokens_per_second,
@@ -127,5 +118,5 @@ def _is_exact(read: Answer, kind: str, work: Work, tokens: int) -> bool:
     if not isinstance(read, KnownAnswer):
         return False
     if kind == "slot":
-        return read.output == answer(work["prompts"][read.index], work["following"], tokens)
+        return read.output == ids_text(answer(work["prompts"][read.index], work["following"], tokens))
     return bool(read.output == work["answers"][str(tokens)][read.index])

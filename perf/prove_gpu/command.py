@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,22 @@ from typing import Any
 from perf.options import Options
 from perf.prove_gpu.cancel import run_cancel
 from perf.prove_gpu.proof import Proof
+from perf.prove_gpu.servers import stack
 from perf.prove_gpu.speed import run_speed
-from perf.prove_gpu.starts import run_starts
+
+
+def run_starts(proof: Proof) -> None:
+    """How long from the runner's start to READY: without the engine's cache, and twice with it."""
+    shutil.rmtree(proof.engine_cache, ignore_errors=True)
+    proof.engine_dir()  # Unpacked before: that time is not the engine's.
+    for name in ("first", "second", "third"):
+        with stack(proof, f"start-{name}") as started:
+            proof.facts[f"{name}_start_s"] = started.start_s
+            proof.say(f"{name} start: READY after {started.start_s:.1f} s")
+    size_bytes = sum(path.stat().st_size for path in proof.engine_cache.rglob("*") if path.is_file())
+    proof.facts["engine_cache_bytes"] = size_bytes
+    proof.say(f"the engine's cache: {size_bytes / 1e6:.0f} MB")
+
 
 PHASES: dict[str, Callable[[Proof], None]] = {
     "starts": run_starts,
@@ -43,7 +58,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = Options("prove-gpu", __doc__)
     parser.add_argument("--engine-python", required=True, help="the Python of an environment with vLLM")
     parser.add_argument("--work", type=Path, required=True, help="a folder for models, engines and logs")
-    parser.add_argument("--shape", default="1b", help="1b, 8b or tiny")
+    parser.add_argument("--shape", default="1b", choices=("1b", "8b", "tiny"))
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 256, 512])
     parser.add_argument("--tokens", type=int, default=512, help="output tokens a stream")
     gap_help = "the smallest number of streams above 1 is measured once more, one begun every so often"

@@ -1,6 +1,6 @@
 """Makes a model of a real shape with random weights, whose every token is known in advance.
 
-    ENGINE_PYTHON -m perf.prove_gpu.known_model FOLDER --shape 1b
+    ENGINE_PYTHON -m perf.prove_gpu.known_model FOLDER 1b
 
 The network is as costly as a trained one: all its weights are random numbers. But embeddings are large beside
 what the layers add, and row ``next(t)`` of the last layer is the embedding of ``t``: so after token ``t``
@@ -9,9 +9,9 @@ comes ``next(t)``, by a margin that no rounding overcomes. A lost, repeated or m
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -29,13 +29,8 @@ _TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--shape", choices=SHAPES, required=True)
-    options = parser.parse_args()
-    hidden, inner, layers, heads, key_heads = SHAPES[options.shape]
+    folder, shape = Path(sys.argv[1]), sys.argv[2]
+    hidden, inner, layers, heads, key_heads = SHAPES[shape]
     following = successors(_TOKENIZER / "tokenizer.json")
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
@@ -57,12 +52,12 @@ def main() -> None:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = LlamaForCausalLM(config)
     foretell(model, following)
-    model.save_pretrained(options.folder)
+    model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(_TOKENIZER / name, options.folder)
-    (options.folder / "following.json").write_text(json.dumps(following))
+        shutil.copy(_TOKENIZER / name, folder)
+    (folder / "following.json").write_text(json.dumps(following))
     count = sum(each.numel() for each in model.parameters()) / 1e9
-    print(f"{options.folder}: {count:.3f} B parameters, bfloat16", flush=True)
+    print(f"{folder}: {count:.3f} B parameters, bfloat16", flush=True)
 
 
 def foretell(model: LlamaForCausalLM, following: list[int]) -> None:

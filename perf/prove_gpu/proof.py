@@ -62,7 +62,7 @@ class Proof:
         """The known model, unless it is there, its workload, and its engine.tar."""
         self.work.mkdir(parents=True, exist_ok=True)
         if not (self.model / "following.json").exists():
-            command = self.program("known_model", self.model, "--shape", self.options.shape)
+            command = self.program("known_model", self.model, self.options.shape)
             subprocess.run(command, cwd=SOURCE_ROOT, check=True)
         lengths = (64, self.options.tokens)
         write_workload(self.workload, self.model, streams=max(self.options.streams), lengths=lengths)

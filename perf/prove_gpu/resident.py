@@ -2,11 +2,11 @@
 
 It stays, so that it can be measured in turn with servers that stay too: each line of its input is a load,
 ``{"streams": 256, "tokens": 512, "gap_s": 0}``, each line of its output that begins with ``{`` a result.
+Arguments: the engine's folder, the workload's file, the folder of the engine's compiled code.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -15,25 +15,20 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from perf.prove_gpu.known_load import answer
 from runner.engines.vllm.arguments import prepare_environment, read_arguments
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("workload", type=Path)
-    parser.add_argument("--cache", help="the engine's cache of compiled code")
-    options = parser.parse_args()
-    arguments = read_arguments(options.engine, {})
-    prepare_environment(arguments, options.cache)
+async def main(engine_dir: Path, work: dict[str, Any], cache: str) -> None:
+    arguments = read_arguments(engine_dir, {})
+    prepare_environment(arguments, cache)
     from vllm import AsyncEngineArgs, SamplingParams
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-    work = json.loads(options.workload.read_text())
     numbers = itertools.count()
 
     async def stream(ids: list[int], tokens: int, wait_s: float) -> tuple[list[int], float]:
@@ -71,4 +66,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), sys.argv[3]))

@@ -7,13 +7,12 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
-
-import urllib3
 
 from engine.machine.root import SOURCE_ROOT
 from perf.prove_gpu.proof import Proof
+from perf.resources import answers_ok
 from perf.servers import HOST, MODEL, Stack, whole_stack
 from runner.settings.ports import free_ports
 
@@ -65,7 +64,7 @@ def openai(proof: Proof) -> Iterator[str]:
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
     url = f"http://{HOST}:{port}"
     try:
-        while not _is_healthy(url):
+        while not answers_ok(f"{url}/health"):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"vLLM's server did not start: {log.read_text()[-3000:]}")
             time.sleep(0.2)
@@ -78,7 +77,7 @@ def openai(proof: Proof) -> Iterator[str]:
 @contextmanager
 def resident(proof: Proof) -> Iterator[Measure]:
     """The engine in a process of its own (resident.py), which stays between its loads."""
-    command = proof.program("resident", proof.engine_dir(), proof.workload, "--cache", proof.engine_cache)
+    command = proof.program("resident", proof.engine_dir(), proof.workload, proof.engine_cache)
     with (proof.work / "in-process.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=SOURCE_ROOT
@@ -107,11 +106,10 @@ def resident(proof: Proof) -> Iterator[Measure]:
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.kill()
+    process.wait()
 
 
 def _flag(name: str, value: object) -> list[str]:
@@ -119,10 +117,3 @@ def _flag(name: str, value: object) -> list[str]:
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
-
-
-def _is_healthy(url: str) -> bool:
-    try:
-        return urllib3.request("GET", f"{url}/health", timeout=2, retries=False).status == 200
-    except urllib3.exceptions.HTTPError:
-        return False

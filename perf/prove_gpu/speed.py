@@ -7,10 +7,11 @@ in an order that rotates, and the ratios are taken round by round.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import sub, truediv
 from typing import Any
 
 from perf.processes import OTHER, SIGNS, cpu_s_by_role
@@ -73,8 +74,8 @@ def _targets(proof: Proof) -> Iterator[dict[str, Measure]]:
             OPENAI: over_http("openai", theirs.result()),
             "openai, ours": over_http("openai", ours.openai_url),
             "slot": over_http("slot", ours.triton_url),
-            "json": over_http("json", ours.cog_url),
-            "sse": over_http("sse", ours.cog_url),
+            "json": over_http("json", ours.server.url),
+            "sse": over_http("sse", ours.server.url),
         }
 
 
@@ -103,31 +104,26 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "target": target,
             "tokens_per_second": _median(row["tokens_per_second"] for row in mine.values()),
             "first_token_ms": _median(row["first_token_ms"] for row in mine.values()),
-            "first_token_added_ms": _added_ms(mine, load.get(IN_PROCESS, {}))
+            "first_token_added_ms": _within_rounds(sub, "first_token_ms", mine, load.get(IN_PROCESS, {}))
             if target != IN_PROCESS
             else None,
-            "of": {name: _ratio(mine, load[name]) for name in _REFERENCES if name in load},
+            "of": {
+                name: _within_rounds(truediv, "tokens_per_second", mine, load[name])
+                for name in _REFERENCES
+                if name in load
+            },
         }
         for (streams, gap_s), load in loads.items()
         for target, mine in load.items()
     ]
 
 
-def _ratio(mine: dict[int, Row], other: dict[int, Row]) -> float | None:
-    """Median over the rounds of the speed as a multiple of the other's in that round."""
-    return _median(
-        mine[number]["tokens_per_second"] / other[number]["tokens_per_second"]
-        for number in mine.keys() & other.keys()
-    )
-
-
-def _added_ms(mine: dict[int, Row], alone: dict[int, Row]) -> float | None:
-    """Median over the rounds of the time to first token beyond ``AsyncLLM``'s in that round."""
-    return _median(
-        mine[number]["first_token_ms"] - alone[number]["first_token_ms"]
-        for number in mine.keys() & alone.keys()
-        if mine[number]["first_token_ms"] is not None
-    )
+def _within_rounds(
+    compare: Callable[[float, float], float], field: str, mine: dict[int, Row], other: dict[int, Row]
+) -> float | None:
+    """Median over the rounds of a figure compared with the other's in the same round."""
+    pairs = [(mine[number][field], other[number][field]) for number in mine.keys() & other.keys()]
+    return _median(compare(*pair) for pair in pairs if None not in pair)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -18,16 +18,17 @@ from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
 from runner.api.served import Served
 from runner.api.start import Start
+from runner.engines.protocol.client import EngineClient
 from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
-from runner.observability.logs import JSON, RequestLog, set_up_logging
+from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import Tracing, open_tracing
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
-from runner.triton_server.transport import open_transport
+from runner.triton_server.client import TritonClient
 
 _KEEP_ALIVE_S = 75
 """Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
@@ -74,9 +75,14 @@ async def serve(start: Start) -> None:
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
     shapes = RequestShapes("openai", start.shapes_path)
-    timeout_s = settings.triton_timeout_s
-    transport = open_transport(settings.triton_url, start.slot_socket, timeout_s, shapes=shapes)
-    async with transport as (requests, client):
+    kind, timeout_s = engine.manifest.engine_kind, settings.triton_timeout_s
+    client = (
+        TritonClient(settings.triton_url, timeout_s)
+        if start.engine_socket is None
+        else EngineClient(start.engine_socket, timeout_s, kind)
+    )
+    async with client:
+        requests = RequestGuard(client, shapes)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
             trace = None
@@ -89,16 +95,14 @@ async def serve(start: Start) -> None:
                 request,
                 model,
                 requests,
-                is_slot_ours=start.slot_socket is not None,
-                asks_slot=trace is not None and trace.is_recording,
+                measures_phases=trace is not None and trace.is_recording,
                 trace=trace,
-                log=RequestLog("openai") if is_log_json else None,
-                # As in ``runner.service``: only if logs or traces use it.
-                request_id=call.request_id if is_log_json or trace is not None else "",
+                logged_api="openai" if is_log_json else "",
+                request_id=call.request_id,
                 meter=RequestMeter(meter),
             )
 
-        application = make_application(API(served, client, generate, start.metrics_dir), served)
+        application = make_application(API(served, client.is_answering, generate, start.metrics_dir), served)
         config = uvicorn.Config(
             CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing),
             http="httptools",

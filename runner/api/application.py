@@ -30,23 +30,26 @@ from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
 from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
 from runner.api.page import page_response
-from runner.api.request_body import read_body
 from runner.api.served import Served
+from runner.api.validation import read_body
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
-from runner.triton_server.client import TritonClient
-
-Endpoint = Callable[[Request], Awaitable[Response]] | Response
 
 
 class API:
     """The endpoints. Each reads its body and returns an answer, or raises a CodedError."""
 
-    def __init__(self, served: Served, client: TritonClient, generate: Generate, metrics_dir: Path) -> None:
+    def __init__(
+        self,
+        served: Served,
+        is_engine_ready: Callable[[], Awaitable[bool]],
+        generate: Generate,
+        metrics_dir: Path,
+    ) -> None:
         settings = served.settings
         self._served = served
         self._metrics_dir = metrics_dir
-        self._client = client
+        self._is_engine_ready = is_engine_ready
         self._max_body_bytes = settings.openai_max_body_bytes
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
@@ -56,18 +59,23 @@ class API:
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""
+        models = Models([self._model(name) for name in self._served.names])
         return [
-            _route("POST", "/v1/chat/completions", self.chat_completions),
-            _route("POST", "/v1/completions", self.completions),
-            _route("GET", "/v1/models", _json(Models([self._model(name) for name in self._served.names]))),
-            _route("GET", "/v1/models/{name:path}", self.model),
-            _route("POST", "/tokenize", self.tokenize),
-            _route("POST", "/detokenize", self.detokenize),
-            _route("GET", "/health", _json(State("ok"))),  # While this process answers.
-            _route("GET", "/ready", self.ready),
-            _route("GET", "/metrics", self.metrics),
-            _route("GET", "/openapi.json", _json(make_document(self._served))),
-            _route("GET", "/", page_response()),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route(
+                "/v1/models",
+                _json(models),
+                methods=["GET"],
+            ),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/health", _json(State("ok")), methods=["GET"]),  # While this process answers.
+            Route("/ready", self.ready),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", _json(make_document(self._served)), methods=["GET"]),
+            Route("/", page_response(), methods=["GET"]),
         ]
 
     async def chat_completions(self, request: Request) -> Response:
@@ -105,8 +113,8 @@ class API:
         return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
     async def ready(self, request: Request) -> Response:
-        """200 while Triton and the engine answer too, else 503."""
-        is_ready = await self._client.is_slot_answering()
+        """200 while the engine answers too, else 503."""
+        is_ready = await self._is_engine_ready()
         return _json(State("ready" if is_ready else "not ready"), 200 if is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
@@ -142,10 +150,6 @@ def make_application(api: API, served: Served) -> Starlette:
             Exception: _on_unknown_error,
         },
     )
-
-
-def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    return Route(path, endpoint, methods=[method])
 
 
 def _json(document: object, status: int = 200) -> Response:

@@ -26,7 +26,7 @@ from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, T
 from runner.api.openai.guides import GUIDE_FIELDS
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, PARAMETERS
 from runner.api.served import Served
-from runner.generation.request import SamplingInputs
+from runner.engines.protocol.messages import Sampling
 
 _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
@@ -90,7 +90,7 @@ def _fit(fields: dict[str, Any], engine_kind: str) -> None:
         if not supports(engine_kind, capability):
             for name in names:
                 fields.pop(name, None)
-    defaults = SamplingInputs()
+    defaults = Sampling()
     for name in PARAMETERS:
         if name in fields:
             fields[name]["default"] = getattr(defaults, name)

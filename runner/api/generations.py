@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import SEEDS, TokenLogProb
 from runner.generation.generation import FinishReason, Generation
@@ -25,11 +27,9 @@ class PromptRequest:
 
     def per_text(self) -> list[GenerationRequest]:
         """A request for each text: the seeds follow each other."""
-        sampling = self.request.sampling
-        return [
-            replace(self.request, sampling=replace(sampling, seed=(sampling.seed + number) % SEEDS))
-            for number in range(self.count)
-        ]
+        first = self.request.sampling
+        seeds = (((first.seed or 0) + number) % SEEDS for number in range(self.count))
+        return [replace(self.request, sampling=msgspec.structs.replace(first, seed=seed)) for seed in seeds]
 
 
 @dataclass(frozen=True)

@@ -22,5 +22,5 @@ class Start(BaseModel):
     """See ``runner.observability.meter``."""
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
-    slot_socket: Path | None
-    """The slot's Unix socket; None if NVIDIA's C++ backend fills the slot."""
+    engine_socket: Path | None
+    """The engine server's Unix socket; None if NVIDIA's C++ backend fills the slot."""

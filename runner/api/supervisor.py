@@ -48,12 +48,12 @@ class APIServer(SupervisedProcess):
     def __init__(
         self,
         settings: Settings,
-        slot_socket: Path | None,
+        engine_socket: Path | None,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``settings``: of the engine's folder, wherever it came from. ``slot_socket``: None behind C++."""
+        """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++."""
         child = Child("the OpenAI-compatible API", log, log_prefix="openai", stop_grace_s=_STOP_GRACE_S)
         super().__init__(
             "api",
@@ -64,7 +64,7 @@ class APIServer(SupervisedProcess):
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings
-        self._slot_socket = slot_socket
+        self._engine_socket = engine_socket
         self._exit_reason = ExitReason()
         self._socket: socket.socket
         self._rejecting: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class APIServer(SupervisedProcess):
             settings=self._settings,
             socket_fd=self._socket.fileno(),
             exit_reason_fd=self._exit_reason.descriptor,
-            slot_socket=self._slot_socket,
+            engine_socket=self._engine_socket,
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
@@ -124,7 +124,7 @@ class APIServer(SupervisedProcess):
     def _record_rejected(self, meter: Meter, head: bytes, request_id: str) -> None:
         if not is_generation(head):
             return
-        meter.refused(ServerStopping.code)
+        meter.ended("failed", ServerStopping.code)
         if self._settings.log_format == JSON:
             log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
 

@@ -1,6 +1,7 @@
-"""Which field of a JSON document does not fit a msgspec type: msgspec itself reports it in a sentence only.
+"""A request's body: bytes within the limit, JSON, and the fields of its endpoint.
 
-Runs only after msgspec has refused a document, so that a valid request pays nothing for it.
+msgspec reports a field that does not fit in a sentence only. So ``check_document`` looks for it, once msgspec
+has refused a document: a valid request pays nothing for it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import difflib
 import sys
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import inspect
+from starlette.requests import Request
 
-from errors.api import InvalidBody, UnknownField
+from errors.api import BodyTooLarge, InvalidBody, UnknownField
 from errors.requests import InvalidInput
 
+_MAX_LENGTH_DIGITS = 18
 _SIMILARITY = 0.8
 """How similar, by difflib, a known field must be to an unknown one to be suggested."""
 _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
@@ -29,6 +33,35 @@ _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.StructType: (dict,),
 }
 _type_info = cache(inspect.type_info)
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+async def read_body(request: Request, kind: type[B], max_bytes: int) -> B:
+    """Raises E1606, E1600, E1601, or E1005 with the field; ClientDisconnect if the client leaves."""
+    content = await _read(request, max_bytes)
+    try:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.ValidationError as exc:
+            # NOTE: msgspec validates while it reads: only now it is known whether all of it is JSON.
+            check_document(msgspec.json.decode(content), kind)
+            # Such as a field that is given twice.
+            raise InvalidBody(reason=f"it is not valid ({exc})") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidBody(reason=f"it is not JSON ({exc})".replace("\n", " ")) from exc
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > max_bytes):
+        raise BodyTooLarge(max_bytes=max_bytes)
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > max_bytes:
+            raise BodyTooLarge(max_bytes=max_bytes)
+    return bytes(content)
 
 
 def check_document(document: object, kind: type) -> None:

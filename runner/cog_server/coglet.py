@@ -18,7 +18,7 @@ Behaviour that no check at the start can see, and where it is used:
 * At SIGTERM coglet stops to listen and waits for open requests, and calls the handler before its own
   (``shutdown``).
 * Connections inherit the options of the listening socket, which is a file descriptor of the process
-  (``listener``).
+  (``shutdown``).
 * Log lines are JSON objects with timestamp, level, target and fields (``json_logs``).
 * COG_TRACE_CONFIGURED and COG_TRACE_SAMPLER switch its tracing on (``__main__``).
 """

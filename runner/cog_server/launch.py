@@ -117,8 +117,12 @@ class CogServer:
         # NOTE: nothing of the log, which has prompts and texts by now.
         raise ServerEnded(kind=self.kind, reason=exit_reason(code), log_path=self.log_path)
 
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self.exit_code() is None
 
     @property
     def pid(self) -> int:

@@ -6,7 +6,7 @@ predictions, which have no connection. So
 * a request of ours that is never completed keeps coglet running until the worker has drained;
 * a descriptor of our own for coglet's listening socket stays open, and new clients get 503 with
   ``Connection: close``;
-* when a worker that was ready ends by itself, or is killed because it hangs (``worker_watch``), the server
+* when a worker that was ready ends by itself, or is killed because it hangs (``WorkerWatch``), the server
   ends too, with exit code 70: coglet would stay, and only the body of its health check would say so.
 
 Signals reach us by Python's wakeup descriptor: coglet's own handler calls the one that was there before.
@@ -22,11 +22,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
-from runner.cog_server.listener import find_listener
-from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, send_line
-from runner.cog_server.worker_watch import WorkerWatch
+from runner.cog_server.worker_link import UNRECOVERABLE_EXIT_CODE, VARIABLE, WorkerWatch, send_line
 from runner.supervision.child import Log
 from runner.supervision.client_sockets import hold_bursts, set_options
 from runner.supervision.unavailable import reject
@@ -54,9 +54,8 @@ def start_graceful_shutdown(port: int, log: Log) -> None:
     signals, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(
-            number, lambda *_: None
-        )  # The thread reads it from the wakeup descriptor, and coglet hears it.
+        # The thread reads it from the wakeup descriptor, and coglet hears it.
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     shutdown = GracefulShutdown(port, ours, workers, signals, log)
     threading.Thread(target=shutdown.run, name="graceful-shutdown", daemon=True).start()
@@ -120,12 +119,9 @@ class GracefulShutdown:
                 os._exit(UNRECOVERABLE_EXIT_CODE)
 
     def _start_rejecting(self) -> None:
-        threading.Thread(target=self._reject, name="reject", daemon=True).start()
-
-    def _reject(self) -> None:
         assert self._listener is not None
-        listener = self._listener
-        self._succeeds(lambda: asyncio.run(reject(listener)))
+        rejecting = partial(self._succeeds, partial(asyncio.run, reject(self._listener)))
+        threading.Thread(target=rejecting, name="reject", daemon=True).start()
 
     def _drain_worker(self) -> None:
         if not self._is_ready:
@@ -205,3 +201,33 @@ def _open_request(listener: socket.socket) -> socket.socket:
     connection = socket.create_connection((address, port))
     connection.sendall(_HOLDING_REQUEST)
     return connection
+
+
+def find_listener(port: int) -> tuple[socket.socket, Callable[[], bool]] | None:
+    """A descriptor of our own for the socket that listens on ``port``, and whether coglet still listens.
+
+    coglet does not hand it out, but it is a file of this process.
+    """
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # Another thread may close it meanwhile.
+            if (place := path.readlink()).name.startswith("socket:"):
+                candidate = socket.socket(fileno=os.dup(int(path.name)))
+                if _listens(candidate, port):
+                    return candidate, partial(_is_at, path, place)
+                candidate.close()
+    return None
+
+
+def _is_at(path: Path, place: Path) -> bool:
+    """Whether a descriptor still stands for that socket."""
+    with suppress(OSError):
+        return path.readlink() == place
+    return False
+
+
+def _listens(candidate: socket.socket, port: int) -> bool:
+    return (
+        candidate.family in (socket.AF_INET, socket.AF_INET6)
+        and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        and candidate.getsockname()[1] == port
+    )

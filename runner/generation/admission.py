@@ -1,6 +1,6 @@
 """Counts requests, records their shapes, rejects them during a graceful shutdown, and retries lost ones.
 
-A request without tokens that is lost because Triton or the engine dies is retried once, when they are back.
+A request without tokens that is lost because the engine dies is sent again once, when the engine is back.
 A request that had tokens ends with the error: a second answer could differ.
 """
 
@@ -8,87 +8,77 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
 from errors.triton import ServerStopping, TritonUnavailable
-from runner.engines.protocol.events import Event
+from runner.engines.protocol.messages import Output, Submit
 from runner.generation.generation import TokenSource
 from runner.supervision.child import Log
 from runner.supervision.flight_recorder import RequestShapes
 
 _RETRY_WAIT_S = 10.0
-"""How long a request without a token waits for Triton or the engine to be back, before it fails."""
+"""How long a request without a token waits for the engine to be back, before it fails."""
 _RETRY_POLL_S = 0.05
 _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
 _DROP_S = 0.3
+_NOT_INPUTS = ("sampling", "sent_s", "traceparent", "caller_id")
 _GONE = (TritonUnavailable, EngineCrashed, RankEnded)
 
 
-class Transport(TokenSource, Protocol):
-    """A way to the slot: its socket, or Triton's HTTP API."""
+class Engine(TokenSource, Protocol):
+    """The engine server, or NVIDIA's C++ backend in Triton."""
+
+    async def is_answering(self) -> bool:
+        """Whether the engine is loaded and takes requests."""
+        ...
 
     def end_all(self) -> None:
-        """End every running request with E2105."""
+        """End every running request with E2105 or E2107."""
         ...
 
 
-class Triton(Transport, Protocol):
-    """Triton's HTTP API, which also reports whether Triton and the engine answer."""
-
-    async def is_slot_answering(self) -> bool: ...
-
-
 class RequestGuard:
-    """A source of tokens in front of ``transport``.
+    """A source of tokens in front of ``engine``.
 
-    ``shapes`` records the requests' shapes. ``down_reason`` returns why Triton is known to be down, or None.
+    ``shapes`` records the requests' shapes.
     """
 
     def __init__(
         self,
-        transport: Transport,
-        triton: Triton,
+        engine: Engine,
         shapes: RequestShapes | None = None,
-        down_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._transport = transport
-        self._triton = triton
+        self.engine = engine
         self._shapes = shapes
-        self._down_reason = down_reason
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
-    async def generate(
-        self, inputs: Mapping[str, Any], traceparent: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
-        """As the transport's, whose errors it raises, or E2110 while the server stops."""
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """As the engine's, whose errors it raises, or E2110 while the server stops."""
         if self._stopping is not None:
             raise self._stopping
-        shape = self._shapes.begin(inputs) if self._shapes else None
-        # Only Triton's HTTP API has a trace of its own to continue.
-        transport: TokenSource = self._triton if traceparent else self._transport
+        shape = self._shapes.begin(_inputs(submit)) if self._shapes else None
         has_tokens, may_retry = False, True
         self.num_running += 1
         ended = "left"
         try:
             while True:
                 try:
-                    if (reason := self._down_reason()) is not None:
-                        may_retry = False
-                        raise TritonUnavailable(reason=reason)
-                    async with aclosing(transport.generate(inputs, traceparent)) as batches:
-                        async for events in batches:
+                    async with aclosing(self.engine.generate(submit)) as outputs:
+                        async for output in outputs:
                             has_tokens = True
                             if shape is not None:
-                                shape.received(sum(len(event.tokens) for event in events))
-                            if events[-1].finish_reason is not None:
+                                shape.received(len(output.tokens))
+                            if output.finish_reason is not None:
                                 ended = "done"  # The caller may stop reading here.
-                            yield events
+                            yield output
                     ended = "done"
                     return
                 except _GONE as exc:
@@ -116,8 +106,7 @@ class RequestGuard:
     def end_all(self, reason: str) -> None:
         """End what runs with E2110, and take nothing new."""
         self.refuse(reason)
-        self._transport.end_all()
-        self._triton.end_all()
+        self.engine.end_all()
 
     async def drain(self, grace_s: float, log: Log) -> None:
         """Take no new requests, let what runs end within the grace period, then end it with E2110."""
@@ -137,10 +126,16 @@ class RequestGuard:
         return not self.num_running
 
     async def _is_back(self) -> bool:
-        """Wait until Triton and the engine answer again; False if they don't soon."""
+        """Wait until the engine answers again; False if they don't soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
-            if self._down_reason() is None and await self._triton.is_slot_answering():
+            if await self.engine.is_answering():
                 return True
             await asyncio.sleep(_RETRY_POLL_S)
         return False
+
+
+def _inputs(submit: Submit) -> dict[str, object]:
+    """What tells requests apart, without those that have their default."""
+    fields = msgspec.structs.asdict(submit) | msgspec.structs.asdict(submit.sampling)
+    return {name: value for name, value in fields.items() if value and name not in _NOT_INPUTS}

@@ -1,29 +1,29 @@
 """The generation core: from a validated request to a stream of text, with its counts and times.
 
-tokens (slot) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early cancels
-the request, which frees the engine's sequence.
+tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early
+cancels the request, which frees the engine's sequence.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+import msgspec
 
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.events import Event
-from runner.engines.protocol.messages import TokenLogProb
-from runner.generation.inputs import slot_inputs
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
+from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.generation.stop_filter import StopFilter
 from runner.generation.timing import TimeBudget
-from runner.observability.logs import GenerationSummary, RequestLog
+from runner.observability.logs import GenerationSummary, log_generation
 from runner.observability.meter import Meter, RequestMeter
-from runner.observability.metrics import UNEXPECTED
 from runner.observability.tracing import RequestTrace
 
 FinishReason = Literal["stop", "length", "end"]
@@ -32,12 +32,12 @@ _unused_meter = Meter("none")
 
 
 class TokenSource(Protocol):
-    """A client of the slot."""
+    """A client of the engine server, or of Triton."""
 
-    def generate(self, inputs: Mapping[str, Any], traceparent: str = "") -> AsyncGenerator[list[Event], None]:
-        """Yield the events that have arrived, until the last; ``inputs`` are the slot's tensors by name.
+    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """Yield what has arrived, each time, until the finish reason.
 
-        ``traceparent`` is for Triton's trace. Leaving the iteration cancels the request. Raises a CodedError.
+        Leaving the iteration cancels the request. Raises a CodedError.
         """
         ...
 
@@ -51,24 +51,23 @@ class Generation:
         model: ModelFacts,
         client: TokenSource,
         *,
-        is_slot_ours: bool = True,
-        asks_slot: bool = False,
+        measures_phases: bool = False,
         meter: RequestMeter | None = None,
         trace: RequestTrace | None = None,
-        log: RequestLog | None = None,
+        logged_api: str = "",
         request_id: str = "",
     ) -> None:
-        """``asks_slot``: request the phases that only the slot can measure, for ``budget``. ``is_slot_ours``
-        False: NVIDIA's backend is in the slot; its last response has no finish reason. ``request_id`` is sent
-        to Triton."""
-        self._has_finish_reason = is_slot_ours
+        """``measures_phases``: ask for the engine server's times. ``request_id``: for logs. ``logged_api``:
+        log a line at the end, with this API.
+        """
         self._request = request
-        self.budget = TimeBudget(is_slot_ours=is_slot_ours)
+        self.budget = TimeBudget()
         self.request_id = request_id
         self._trace = trace
-        self._observers = [each for each in (trace, log) if each is not None]
+        self._logged_api = logged_api
+        self._error = ""
         self._meter = meter or RequestMeter(_unused_meter)
-        self._asks_slot = asks_slot
+        self._measures_phases = measures_phases
         self._model = model
         self._client = client
         self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
@@ -99,20 +98,15 @@ class Generation:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
         self._meter.began()
         try:
-            inputs = await self._inputs()
-            inputs |= self.budget.sent(asks_slot=self._asks_slot)
+            submit = await self._submit_message()
             self._meter.sent(self.budget.tokenize_s)
-            traceparent = self._trace.traceparent() if self._trace else ""
-            async with aclosing(self._client.generate(inputs, traceparent)) as batches:
-                async for events in batches:
-                    text = self._take(events)
+            async with aclosing(self._client.generate(submit)) as outputs:
+                async for output in outputs:
+                    text = self._take(output)
                     if text:
                         yield text
                     if self._is_over():
                         break
-            if not self._is_over() and not self._has_finish_reason:
-                is_full = self.output_token_count >= self._request.max_tokens
-                self.finish_reason = "length" if is_full else "end"
             if not self._is_over():
                 raise TritonUnavailable(reason="its stream ended before the last token")
             self._ended_s = time.perf_counter()
@@ -125,24 +119,24 @@ class Generation:
             self._end()
 
     def fail(self, error: Exception) -> None:
-        """Report an error to the observers. The caller must end the iteration."""
-        self._meter.failed(error.code if isinstance(error, CodedError) else UNEXPECTED)
-        for observer in self._observers:
-            observer.failed(error)
+        """Note an error for logs, metrics and traces. The caller must end the iteration."""
+        self._error = error.code if isinstance(error, CodedError) else type(error).__name__
 
     def _end(self) -> None:
         self._meter.ended(
             is_finished=self._is_over(),
+            error=self._error,
             input_tokens=self.input_token_count,
             output_tokens=self.output_token_count,
             detokenize_s=self.budget.detokenize_s,
         )
-        if not self._observers:
+        if self._trace is None and not self._logged_api:
             return
         summary = GenerationSummary(
             request_id=self.request_id,
             trace_id="" if self._trace is None else self._trace.trace_id,
             finish_reason=self.finish_reason,
+            error=self._error,
             input_token_count=self.input_token_count,
             output_token_count=self.output_token_count,
             duration_s=self.duration_s,
@@ -150,14 +144,16 @@ class Generation:
             detokenize_s=self.budget.detokenize_s,
             phases=tuple(self.budget.edges()),
         )
-        for observer in self._observers:
-            observer.ended(summary)
+        if self._trace is not None:
+            self._trace.ended(summary)
+        if self._logged_api:
+            log_generation(self._logged_api, summary)
 
     def _is_over(self) -> bool:
         return self.finish_reason is not None
 
-    async def _inputs(self) -> dict[str, Any]:
-        """The slot's tensors. Raises E1002 if the prompt is too long."""
+    async def _submit_message(self) -> Submit:
+        """Raises E1002 if the prompt is too long."""
         start_s = time.perf_counter()
         prompt = self._request.prompt
         if isinstance(prompt, str):
@@ -167,19 +163,20 @@ class Generation:
             input_ids = list(prompt)
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
-        inputs = slot_inputs(self._request, self._model, input_ids)
-        return inputs | {"id": self.request_id} if self.request_id else inputs
+        return msgspec.structs.replace(
+            submit_message(self._request, self._model, input_ids),
+            sent_s=self.budget.sent(),
+            returns_times=self._measures_phases,
+            traceparent=self._trace.traceparent() if self._trace else "",
+            caller_id=self.request_id,
+        )
 
-    def _take(self, events: list[Event]) -> str:
-        """The text that a batch of events makes certain. Sets the finish reason."""
+    def _take(self, output: Output) -> str:
+        """The text that an output makes certain. Sets the finish reason."""
         arrived_s = time.perf_counter()
-        tokens: list[int] = []
-        reason: str | None = None
-        for event in events:
-            tokens += event.tokens
-            reason = event.finish_reason or reason
+        tokens, reason = output.tokens, output.finish_reason
         if reason is not None:
-            self.budget.received_last(events[-1].arrival_time_ns, events[-1].last_token_time_ns, arrived_s)
+            self.budget.received_last(output.times_s, arrived_s)
         if tokens:
             self._meter.received(len(tokens), arrived_s)
             if self._first_token_s is None:
@@ -192,15 +189,14 @@ class Generation:
         if self._request.num_top_log_probs is None:
             text = self._stop.push(self._detokenizer.push(tokens))
         else:
-            text = self._push_with_log_probs(tokens, events, self._request.num_top_log_probs)
+            text = self._push_with_log_probs(tokens, output.log_probs)
         self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._is_stopped():
             self.finish_reason = "stop"
         return text
 
-    def _push_with_log_probs(self, tokens: list[int], events: list[Event], num_top: int) -> str:
+    def _push_with_log_probs(self, tokens: list[int], log_probs: list[TokenLogProb]) -> str:
         """Token by token, so that no log probability is reported after a stop sequence."""
-        log_probs = [each for event in events for each in event.log_probs(num_top)]
         texts: list[str] = []
         for token, log_prob in zip(tokens, log_probs, strict=False):
             if self._is_stopped():

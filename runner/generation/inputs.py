@@ -1,69 +1,54 @@
-"""From a request and its token ids to the slot's input tensors."""
+"""From a request and its token ids to the message for the engine server."""
 
 from __future__ import annotations
 
-from typing import Any
+from ctypes import c_float
+
+import msgspec
 
 from errors.requests import PromptTooLong
+from runner.engines.protocol.messages import Sampling, Submit
 from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 
-_GREEDY_TOP_K = 1
-_MAX_INT32 = (1 << 31) - 1
-"""NOTE: Triton drops the upper bits of larger numbers."""
+_GREEDY = 1
+_FLOATS = ("length_penalty", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_p")
+_MAX_TOP_K = (1 << 31) - 1
 
 
-def slot_inputs(request: GenerationRequest, model: ModelFacts, input_ids: list[int]) -> dict[str, Any]:
-    """The slot's tensors by name, without those that have the slot's default: each tensor costs some time.
-
-    Raises E1002 if the prompt is too long.
-    """
+def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: list[int]) -> Submit:
+    """Lengths are cut to the room in the sequence. Raises E1002 if the prompt is too long."""
     if len(input_ids) > model.max_input_length:
         raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
-    room = model.max_sequence_length - len(input_ids)
-    sampling = request.sampling
-    inputs: dict[str, Any] = {
-        "input_ids": input_ids,
-        "input_lengths": len(input_ids),
-        "request_output_len": min(request.max_tokens, room),
-        "pad_id": model.pad_id,
-        "streaming": True,
-        "exclude_input_in_output": True,
-    }
-    with_defaults = (
-        ("min_length", min(request.min_tokens, room), 0),
-        ("temperature", sampling.temperature or 1.0, 1.0),
-        ("len_penalty", sampling.length_penalty, 1.0),
-        ("presence_penalty", sampling.presence_penalty, 0.0),
-        ("frequency_penalty", sampling.frequency_penalty, 0.0),
-        ("repetition_penalty", sampling.repetition_penalty, 1.0),
-        ("min_p", sampling.min_p, 0.0),
+    max_tokens = min(request.max_tokens, model.max_sequence_length - len(input_ids))
+    return Submit(
+        request_id=0,
+        input_ids=input_ids,
+        max_tokens=max_tokens,
+        min_tokens=min(request.min_tokens, max_tokens),
+        sampling=_sampling(request.sampling),
+        end_id=None if request.ignores_end else model.end_ids[0],
+        pad_id=model.pad_id,
+        guide=request.guide,
+        lora_name=request.lora_name,
+        wants_log_probs=request.num_top_log_probs is not None,
+        num_top_log_probs=request.num_top_log_probs or 0,
     )
-    inputs |= {name: value for name, value, default in with_defaults if value != default}
-    if not request.ignores_end:
-        inputs["end_id"] = model.end_ids[0]
-    if request.guide is not None:
-        inputs["guided_decoding_guide_type"] = request.guide.type
-        if request.guide.text:
-            inputs["guided_decoding_guide"] = request.guide.text
-    if sampling.logit_bias:
-        inputs["logit_bias_ids"] = list(sampling.logit_bias)
-        inputs["logit_bias_values"] = list(sampling.logit_bias.values())
-    if request.num_top_log_probs is not None:
-        inputs["return_log_probs"] = True
-    if request.num_top_log_probs:
-        inputs["num_top_log_probs"] = request.num_top_log_probs
-    if request.lora_name is not None:
-        inputs["lora_name"] = request.lora_name
-    return inputs | _choice(sampling)
 
 
-def _choice(sampling: SamplingInputs) -> dict[str, Any]:
-    if sampling.is_greedy:
-        return {"runtime_top_k": _GREEDY_TOP_K}
-    choice: dict[str, Any] = {"random_seed": sampling.seed}
-    if sampling.top_k > 0:
-        choice["runtime_top_k"] = min(sampling.top_k, _MAX_INT32)
-    if sampling.top_p > 0:
-        choice["runtime_top_p"] = sampling.top_p
-    return choice
+def _sampling(given: Sampling) -> Sampling:
+    is_greedy = given.is_greedy
+    return msgspec.structs.replace(
+        given,
+        **{name: _float32(getattr(given, name)) for name in _FLOATS},
+        temperature=_float32(given.temperature or 1.0),
+        top_k=_GREEDY if is_greedy else min(max(given.top_k, 0), _MAX_TOP_K),
+        top_p=1.0 if is_greedy or given.top_p <= 0 else _float32(given.top_p),
+        logit_bias={token: _float32(bias) for token, bias in given.logit_bias.items()},
+        seed=None if is_greedy else given.seed,
+    )
+
+
+def _float32(value: float) -> float:
+    """As engines calculate with it: 1e300 is infinite, which they reject, and 1e-60 is 0."""
+    return c_float(value).value

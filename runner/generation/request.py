@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from runner.engines.protocol.messages import SEEDS, Guide
+from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 
-_GREEDY = 1
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
 def random_seed() -> int:
     """A seed for requests without one. It is no secret, and ``secrets`` takes a hundred times longer."""
     return random.randrange(SEEDS)
-
-
-@dataclass(frozen=True)
-class SamplingInputs:
-    """Sampling parameters of the APIs. ``top_k`` below 1 and ``top_p`` of 0 mean no limit."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    length_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    min_p: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int = 0
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0 or self.top_k == _GREEDY or (self.top_k < 1 and self.top_p <= 0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +25,8 @@ class GenerationRequest:
     max_tokens: int
     min_tokens: int
     stop_sequences: Sequence[str]
-    sampling: SamplingInputs
+    sampling: Sampling
+    """As a client gave it: ``top_k`` below 1 and ``top_p`` of 0 mean no limit."""
     guide: Guide | None = None
     """A schema, regular expression or grammar that the output follows."""
     adds_special_tokens: bool = True

@@ -1,8 +1,8 @@
 """The phases of a request in seconds: tokenize, queue, engine, relay, detokenize.
 
 All processes of a machine use one clock (``perf_counter``, which is Linux's CLOCK_MONOTONIC), so that the
-slot's times and ours can be compared. queue: from sending the request until the slot receives it. engine:
-until the slot receives the last token, including the engine's own queue. relay: until that token arrives
+engine server's times and ours can be compared. queue: from sending the request until the engine server
+receives it. engine: until its last token, including the engine's own queue. relay: until that token arrives
 here. tokenize, queue, engine and relay add up to the time to the last token; detokenize, which includes stop
 sequences, runs in parallel.
 """
@@ -17,8 +17,6 @@ from dataclasses import dataclass
 class TimeBudget:
     """The times of one request. Unknown phases are left out (the last ones after our own stop sequence)."""
 
-    is_slot_ours: bool = True
-    """False: NVIDIA's backend is in the slot, which has no inputs or outputs for times."""
     tokenize_s: float = 0.0
     detokenize_s: float = 0.0
     _sent_s: float | None = None
@@ -26,19 +24,15 @@ class TimeBudget:
     _last_token_s: float | None = None
     _ended_s: float | None = None
 
-    def sent(self, *, asks_slot: bool) -> dict[str, object]:
-        """Called when the request is sent. Returns tensors for the slot; ``asks_slot``: request its times."""
+    def sent(self) -> float:
+        """Called when the request is sent; returns the time, by ``perf_counter``."""
         self._sent_s = time.perf_counter()
-        if not self.is_slot_ours:
-            return {}
-        tensors: dict[str, object] = {"runner_seconds": [self._sent_s]}
-        return tensors | {"return_perf_metrics": True} if asks_slot else tensors
+        return self._sent_s
 
-    def received_last(self, arrival_ns: int | None, last_token_ns: int | None, now_s: float) -> None:
-        """The slot's times, if its last event has them; the event arrived at ``now_s``."""
-        if arrival_ns is not None and last_token_ns is not None:
-            self._arrival_s = arrival_ns / 1e9
-            self._last_token_s = last_token_ns / 1e9
+    def received_last(self, times_s: tuple[float, float] | None, now_s: float) -> None:
+        """The engine server's times, if the last output has them; it arrived at ``now_s``."""
+        if times_s is not None:
+            self._arrival_s, self._last_token_s = times_s
             self._ended_s = now_s
 
     def edges(self) -> list[tuple[str, float, float]]:

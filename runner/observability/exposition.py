@@ -1,20 +1,22 @@
-"""The text of ``/metrics``: what the runner's processes count, then Triton's own metrics as they are."""
+"""The text of ``/metrics``: what the runner's processes and the engine server count, then Triton's metrics.
+
+Triton's metrics port has the engine server's metrics as well; here they come from the engine server alone, so
+that they are there while Triton is not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Iterable
 from pathlib import Path
 
 import urllib3
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from runner.observability.meter import Reading, read_folder
-from runner.observability.metrics import METRICS, PHASES, PLACES, Metric
+from runner.observability.metrics import ENGINE_METRICS, METRICS, metrics_of, samples
 
 __all__ = ["CONTENT_TYPE", "exposition"]
 
@@ -24,16 +26,22 @@ _TRITON_UP = "cog_triton_triton_up", "Whether Triton's metrics port answered jus
 
 def exposition(folder: Path, triton_metrics_url: str | None = None) -> str:
     """``folder`` has the processes' files. If Triton does not answer, its part is missing."""
-    triton = None if triton_metrics_url is None else _triton_text(triton_metrics_url)
-    lines = (triton or "").splitlines()
-    families = [*_families(read_folder(folder), [line for line in lines if line.startswith(PHASES.name)])]
+    families = _families(read_folder(folder))
+    rest: list[str] = []
     if triton_metrics_url is not None:
+        triton = _triton_text(triton_metrics_url)
         family = Family(*_TRITON_UP, "gauge")
         family.add_sample(family.name, {}, int(triton is not None))
         families.append(family)
-    # NOTE: unparsed, as prometheus_client would add _total to the names of Triton's counters.
-    rest = [line for line in lines if PHASES.name not in line]
-    return generate_latest(_Families(families)).decode() + "".join(f"{line}\n" for line in rest)
+        # NOTE: unparsed, as prometheus_client would add _total to the names of Triton's counters.
+        ours = {sample.name for family in families for sample in family.samples}
+        rest = [line for line in (triton or "").splitlines(keepends=True) if _metric_name(line) not in ours]
+    return generate_latest(_Families(families)).decode() + "".join(rest)
+
+
+def _metric_name(line: str) -> str:
+    """Of a sample, or of a line of help or type."""
+    return line.removeprefix("# HELP ").removeprefix("# TYPE ").partition(" ")[0].partition("{")[0]
 
 
 class _Families(Collector):
@@ -44,37 +52,22 @@ class _Families(Collector):
         return self._families
 
 
-def _families(readings: Iterable[Reading], slot_phases: Iterable[str]) -> Iterator[Family]:
-    """``slot_phases``: Triton's lines of a histogram that the slot and the runner share."""
-    for metric in METRICS:
-        family = Family(metric.name.removesuffix("_total"), metric.meaning, metric.kind)
+def _families(readings: Iterable[Reading]) -> list[Family]:
+    """The runner's, and the engine server's if it has counted."""
+    families: dict[str, Family] = {}
+    for metric in (*METRICS, *ENGINE_METRICS):
+        new = Family(metric.name.removesuffix("_total"), metric.meaning, metric.kind)
+        family = families.setdefault(metric.name, new)
         for reading in readings:
-            for child in metric.children:
-                _add_samples(family, metric, child, reading)
-        if metric is PHASES:
-            for each in text_string_to_metric_families("\n".join(slot_phases)):
-                family.samples += each.samples
-        yield family
-
-
-def _add_samples(family: Family, metric: Metric, child: tuple[str, ...], reading: Reading) -> None:
-    labels = {"api": reading.api, **dict(zip(metric.labels, child, strict=True))}
-    start = PLACES[metric.name, child]
-    cells = slice(start, start + metric.num_cells)
-    alive, ended = reading.alive[cells], reading.ended[cells]
-    if metric.kind == "gauge":
-        family.add_sample(metric.name, labels, alive[0])
-        return
-    # Counts of processes that ended still count.
-    *buckets, last = [one + other for one, other in zip(alive, ended, strict=True)]
-    if metric.kind == "counter":
-        family.add_sample(metric.name, labels, last)
-        return
-    counts = list(accumulate(buckets))
-    for bound, count in zip([*map(str, metric.bounds), "+Inf"], counts, strict=True):
-        family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
-    family.add_sample(f"{metric.name}_sum", labels, last)
-    family.add_sample(f"{metric.name}_count", labels, counts[-1])
+            if metric not in metrics_of(reading.source):
+                continue
+            # Counts of processes that ended still count.
+            cells = reading.alive if metric.kind == "gauge" else reading.all
+            api = {"api": reading.source} if metric in METRICS else {}
+            for sample in samples(metric, cells):
+                family.add_sample(sample.name, {**api, **sample.labels}, sample.value)
+    always = {metric.name for metric in METRICS}
+    return [family for name, family in families.items() if family.samples or name in always]
 
 
 def _triton_text(url: str) -> str | None:

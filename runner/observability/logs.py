@@ -1,6 +1,6 @@
 """What is logged: lines of text or, with LOG_FORMAT=json, a JSON object a line with the id of its request.
 
-No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine worker, in
+No line of ours has a prompt or an output in it. Needs nothing but the standard library: the engine server, in
 the engine environment's Python, logs by it too.
 """
 
@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 VARIABLE = "LOG_FORMAT"
 JSON = "json"
 _TEXT_FORMAT = "%(levelname)s %(name)s: %(message)s"
-_TRITON, _OPENAI = "triton: ", "openai: "
+_CHILDREN = ("triton: ", "engine_server: ", "openai: ")
 """What lines of the runner's children begin with."""
 _TRITON_LINE = re.compile(r"([IWEF])\d{4} [\d:.]+ \d+ ([\w.]+:\d+)\] (.*)", re.DOTALL)
 _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "critical"}
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str | None = None) -> None:
-    """For a process whose standard error is the log: the slot's, the engine worker's, the OpenAI server's.
+    """For a process whose standard error is the log: the slot's, the engine server's, the API server's.
 
     ``log_format``: else what the environment says.
     """
@@ -67,7 +67,7 @@ def log_in(log_format: str | None) -> Callable[[str], None]:
 
 def as_json(line: str) -> str:
     """A line of ours or, after a child's name, of it or what is below it, which may be JSON already."""
-    child = next((each for each in (_TRITON, _OPENAI) if line.startswith(each)), None)
+    child = next((each for each in _CHILDREN if line.startswith(each)), None)
     if child is None:
         level = "warning" if line.startswith("warning: ") else "error" if _CODE.search(line) else "info"
         return document(level, "cog_triton.runner", line.removeprefix("warning: "))
@@ -87,6 +87,8 @@ class GenerationSummary:
     trace_id: str
     finish_reason: str | None
     """None: it failed or was cancelled."""
+    error: str
+    """Its code, else the name of its class, but never its sentence, which may quote what a client sent."""
     input_token_count: int
     output_token_count: int
     duration_s: float
@@ -96,36 +98,21 @@ class GenerationSummary:
     """Name, start and end by ``time.perf_counter`` of the phases that are known."""
 
 
-class RequestLog:
-    """Logs one line at the end of a request."""
-
-    def __init__(self, api: str) -> None:
-        self._api = api
-        self._error: Exception | None = None
-
-    def failed(self, error: Exception) -> None:
-        self._error = error
-
-    def ended(self, generation: GenerationSummary) -> None:
-        is_finished = generation.finish_reason is not None
-        outcome = "failed" if self._error else "succeeded" if is_finished else "cancelled"
-        fields: dict[str, object] = {
-            "request_id": generation.request_id,
-            "api": self._api,
-            "outcome": outcome,
-            "finish_reason": generation.finish_reason,
-            "input_tokens": generation.input_token_count,
-            "output_tokens": generation.output_token_count,
-            "duration_s": round(generation.duration_s, 6),
-        }
-        if generation.time_to_first_token_s is not None:
-            fields["time_to_first_token_s"] = round(generation.time_to_first_token_s, 6)
-        if generation.trace_id:
-            fields["trace_id"] = generation.trace_id
-        if self._error is not None:
-            # NOTE: not its sentence, which may quote what the client sent.
-            fields["code"] = getattr(self._error, "code", type(self._error).__name__)
-        _log_end(fields)
+def log_generation(api: str, generation: GenerationSummary) -> None:
+    """The line at the end of a request."""
+    is_finished = generation.finish_reason is not None
+    fields: dict[str, object] = {
+        "request_id": generation.request_id,
+        "api": api,
+        "outcome": "failed" if generation.error else "succeeded" if is_finished else "cancelled",
+        "finish_reason": generation.finish_reason,
+        "input_tokens": generation.input_token_count,
+        "output_tokens": generation.output_token_count,
+        "duration_s": round(generation.duration_s, 6),
+    }
+    if generation.time_to_first_token_s is not None:
+        fields["time_to_first_token_s"] = round(generation.time_to_first_token_s, 6)
+    _log_end(fields, trace_id=generation.trace_id, code=generation.error)
 
 
 def log_refusal(
@@ -133,11 +120,12 @@ def log_refusal(
 ) -> None:
     """The line of a request that had no generation: it was refused, or its client left too early."""
     fields = {"request_id": request_id, "api": api, "outcome": outcome, "duration_s": round(duration_s, 6)}
-    _log_end(fields | {name: value for name, value in (("code", code), ("trace_id", trace_id)) if value})
+    _log_end(fields, trace_id=trace_id, code=code)
 
 
-def _log_end(fields: Mapping[str, object]) -> None:
+def _log_end(fields: Mapping[str, object], **if_known: str) -> None:
     outcome = fields["outcome"]
+    fields = {**fields, **{name: value for name, value in if_known.items() if value}}
     level = "error" if outcome == "failed" else "info"
     # NOTE: in a context of its own: in the prediction's, Cog shows it to the client as the prediction's.
     Context().run(log_text, document(level, "cog_triton.request", f"request {outcome}", **fields))

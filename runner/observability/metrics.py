@@ -1,20 +1,25 @@
-"""The runner's own Prometheus metrics, as data. The table in docs/observability.md is generated from it.
+"""All Prometheus metrics, as data. The table in docs/observability.md is generated from it.
 
-``meter`` counts them, ``exposition`` writes them. The engine slot's own are in ``runner.slot.metrics``.
+Each process counts in numbers of its own (``meter``), which ``samples`` reads; ``exposition`` shows them at
+``/metrics``, and ``runner.slot.metrics`` the engine server's on Triton's metrics port. Needs nothing but the
+standard library: the engine environment's Python imports it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from engine.kinds import KINDS, supports
 from errors import BY_CODE
 
 PHASE_SECONDS = "cog_triton_request_phase_seconds"
 PHASE_BOUNDS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-SLOT_PHASES = ("queue", "engine", "relay")
-"""The phases of a request that the slot measures; the runner measures the others."""
+ENGINE_PHASES = ("queue", "engine", "relay")
+"""The phases of a request that the engine server measures; the runner measures the others."""
 
 UNEXPECTED = "unexpected"
 """The label ``code`` of an error without a code."""
@@ -36,6 +41,11 @@ class Metric:
     children: tuple[tuple[str, ...], ...] = ((),)
     bounds: tuple[float, ...] = ()
 
+    @cached_property
+    def start(self) -> int:
+        """Index of its first number among those of a process, without labels."""
+        return PLACES[self.name, ()]
+
     @property
     def num_cells(self) -> int:
         """Numbers of a child: the value, or a histogram's buckets (not cumulative) with +Inf, and the sum."""
@@ -56,7 +66,7 @@ ACTIVE = Metric("cog_triton_active_requests", "gauge", "Requests in progress, fr
 QUEUE = Metric(
     "cog_triton_queue_seconds",
     "histogram",
-    "Time from the arrival of a request until it is sent to the slot, without tokenizing",
+    "Time from the arrival of a request until it is sent to the engine server, without tokenizing",
     bounds=_TTFT_BOUNDS_S,
 )
 TIME_TO_FIRST_TOKEN = Metric(
@@ -77,13 +87,17 @@ DURATION = Metric(
     "Time from the arrival of a request to its end, with any outcome",
     bounds=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
-PHASES = Metric(
-    PHASE_SECONDS,
-    "histogram",
-    "Time of a request in a phase; the runner measures tokenize and detokenize, the slot the others",
-    ("phase",),
-    (("tokenize",), ("detokenize",)),
-    PHASE_BOUNDS_S,
+PHASES, ENGINE_PHASE_TIMES = (
+    Metric(
+        PHASE_SECONDS,
+        "histogram",
+        "Time of a request in a phase; the runner measures tokenize and detokenize, "
+        "the engine server the others",
+        ("phase",),
+        tuple((phase,) for phase in phases),
+        PHASE_BOUNDS_S,
+    )
+    for phases in (("tokenize", "detokenize"), ENGINE_PHASES)
 )
 INPUT_TOKENS = Metric("cog_triton_input_tokens_total", "counter", "Input tokens")
 OUTPUT_TOKENS = Metric(
@@ -97,15 +111,129 @@ METRICS = (
     *(REQUESTS, ACTIVE, QUEUE, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY, DURATION, PHASES),
     *(INPUT_TOKENS, OUTPUT_TOKENS, TRITON_RESTARTS),
 )
-"""In the order of their numbers in a process's file."""
+"""What the processes of both APIs count, with the further label ``api``."""
+
+SUBMITTED = Metric("cog_triton_slot_requests_total", "counter", "Requests submitted to the engine")
+ENDED = Metric(
+    "cog_triton_slot_ended_requests_total",
+    "counter",
+    "Requests whose end the engine confirmed, by reason",
+    ("reason",),
+    (("end",), ("stop",), ("length",), ("cancelled",), ("error",)),
+)
+CANCELLED = Metric("cog_triton_slot_cancel_requests_total", "counter", "Cancellations sent to the engine")
+TOKENS = Metric("cog_triton_slot_tokens_total", "counter", "Output tokens received from the engine")
+RESTARTS = Metric(
+    "cog_triton_engine_restarts_total", "counter", "Restarts of the engine server after it died"
+)
+DROPPED_SPANS = Metric(
+    "cog_triton_engine_dropped_spans_total",
+    "counter",
+    "Spans of the engine server that no collector accepted",
+)
+RUNNING = Metric(
+    "cog_triton_slot_running_requests", "gauge", "Requests the engine holds, by the engine server's count"
+)
+ENGINE_ACTIVE = Metric(
+    "cog_triton_engine_active_requests", "gauge", "Requests in the engine's batch, by the engine's own count"
+)
+QUEUED = Metric("cog_triton_engine_queued_requests", "gauge", "Requests waiting in the engine's queue")
+CACHE_USED = Metric(
+    "cog_triton_engine_cache_used_ratio", "gauge", "Share of the engine's KV cache in use, 0..1"
+)
+
+_ITERATION = {
+    ("nv_trt_llm_request_metrics", "TRT LLM request metrics", "request_type"): {
+        "num_active_requests": "active",
+        "max_num_active_requests": "max",
+        "num_scheduled_requests": "scheduled",
+        "num_context_requests": "context",
+        # NVIDIA's backend 0.16 has no such figure; its later versions call it "waiting".
+        "num_queued_requests": "waiting",
+    },
+    ("nv_trt_llm_runtime_memory_metrics", "TRT LLM runtime memory metrics", "memory_type"): {
+        "cpu_mem_usage": "cpu",
+        "gpu_mem_usage": "gpu",
+        "pinned_mem_usage": "pinned",
+    },
+    ("nv_trt_llm_kv_cache_block_metrics", "TRT LLM KV cache block metrics", "kv_cache_block_type"): {
+        "max_num_blocks": "max",
+        "free_num_blocks": "free",
+        "used_num_blocks": "used",
+        "tokens_per_block": "tokens_per",
+    },
+    (
+        "nv_trt_llm_inflight_batcher_metrics",
+        "TRT LLM inflight_batcher-specific metrics",
+        "inflight_batcher_specific_metric",
+    ): {
+        "num_ctx_tokens": "total_context_tokens",
+        "num_gen_requests": "generation_requests",
+        "micro_batch_id": "micro_batch_id",
+        "num_paused_requests": "paused_requests",
+    },
+    ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type"): {"iter": "iteration_counter"},
+}
+"""TensorRT-LLM's figures of an iteration as the metrics of NVIDIA's backend, which dashboards may expect:
+family's name, meaning and label; TensorRT-LLM's name of the figure -> the label's value."""
+_MODEL_LABELS, _MODEL = ("model", "version"), ("tensorrt_llm", "1")
+_ITERATION_METRICS = tuple(
+    Metric(
+        name, "gauge", meaning, (label, *_MODEL_LABELS), tuple((each, *_MODEL) for each in figures.values())
+    )
+    for (name, meaning, label), figures in _ITERATION.items()
+)
+ENGINE_METRICS = (
+    *(SUBMITTED, ENDED, CANCELLED, TOKENS, RESTARTS, DROPPED_SPANS),
+    *(RUNNING, ENGINE_ACTIVE, QUEUED, CACHE_USED, ENGINE_PHASE_TIMES, *_ITERATION_METRICS),
+)
+"""What the engine server counts."""
+
+
+def metrics_of(source: str) -> tuple[Metric, ...]:
+    """What a process counts: of an API, or the engine server by the engine's kind."""
+    if source not in KINDS:
+        return METRICS
+    has_iterations = supports(source, "iteration_metrics")
+    return tuple(each for each in ENGINE_METRICS if has_iterations or each not in _ITERATION_METRICS)
 
 
 def _places() -> dict[tuple[str, tuple[str, ...]], int]:
-    children = [(metric, child) for metric in METRICS for child in metric.children]
+    children = [(metric, child) for metric in (*METRICS, *ENGINE_METRICS) for child in metric.children]
     starts = accumulate((metric.num_cells for metric, _ in children), initial=0)
     return {(metric.name, child): start for (metric, child), start in zip(children, starts, strict=False)}
 
 
 PLACES = _places()
-"""(name, label values) -> index of its first number in a process's file."""
-NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in METRICS)
+"""(name, label values) -> index of its first number among those of a process."""
+NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in (*METRICS, *ENGINE_METRICS))
+ITERATION_PLACES = {
+    figure: PLACES[name, (value, *_MODEL)]
+    for (name, _, _), figures in _ITERATION.items()
+    for figure, value in figures.items()
+}
+"""By TensorRT-LLM's name of a figure."""
+
+
+class Sample(NamedTuple):
+    """One number as Prometheus has it; a histogram consists of several."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(metric: Metric, cells: Sequence[float]) -> Iterator[Sample]:
+    """All of a metric, from the numbers of a process."""
+    for child in metric.children:
+        labels = dict(zip(metric.labels, child, strict=True))
+        start = PLACES[metric.name, child]
+        if metric.kind != "histogram":
+            yield Sample(metric.name, labels, cells[start])
+            continue
+        end = start + len(metric.bounds) + 1
+        counts = list(accumulate(cells[start:end]))
+        for bound, count in zip([*map(str, metric.bounds), "+Inf"], counts, strict=True):
+            yield Sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+        yield Sample(f"{metric.name}_sum", labels, cells[end])
+        yield Sample(f"{metric.name}_count", labels, counts[-1])

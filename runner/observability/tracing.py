@@ -1,19 +1,21 @@
 """OpenTelemetry traces of generations, made only where an OTLP endpoint is set; else nothing is imported.
 
-One trace holds the client's span, Cog's (or the OpenAI server's), ours and Triton's: W3C's ``traceparent``
-comes from the client, is the current context when a generation is made, and goes on to Triton.
+One trace holds the client's span, Cog's (or the OpenAI server's), ours and the engine server's: W3C's
+``traceparent`` comes from the client, is the current context when a generation is made, and goes on to the
+engine server.
 Attributes are those of OpenTelemetry's conventions for generative AI; texts are never among them.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from errors.coded_error import CodedError
 from runner.observability.logs import GenerationSummary
+from runner.observability.otlp_json import OtlpTarget
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -56,6 +58,15 @@ def triton_arguments(url: str | None, service_name: str) -> list[str]:
         "rate": "0",
     }
     return [f"--trace-config={name}={value}" for name, value in values.items()]
+
+
+def engine_traces(url: str | None, service_name: str) -> OtlpTarget | None:
+    """Where the engine server sends its spans. Its environment has no headers, as they may be secret."""
+    if url is None:
+        return None
+    names = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+    headers = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    return OtlpTarget(url, f"{service_name}-engine", headers)
 
 
 @dataclass(frozen=True)
@@ -112,28 +123,25 @@ class RequestTrace:
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def traceparent(self) -> str:
-        """For Triton; empty for a trace that is not kept, as Triton would keep its part of it."""
+        """For the engine server; empty for a trace that is not recorded."""
         context = self._span.get_span_context()
         if not context.trace_flags.sampled:
             return ""
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
 
-    def failed(self, error: Exception) -> None:
+    def ended(self, generation: GenerationSummary) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        code = error.code if isinstance(error, CodedError) else type(error).__name__
-        self._span.set_attribute("error.type", code)
-        # NOTE: of an error only the code: its sentence may quote what a client sent.
-        self._span.set_status(Status(StatusCode.ERROR, code))
-
-    def ended(self, generation: GenerationSummary) -> None:
         span = self._span
+        if generation.error:
+            span.set_attribute("error.type", generation.error)
+            span.set_status(Status(StatusCode.ERROR, generation.error))
         if span.is_recording():
             span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
             span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
             if generation.finish_reason is not None:
                 span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])
-            elif "error.type" not in (getattr(span, "attributes", None) or {}):
+            elif not generation.error:
                 span.set_attribute("cog_triton.cancelled", True)
             self._add_times(generation)
         span.end()
@@ -148,5 +156,7 @@ class RequestTrace:
         self._span.set_attribute("cog_triton.detokenize.seconds", generation.detokenize_s)
         context = set_span_in_context(self._span)
         for name, start_s, end_s in generation.phases:
+            if name == "engine":
+                continue  # The engine server sends this span.
             child = self._tracer.start_span(name, context, start_time=int(start_s * _NS) + behind_ns)
             child.end(int(end_s * _NS) + behind_ns)

@@ -27,9 +27,9 @@ def openai_shapes_path(http_port: int) -> Path:
     return runtime_dir(http_port) / "openai_requests"
 
 
-def slot_socket_path(http_port: int) -> Path:
-    """Where the slot listens for the runner's other processes. Raises E1006."""
-    path = runtime_dir(http_port) / "slot"
+def engine_socket_path(http_port: int) -> Path:
+    """Where the engine server listens for its clients. Raises E1006."""
+    path = runtime_dir(http_port) / "engine"
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
         raise InvalidSetting(name="TMPDIR", expected="a shorter path", value=tempfile.gettempdir())
     return path

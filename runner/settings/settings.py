@@ -173,7 +173,9 @@ class Settings(BaseModel):
         "OTEL_SDK_DISABLED", False, "disable traces, whatever else is set"
     )
     service_name: str = _variable(
-        "OTEL_SERVICE_NAME", "cog-triton", "service.name of the traces; Triton's has -triton appended"
+        "OTEL_SERVICE_NAME",
+        "cog-triton",
+        "service.name of the traces; the engine server's has -engine appended, Triton's -triton",
     )
     chat_template: FilePath | None = _variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"

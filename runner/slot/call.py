@@ -1,47 +1,54 @@
-"""One request in the slot: its outputs, and the caller that they are sent to."""
+"""A request of a Triton client: its outputs, and the responses that they are sent in."""
 
 from __future__ import annotations
 
-import math
 import threading
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
-from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import TokenLogProb
-from runner.slot.metrics import PhaseTimes
-from runner.slot.relay import End, Stream
+from runner.engines.protocol.relay import End, Stream
 from runner.slot.request import SlotRequest
 
 _NO_TOKEN = -1
 """Pads shorter beams, as in NVIDIA's backend."""
-_MIN_LOG_PROB = -9999.0
-"""In place of minus infinity, which JSON does not have."""
+_NO_LOG_PROB = -9999.0
+"""Pads shorter lists of the most likely tokens; the engine server sends no lower value."""
+_TYPES: Mapping[str, Any] = {
+    "stream_id": np.int64,
+    "finish_reason": object,
+    "arrival_time_ns": np.int64,
+    "last_token_time_ns": np.int64,
+    "output_log_probs": np.float32,
+    "cum_log_probs": np.float32,
+    "top_log_probs": np.float32,
+}
+"""By output; those that are left out are 32-bit integers."""
 
 Place = tuple[int, int]
 """An output of a call: the row of the batch, and the number of the sequence within the row."""
-_COMPLETED = ("end", "stop", "length")
-Problem = CodedError | Literal["cancelled"]
-"""Why an output ends without a result."""
 Outputs = dict[str, list[Any]]
 """Output tensors by name, as nested lists."""
-_NONE: Outputs = {}
 
 
-class Call(ABC):
-    """One request of a caller, with the number of outputs that are still running."""
+class Call:
+    """One request of a client, with the number of outputs that are still running.
 
-    request_id = ""
-    """The caller's own id; NVIDIA's ``stop`` input refers to it."""
+    ``sender`` is Triton's response sender. ``request_id`` is the client's own, which NVIDIA's ``stop`` input
+    refers to.
+    """
 
-    def __init__(self, rows: int = 1) -> None:
+    def __init__(self, sender: Any, request_id: str = "") -> None:
+        self.request_id = request_id
+        self._sender = sender
         self._stream_ids: Any | None = None
-        self._rows = rows
-        self._running = rows
+        self._rows = 1
+        self._running = 1
         self._has_sequences = False
         self._in_use = threading.Lock()
         """Held while the last response may be sent, and while Triton is called."""
@@ -53,26 +60,19 @@ class Call(ABC):
         self._has_sequences = sequences > rows
         self._stream_ids = stream_ids
 
-    def refuse(self, error: CodedError) -> None:
+    def reject(self, error: CodedError) -> None:
         """Send an error as the only response."""
-        self._send({}, error, is_last=True)
+        self._send({}, _triton_error(error), is_last=True)
 
-    def respond(
-        self,
-        place: Place,
-        tokens: list[int],
-        end: End | None,
-        beams: list[list[int]] | None = None,
-        further: Outputs = _NONE,
-    ) -> None:
-        """Send new tokens of one output, or all ``beams`` of a beam search, and ``further`` outputs.
+    def respond(self, place: Place, sequences: list[list[int]], end: End | None, further: Outputs) -> None:
+        """Send the new tokens of one output, or all ``sequences`` of a beam search, and ``further`` outputs.
 
         Called only from the relay's thread, or before the output is fed to the relay.
         """
-        error = _error(end)
+        error = None if end is None else _triton_error(end)
         outputs: Outputs = {}
         if error is None:
-            outputs = self._outputs(place, beams or [tokens], end)
+            outputs = self._outputs(place, sequences, end)
             outputs |= further
         if end is None:
             self._send(outputs, None, is_last=False)
@@ -81,20 +81,20 @@ class Call(ABC):
             self._running -= 1
             self._send(outputs, error, is_last=not self._running)
 
-    @abstractmethod
     def is_cancelled(self) -> bool:
-        """Whether the caller has cancelled; False after all outputs have ended."""
+        """Whether the client has cancelled; False after all outputs have ended.
 
-    @abstractmethod
-    def _send(self, outputs: Outputs, error: Problem | None, *, is_last: bool) -> None:
-        """Send one response; an error has no outputs."""
+        NOTE: Triton frees the request with its last response, and crashes if it is asked afterwards.
+        """
+        with self._in_use:
+            return self._running > 0 and bool(self._sender.is_cancelled())
 
-    def _outputs(self, place: Place, beams: list[list[int]], end: End | None) -> Outputs:
+    def _outputs(self, place: Place, sequences: list[list[int]], end: End | None) -> Outputs:
         batch_index, sequence_index = place
-        lengths = [len(each) for each in beams]
-        if len(beams) > 1:
-            beams = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in beams]
-        outputs: Outputs = {"output_ids": [beams], "sequence_length": [lengths]}
+        lengths = [len(each) for each in sequences]
+        if len(sequences) > 1:
+            sequences = [[*each, *[_NO_TOKEN] * (max(lengths) - len(each))] for each in sequences]
+        outputs: Outputs = {"output_ids": [sequences], "sequence_length": [lengths]}
         if self._has_sequences:
             outputs["sequence_index"] = [[sequence_index]]
         if self._rows > 1:
@@ -105,22 +105,40 @@ class Call(ABC):
             outputs["finish_reason"] = [[str(end or "").encode()]]
         return outputs
 
+    def _send(self, outputs: Outputs, error: Any | None, *, is_last: bool) -> None:
+        # NOTE: keep the tensors until the response is sent. Triton drops outputs that were not requested
+        # without holding the GIL; if that were the last reference, Python 3.12 would crash.
+        tensors = [
+            pb_utils.Tensor(name, np.array(value, _TYPES.get(name, np.int32)))
+            for name, value in outputs.items()
+        ]
+        response = pb_utils.InferenceResponse(tensors, error)
+        if is_last:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(response)
+
+
+def _triton_error(end: End) -> Any | None:
+    """None for an output that ended with a result."""
+    if end == "cancelled":
+        return pb_utils.TritonError("cancelled by the client", pb_utils.TritonError.CANCELLED)
+    return pb_utils.TritonError(str(end)) if isinstance(end, CodedError) else None
+
 
 @dataclass(slots=True, eq=False)
 class OutputSequence:
-    """One output of a request, from its submission to the engine to its last response."""
+    """One output of a request, from its submission to the engine server to its last response."""
 
     request_id: int
     request: SlotRequest
     call: Call
     place: Place
-    phases: PhaseTimes
-    arrival_s: float = field(default_factory=time.perf_counter)
-    ended_s: float = 0.0
-    """When the engine reported the end."""
     is_cancelled: bool = False
-    beams: list[list[int]] = field(default_factory=list)
-    """The outputs of a beam search, set before the end is fed to the relay."""
+    sequences: list[list[int]] = field(default_factory=list)
+    """Of a beam search; with ``times_s`` set before the end is fed to the relay."""
+    times_s: tuple[float, float] | None = None
+    """See ``Finished``."""
     log_probs: list[TokenLogProb] = field(default_factory=list)
     """Of tokens that were not sent yet, if the request asks for log probabilities."""
     total_log_prob: float = 0.0
@@ -134,45 +152,29 @@ class OutputSequence:
     def _respond(self, tokens: list[int], end: End | None) -> None:
         if not self.request.is_streaming:
             self.collected += tokens
+            if end is None:
+                return
             tokens = self.collected
-        if end is None:
-            if self.request.is_streaming:
-                self.call.respond(self.place, tokens, None, further=self._take_log_probs(len(tokens)))
-            return
-        beams = [[*self.collected, *each] for each in self.beams[: self.request.num_sequences]]
-        further = self._take_log_probs(len(self.log_probs))
-        if self.request.returns_times:
-            times_s = {"arrival_time_ns": self.arrival_s, "last_token_time_ns": self.ended_s}
-            further = {name: [[int(each * 1e9)]] for name, each in times_s.items()} | further
-        self.call.respond(self.place, tokens, end, beams, further)
-        if end in _COMPLETED:
-            self.phases.observe("engine", self.ended_s - self.arrival_s)
-            self.phases.observe("relay", time.perf_counter() - self.ended_s)
+        further = self._take_log_probs(len(tokens) if end is None else len(self.log_probs))
+        if self.times_s is not None:
+            names = ("arrival_time_ns", "last_token_time_ns")
+            further |= {name: [[int(each * 1e9)]] for name, each in zip(names, self.times_s, strict=True)}
+        beams = [[*self.collected, *each] for each in self.sequences[: self.request.num_sequences]]
+        self.call.respond(self.place, beams or [tokens], end, further)
 
     def _take_log_probs(self, count: int) -> Outputs:
         """Of the tokens of one response; ``cum_log_probs`` is the sum of all so far."""
         if not self.request.submit.wants_log_probs:
-            return _NONE
+            return {}
         taken = self.log_probs[:count]
         del self.log_probs[:count]
-        self.total_log_prob += sum(each.value for each in taken)
-        values = [max(each.value, _MIN_LOG_PROB) for each in taken]
+        values = [each.value for each in taken]
+        self.total_log_prob += sum(values)
         outputs: Outputs = {"output_log_probs": [[values]], "cum_log_probs": [[self.total_log_prob]]}
         if num_top := self.request.submit.num_top_log_probs:
             # [1, tokens, num_top] each; padded with -1 where the engine has fewer.
-            filler = [(_NO_TOKEN, _MIN_LOG_PROB)] * num_top
+            filler = [(_NO_TOKEN, _NO_LOG_PROB)] * num_top
             rows = [[*each.top, *filler][:num_top] for each in taken]
             outputs["top_log_prob_ids"] = [[[token for token, _ in row] for row in rows]]
-            outputs["top_log_probs"] = [[[max(value, _MIN_LOG_PROB) for _, value in row] for row in rows]]
+            outputs["top_log_probs"] = [[[value for _, value in row] for row in rows]]
         return outputs
-
-
-def observe_runner(phases: PhaseTimes, seconds: Sequence[float]) -> None:
-    """Record the time since the runner sent the request, its ``runner_seconds``. Raises E1103."""
-    if not 0 <= seconds[0] < math.inf:
-        raise InvalidTensor(name="runner_seconds", expected="of one number of at least 0", value=seconds)
-    phases.observe("queue", max(time.perf_counter() - seconds[0], 0.0))
-
-
-def _error(end: End | None) -> Problem | None:
-    return end if isinstance(end, CodedError) or end == "cancelled" else None

@@ -7,17 +7,16 @@ what the engine does not support is E1104, an invalid value E1103.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from engine.kinds import ENGINE_TENSORS
-from errors.requests import InvalidTensor, PromptTooLong
-from runner.engines.protocol.checks import check_adapter_name, check_sampling
+from errors.requests import InvalidTensor, UnsupportedArgument
+from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
-from runner.slot.tensors import Row, Tensors, check_ids
-from runner.slot.unsupported import refuse_guide_type, refuse_unsupported, refuse_unsupported_tensors
+from runner.slot.tensors import Row, Tensors
+from runner.slot.unsupported import check_tensors
 
 _MAX_SEQUENCES = 256
 _MAX_TOP_LOG_PROBS = 20
@@ -27,43 +26,40 @@ _GUIDE_TYPES: dict[str, GuideType] = {name: name for name in GUIDE_TYPES}
 
 @dataclass(frozen=True)
 class SlotRequest:
-    """One row of a request, checked. ``request_id`` of ``submit`` is set by the slot."""
+    """One row of a request, checked. The slot's model sets the ids of ``submit``."""
 
     submit: Submit
     is_streaming: bool
     includes_input: bool
     num_sequences: int = 1
     """The number of outputs: drawn one by one, or the best of a beam search."""
-    returns_times: bool = False
 
-    @property
-    def num_submits(self) -> int:
-        """The number of requests to the engine: one for a beam search, else one per output."""
-        return self.num_sequences if self.submit.sampling.beam_width == 1 else 1
+    def submits(self) -> list[Submit]:
+        """A request to the engine for each output, with consecutive seeds as in TensorRT-LLM.
 
-    def sequence(self, index: int) -> SlotRequest:
-        """The request of one of several outputs, with consecutive seeds, as in TensorRT-LLM."""
-        seed = self.submit.sampling.seed
-        if index == 0 or seed is None:
-            return self
-        sampling = msgspec.structs.replace(self.submit.sampling, seed=(seed + index) % SEEDS)
-        return replace(self, submit=msgspec.structs.replace(self.submit, sampling=sampling))
+        A beam search is a single request.
+        """
+        sampling = self.submit.sampling
+        if self.num_sequences == 1 or sampling.beam_width > 1:
+            return [self.submit]
+        if sampling.seed is None:
+            return [self.submit] * self.num_sequences
+        seeds = ((sampling.seed + index) % SEEDS for index in range(self.num_sequences))
+        samplings = [msgspec.structs.replace(sampling, seed=seed) for seed in seeds]
+        return [msgspec.structs.replace(self.submit, sampling=each) for each in samplings]
 
 
 def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: bool) -> SlotRequest:
     """Check one row. Raises E1002, E1103 or E1104; ``includes_input`` is the model's default."""
     row = Row(tensors, index)
-    kind = ready.engine_kind
-    refuse_unsupported_tensors(tensors, row, kind)
-    input_ids = _input_ids(tensors, index, row, ready)
+    check_tensors(tensors, row, ready.engine_kind)
+    input_ids = _input_ids(row)
     requested = row.scalar("request_output_len")
     if requested is None or requested < 1:
         raise InvalidTensor(name="request_output_len", expected="at least 1", value=requested)
     # As in TensorRT-LLM, a length beyond the room in the sequence is cut, not refused.
     max_tokens = min(int(requested), ready.max_sequence_length - len(input_ids))
     end_id = row.scalar("end_id")
-    lora_name = row.text("lora_name")
-    check_adapter_name(lora_name, kind)
     submit = Submit(
         request_id=0,
         input_ids=input_ids,
@@ -73,40 +69,37 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         # NVIDIA's clients send another model's end id by default. It is no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
         pad_id=row.scalar("pad_id"),
-        stop_words=row.words("stop_words_list", ready.vocab_size),
-        bad_words=row.words("bad_words_list", ready.vocab_size),
+        stop_words=row.words("stop_words_list"),
+        bad_words=row.words("bad_words_list"),
         lora_task_id=row.scalar("lora_task_id"),
         tensors=row.tensors(ENGINE_TENSORS),
-        lora_name=lora_name,
+        lora_name=row.text("lora_name"),
         wants_log_probs=bool(row.scalar("return_log_probs")),
-        guide=_guide(row, ready),
+        guide=_guide(row),
         num_top_log_probs=_num_top_log_probs(row),
+        returns_times=bool(row.scalar("return_perf_metrics")),
     )
     is_streaming = bool(row.scalar("streaming"))
-    refuse_unsupported(submit, kind, is_streaming=is_streaming)
+    # NOTE: also checked by the engine server, but here all rows of a request are rejected with one response.
+    check_request(submit, ready)
+    if is_streaming and submit.sampling.beam_width > 1:
+        remedy = "a beam search has no output before its end: send streaming=false"
+        raise UnsupportedArgument(name="streaming", value=True, engine_kind=ready.engine_kind, remedy=remedy)
     excludes = row.scalar("exclude_input_in_output")
     return SlotRequest(
         submit=submit,
         is_streaming=is_streaming,
         includes_input=includes_input if excludes is None else not excludes,
         num_sequences=_num_sequences(row, submit.sampling.beam_width),
-        returns_times=bool(row.scalar("return_perf_metrics")),
     )
 
 
-def _input_ids(tensors: Tensors, index: int, row: Row, ready: Ready) -> list[int]:
-    if "input_ids" not in tensors:
-        raise InvalidTensor(name="input_ids", expected="given", value=None)
-    ids = tensors["input_ids"][index].reshape(-1)
+def _input_ids(row: Row) -> list[int]:
+    ids = row.array("input_ids")
     length = row.integer("input_lengths", default=len(ids))
-    ids = ids[:length]
-    if len(ids) == 0 or len(ids) < length:
+    if not ids or len(ids) < length:
         raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
-    check_ids("input_ids", ids, ready.vocab_size)
-    if len(ids) >= ready.max_sequence_length:
-        raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=ready.max_sequence_length - 1)
-    result: list[int] = np.asarray(ids).tolist()
-    return result
+    return ids[:length]
 
 
 def _sampling(row: Row) -> Sampling:
@@ -114,7 +107,7 @@ def _sampling(row: Row) -> Sampling:
     if top_k == 0 and top_p <= 0:
         top_k = _GREEDY_TOP_K  # As in TensorRT-LLM: neither given means greedy.
     beam_width = row.integer("beam_width", default=1) or 1
-    sampling = Sampling(
+    return Sampling(
         temperature=row.scalar("temperature", default=1.0),
         top_k=top_k,
         top_p=1.0 if top_p <= 0 else top_p,
@@ -132,8 +125,6 @@ def _sampling(row: Row) -> Sampling:
         beam_search_diversity_rate=row.scalar("beam_search_diversity_rate") if beam_width > 1 else None,
         early_stopping=row.scalar("early_stopping") if beam_width > 1 else None,
     )
-    check_sampling(sampling)
-    return sampling
 
 
 def _logit_bias(row: Row) -> dict[int, float]:
@@ -163,7 +154,7 @@ def _num_sequences(row: Row, beam_width: int) -> int:
     return count
 
 
-def _guide(row: Row, ready: Ready) -> Guide | None:
+def _guide(row: Row) -> Guide | None:
     name, text = row.text("guided_decoding_guide_type"), row.text("guided_decoding_guide")
     if name is None and text is None:
         return None
@@ -172,7 +163,6 @@ def _guide(row: Row, ready: Ready) -> Guide | None:
         if name is None:
             expected += ", because there is a guided_decoding_guide"
         raise InvalidTensor(name="guided_decoding_guide_type", expected=expected, value=name)
-    refuse_guide_type(name, ready)
     if (text is None) != (name == "json"):
         expected = "left out with guided_decoding_guide_type json" if text else f"given, with the {name}"
         raise InvalidTensor(name="guided_decoding_guide", expected=expected, value=text)

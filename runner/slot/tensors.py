@@ -54,7 +54,7 @@ class Row:
         except UnicodeDecodeError as exc:
             raise InvalidTensor(name=name, expected="text in UTF-8", value=value) from exc
 
-    def words(self, name: str, vocab_size: int) -> list[list[int]]:
+    def words(self, name: str) -> list[list[int]]:
         """Token sequences from a [2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""
         if name not in self._tensors:
             return []
@@ -65,7 +65,6 @@ class Row:
         ends = [int(end) for end in offsets if end >= 0]
         if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
             raise InvalidTensor(name=name, expected="rising end offsets within its length", value=ends)
-        check_ids(name, ids[: ends[-1] if ends else 0], vocab_size)
         starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
@@ -89,10 +88,3 @@ def batch_size(tensors: Tensors) -> int:
     if len(set(sizes.values())) != 1:
         raise InvalidTensor(name="batch dimension", expected="the same in all tensors", value=sizes)
     return next(iter(sizes.values()))
-
-
-def check_ids(name: str, ids: npt.NDArray[Any], vocab_size: int) -> None:
-    """Raise E1103 for ids outside the vocabulary."""
-    wrong = ids[(ids < 0) | (ids >= vocab_size)]
-    if wrong.size:
-        raise InvalidTensor(name=name, expected=f"within 0..{vocab_size - 1}", value=int(wrong[0]))

@@ -1,10 +1,9 @@
-"""What NVIDIA's backend supports and an engine kind here does not: E1104."""
+"""Arguments of NVIDIA's backend that an engine kind does not support, as far as tensors show them: E1104."""
 
 from __future__ import annotations
 
-from engine.kinds import ENGINE_TENSORS, Capability, argument_remedy, find_kind, supports
+from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind
 from errors.requests import UnsupportedArgument
-from runner.engines.protocol.messages import Ready, Submit
 from runner.slot.tensors import Row, Tensors
 
 _FLAGS = (
@@ -18,9 +17,9 @@ _FLAGS = (
     "beam_search_diversity_rate",
     "draft_acceptance_threshold",
 )
-"""Refused if not 0 or false."""
+"""Rejected if not 0 or false."""
 _COUNTS = ("beam_width", "num_return_sequences")
-"""Refused if above 1."""
+"""Rejected if above 1."""
 _TENSORS = (
     *ENGINE_TENSORS,
     "lora_task_id",
@@ -32,10 +31,11 @@ _TENSORS = (
     "cross_attention_mask",
     "skip_cross_attn_blocks",
 )
-"""Refused if given."""
+"""Rejected if present."""
 
 
-def refuse_unsupported_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
+def check_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
+    """Raise E1104 for tensors that engines of this kind do not take."""
     supported = find_kind(engine_kind).tensors
     for name in _TENSORS:
         if name in tensors and name not in supported:
@@ -49,37 +49,6 @@ def refuse_unsupported_tensors(tensors: Tensors, row: Row, engine_kind: str) -> 
             raise _unsupported(name, count, engine_kind)
 
 
-def refuse_guide_type(name: str, ready: Ready) -> None:
-    if name not in ready.guide_types:
-        raise _unsupported("guided_decoding_guide_type", name, ready.engine_kind)
-
-
-def refuse_unsupported(submit: Submit, engine_kind: str, *, is_streaming: bool) -> None:
-    """Raise E1104 for values that the engine kind does not support, alone or together."""
-    sampling = submit.sampling
-    needed: tuple[tuple[Capability, str, object], ...] = (
-        ("log_probs", "return_log_probs", submit.wants_log_probs),
-        ("min_p", "min_p", sampling.min_p),
-        ("logit_bias", "logit_bias_ids", list(sampling.logit_bias)),
-    )
-    for capability, name, value in needed:
-        if value and not supports(engine_kind, capability):
-            raise _unsupported(name, value, engine_kind)
-    beam_width = sampling.beam_width
-    if submit.guide is not None and beam_width > 1:
-        remedy = "a beam search can't follow a guide: leave one of the two out"
-        raise _unsupported("beam_width", beam_width, engine_kind, remedy)
-    if submit.guide is not None and submit.min_tokens and not supports(engine_kind, "guided_min_length"):
-        remedy = "leave it out with a guide, which determines where the output may end"
-        raise _unsupported("min_length", submit.min_tokens, engine_kind, remedy)
-    if is_streaming and beam_width > 1:
-        remedy = "a beam search has no output before its end: send streaming=false"
-        raise _unsupported("streaming", True, engine_kind, remedy)
-
-
-def _unsupported(
-    name: str, value: object, engine_kind: str, remedy: str | None = None
-) -> UnsupportedArgument:
-    return UnsupportedArgument(
-        name=name, value=value, engine_kind=engine_kind, remedy=remedy or argument_remedy(engine_kind, name)
-    )
+def _unsupported(name: str, value: object, engine_kind: str) -> UnsupportedArgument:
+    remedy = argument_remedy(engine_kind, name)
+    return UnsupportedArgument(name=name, value=value, engine_kind=engine_kind, remedy=remedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ Log = Callable[[str], None]
 """Takes a line for the operator."""
 
 _EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
+_PR_SET_PDEATHSIG = 1
 _END_POLL_S = 0.02
 _READ_BYTES = 1 << 16
 _LOG_LINES = 200
@@ -27,6 +29,11 @@ def with_parent(parent_pid: int) -> list[str]:
     """What to put before a command that must not outlive its parent."""
     # -I: the script depends on neither the working folder nor PYTHONPATH.
     return [sys.executable, "-I", str(_EXEC_WITH_PARENT), str(parent_pid)]
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process when its parent is gone, however that ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def exit_reason(code: int) -> str:

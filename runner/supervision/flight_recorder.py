@@ -32,7 +32,6 @@ _SHAPE_BYTES = 4096
 _COUNT_BYTES = 8
 _COUNTS_BYTES = KEPT * _COUNT_BYTES
 _FILE_BYTES = _COUNTS_BYTES + KEPT * _SHAPE_BYTES
-_NOT_SHAPES = ("runner_seconds", "stream_id")
 
 
 class FlightRecorder:
@@ -115,7 +114,7 @@ class RequestShapes:
         self._next = 0
 
     def begin(self, inputs: Mapping[str, Any]) -> RequestShape:
-        """Keep a request by the tensors that are sent to the slot."""
+        """Keep a request by what is sent to the engine."""
         document = {"api": self._api, "inputs": shape_of(inputs), "started_s": time.time(), "ended": None}
         shape = RequestShape(self, self._next, document)
         self._next += 1
@@ -149,11 +148,9 @@ def read_shapes(path: Path) -> list[dict[str, Any]]:
 
 
 def shape_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The slot's tensors with lengths in place of tokens: numbers and booleans stay, all else is a size."""
+    """Inputs with lengths in place of tokens: numbers and booleans stay, all else is a size."""
     shape: dict[str, Any] = {}
     for name, value in inputs.items():
-        if name in _NOT_SHAPES:
-            continue
         if isinstance(value, (bool, int, float)):
             shape[name] = value
         else:

@@ -15,10 +15,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, repeat
 
 from engine.machine.processes import StoppedWatch, descendants
 from errors.coded_error import CodedError
-from runner.supervision.backoff import Backoff
 from runner.supervision.child import Child, Log, cancelled, exit_reason
 from runner.supervision.failures import ProcessFailure
 
@@ -26,6 +26,8 @@ _READY_POLL_S = 0.05
 _WATCH_POLL_S = 0.1
 _LIST_S = 3.0
 _HEARTBEAT_S = 1.0
+_BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Waits between attempts to start; then the last one each time."""
 _ANSWER_TIMEOUT_S = 1.5
 """A process that hangs is unresponsive 2.5 to 4 s later."""
 _MISSED_UNRESPONSIVE = 2
@@ -42,7 +44,7 @@ class State(enum.Enum):
 
 
 class SupervisedProcess(ABC):
-    """One process at a time of a program, from ``begin`` or ``start`` to ``stop``. Subclasses fill the hooks.
+    """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
     ``part`` names the program in flight records. ``on_failure`` takes each failure and returns whether to
     start again; ``on_restart`` is called for each start but the first. After ``hang_timeout_s`` without a
@@ -98,12 +100,16 @@ class SupervisedProcess(ABC):
         """The heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
         return True
 
+    def end_reason(self, code: int) -> str:
+        """Why the process, which was ready, ended with this exit code."""
+        return f"it ended ({exit_reason(code)})"
+
     def why_unusable(self) -> str | None:
         """A further reason why the process, which runs, can't go on."""
         return None
 
     def processes(self) -> dict[int, str]:
-        """Processes of which none may be stopped, and their names in a sentence. Called every few seconds."""
+        """Processes of which none may be stopped, and their names. Called every few seconds, in a thread."""
         pid = self.pid
         if pid is None:
             return {}
@@ -130,15 +136,15 @@ class SupervisedProcess(ABC):
         """Start in the background; ``wait_ready`` waits for it."""
         self._starting = asyncio.create_task(self._start(), name=f"{self._part}-start")
 
+    def check_start(self) -> None:
+        """Raise the error of a first start that failed."""
+        if self._starting is not None and self._starting.done():
+            self._starting.result()
+
     async def wait_ready(self) -> None:
         """Raises the CodedError of a first start that failed, which is not tried again."""
         assert self._starting is not None, "not begun"
         await self._starting
-
-    async def start(self) -> None:
-        """``begin`` and ``wait_ready``."""
-        self.begin()
-        await self.wait_ready()
 
     def kill(self, reason: str) -> None:
         """End the process at once because it can't go on; it is started again."""
@@ -210,7 +216,7 @@ class SupervisedProcess(ABC):
 
     async def _restart(self) -> bool:
         """Until the process is ready; False if it failed too often."""
-        backoff = Backoff()
+        waits_s = chain(_BACKOFF_S, repeat(_BACKOFF_S[-1]))
         while True:
             self.restarts += 1
             self._on_restart()
@@ -219,7 +225,7 @@ class SupervisedProcess(ABC):
             except CodedError as exc:
                 if not self.report(f"{self._part} start", str(exc), exc.sentence):
                     return False
-                wait_s = backoff.next_s()
+                wait_s = next(waits_s)
                 self._log(f"{exc}; next try in {wait_s:g} s")
                 await asyncio.sleep(wait_s)
             else:
@@ -241,9 +247,11 @@ class SupervisedProcess(ABC):
         try:
             while True:
                 if (code := self.child.returncode) is not None:
-                    return f"it ended ({exit_reason(code)})"
+                    return self.end_reason(code)
                 if time.monotonic() - listed_s > _LIST_S:
-                    self._processes, listed_s = self.processes(), time.monotonic()
+                    # In a thread: a machine with many processes takes a while.
+                    self._processes = await asyncio.to_thread(self.processes)
+                    listed_s = time.monotonic()
                 if (reason := self.why_unusable() or self._kill_reason) is not None:
                     return reason
                 if (pid := stopped.find(self._processes)) is not None:

@@ -1,7 +1,7 @@
-"""The runner's client of the engine slot: Triton's ``generate_stream`` over HTTP.
+"""The runner's client of NVIDIA's C++ backend in the slot: Triton's ``generate_stream`` over HTTP.
 
 Errors of the connection become ours here, at one point: E2101 (silence), E2103 and E2104 (bad events), E2105
-(Triton is gone), E1009 (the reader stalled), and the coded error that the slot put into its answer.
+(Triton is gone), and the coded error that the slot put into its answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from weakref import WeakSet
 
@@ -18,7 +18,7 @@ import msgspec
 
 from errors import find_in_text
 from errors.coded_error import CodedError
-from errors.requests import ClientStalled, PromptTooLong, UnsupportedArgument
+from errors.requests import PromptTooLong, UnsupportedArgument
 from errors.triton import (
     TritonMalformedEvent,
     TritonMalformedJSON,
@@ -27,17 +27,13 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.events import Event
-from runner.triton_server.event_stream import EventParser
+from runner.engines.protocol.messages import Output, Submit
+from runner.triton_server.event_stream import EventParser, ServerEvent
+from runner.triton_server.tensors import TensorEvent, tensors_of
 
 _MODEL_PATH = "/v2/models/tensorrt_llm"
 _QUOTED_CHARACTERS = 200
 _MAX_EVENT_BYTES = 1 << 24
-_MAX_UNREAD_BYTES = 1 << 18
-"""Of an answer. More than a reader that keeps up ever has; beyond it nothing more is taken from Triton."""
-_STALL_TIMEOUT_S = 60.0
-"""How long a reader may take nothing while that much waits for it."""
-_CHECKS_PER_TIMEOUT = 4
 _CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
@@ -46,21 +42,15 @@ _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'
 """Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
 
-class _Event(Event):
-    """As Triton's HTTP server sends it. Other keys are Triton's own."""
-
-    error: str | None = None
-
-
 class TritonClient:
     """Use as ``async with``; one per process."""
 
     def __init__(self, base_url: str, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._decoder = msgspec.json.Decoder(_Event)
+        self._decoder = msgspec.json.Decoder(TensorEvent)
         # NOTE: the timeout is for silence, not for the whole answer.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
-        self._readers: WeakSet[_Reader] = WeakSet()
+        self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
         self._closing: asyncio.Task[None]
         self._session = aiohttp.ClientSession(
             base_url,
@@ -68,7 +58,6 @@ class TritonClient:
             timeout=timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-            read_bufsize=_MAX_UNREAD_BYTES // 2,  # aiohttp pauses at twice this.
         )
 
     async def __aenter__(self) -> TritonClient:
@@ -78,31 +67,32 @@ class TritonClient:
         self.end_all()
         await self._closing
 
-    async def generate(
-        self, inputs: Mapping[str, Any], traceparent: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
-        """Stream a generation: all events that have arrived, each time, until the last.
-
-        ``inputs`` are the slot's tensors by name. Leaving the iteration closes the connection, so that Triton
-        cancels the request. Raises a CodedError.
-        """
-        headers = {"traceparent": traceparent} if traceparent else {}
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """See ``TokenSource``. Leaving closes the connection, so that Triton cancels."""
+        num_tokens, has_ended = 0, False
+        headers = {"traceparent": submit.traceparent} if submit.traceparent else {}
         try:
-            async with self._post("generate_stream", inputs, headers=headers) as response:
+            async with self._post("generate_stream", tensors_of(submit), headers=headers) as response:
                 if response.status != 200:
                     raise failure((await response.read()).decode(errors="replace"))
                 if response.content_length is None and "Transfer-Encoding" not in response.headers:
                     raise aiohttp.ClientPayloadError("its answer has neither a length nor chunks")
-                with closing(_Reader(response)) as reader:
-                    self._readers.add(reader)
-                    parser = EventParser()
-                    while piece := await reader.read():
-                        if events := parser.feed(piece):
-                            yield [self._event(each.data) for each in events]
-                        if len(parser.rest) > _MAX_EVENT_BYTES:
-                            break
-                    if parser.rest.strip():
-                        raise TritonMalformedJSON(data=_quote(parser.rest))
+                self._responses.add(response)
+                parser = EventParser()
+                # NOTE: once the connection is lost, readany raises although something has arrived.
+                while piece := response.content._read_nowait(-1) or await response.content.readany():
+                    if events := parser.feed(piece):
+                        output = self._output(events, submit)
+                        num_tokens += len(output.tokens)
+                        has_ended = has_ended or output.finish_reason is not None
+                        yield output
+                    if len(parser.rest) > _MAX_EVENT_BYTES:
+                        break
+                if parser.rest.strip():
+                    raise TritonMalformedJSON(data=_quote(parser.rest))
+            if not has_ended and num_tokens:
+                # NOTE: the last response of NVIDIA's backend has no finish reason.
+                yield Output(finish_reason="length" if num_tokens >= submit.max_tokens else "end")
         except aiohttp.ConnectionTimeoutError as exc:
             raise TritonUnavailable(reason=f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
         except asyncio.TimeoutError as exc:
@@ -116,16 +106,16 @@ class TritonClient:
 
     def end_all(self) -> None:
         """Close the client at once: every running request ends with E2105."""
-        for reader in self._readers:
-            reader.fail(aiohttp.ClientConnectionError("the connection was closed"))
+        for response in self._responses:
+            response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
         self._closing = asyncio.create_task(self._session.close())
 
-    async def is_answering(self) -> bool:
+    async def is_alive(self) -> bool:
         """True if Triton and the slot answer, even with an error."""
         return await self._probe() is not None
 
-    async def is_slot_answering(self) -> bool:
-        """True if Triton and the engine worker behind the slot answer now."""
+    async def is_answering(self) -> bool:
+        """True if Triton and the engine behind the slot answer now."""
         return await self._probe() == 200
 
     async def _probe(self) -> int | None:
@@ -146,7 +136,18 @@ class TritonClient:
             raise aiohttp.ClientConnectionError("the client is closed")
         return self._session.post(f"{_MODEL_PATH}/{action}", data=msgspec.json.encode(inputs), **options)
 
-    def _event(self, data: bytes) -> Event:
+    def _output(self, events: list[ServerEvent], submit: Submit) -> Output:
+        output = Output()
+        for each in events:
+            event = self._event(each.data)
+            output.tokens += event.tokens
+            if submit.wants_log_probs:
+                output.log_probs += event.log_probs(submit.num_top_log_probs)
+            if event.finish_reason is not None and event.finish_reason != "":
+                output.finish_reason = event.finish_reason
+        return output
+
+    def _event(self, data: bytes) -> TensorEvent:
         try:
             event = self._decoder.decode(data)
         except msgspec.ValidationError as exc:
@@ -158,47 +159,6 @@ class TritonClient:
         if event.output_ids is None:
             raise TritonMalformedEvent(event=_quote(data))
         return event
-
-
-class _Reader:
-    """Reads an answer. A reader that stalls loses the connection, and gets E1009 when it reads again."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._content = response.content
-        self._loop = asyncio.get_running_loop()
-        self._read_bytes = 0
-        self._read_s = self._loop.time()
-        self._stalled_bytes: int | None = None
-        self._check: asyncio.TimerHandle
-        self._check_later()
-
-    async def read(self) -> bytes:
-        """All that has arrived; waits for the first byte. Empty at the end."""
-        if self._stalled_bytes is not None:
-            raise ClientStalled(waiting_bytes=self._stalled_bytes, timeout_s=_STALL_TIMEOUT_S)
-        # NOTE: once the connection is lost, readany raises although something has arrived.
-        piece = self._content._read_nowait(-1) or await self._content.readany()
-        self._read_bytes += len(piece)
-        self._read_s = self._loop.time()
-        return piece
-
-    def fail(self, error: Exception) -> None:
-        self._content.set_exception(error)
-
-    def close(self) -> None:
-        self._check.cancel()
-
-    def _check_later(self) -> None:
-        self._check = self._loop.call_later(_STALL_TIMEOUT_S / _CHECKS_PER_TIMEOUT, self._check_stall)
-
-    def _check_stall(self) -> None:
-        unread_bytes = self._content.total_bytes - self._read_bytes
-        if unread_bytes > _MAX_UNREAD_BYTES and self._loop.time() - self._read_s > _STALL_TIMEOUT_S:
-            self._stalled_bytes = unread_bytes
-            self._response.close()
-        else:
-            self._check_later()
 
 
 def failure(text: str) -> CodedError:

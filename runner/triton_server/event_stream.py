@@ -18,16 +18,11 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """The events that are complete with this piece."""
-        text = self.rest + piece if self.rest else piece
-        if b"\r" in text:
-            text = text.replace(b"\r\n", b"\n")
-        *blocks, self.rest = text.split(b"\n\n")
+        *blocks, self.rest = (self.rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         return [_event(block) for block in blocks]
 
 
 def _event(block: bytes) -> ServerEvent:
-    if block.startswith(b"data: ") and b"\n" not in block:  # Nearly all of them.
-        return ServerEvent("", block[6:])
     name, data = "", []
     for line in block.split(b"\n"):
         field, _, value = line.partition(b":")

@@ -32,7 +32,6 @@ class TritonInstall:
         return dict(
             os.environ,
             LD_LIBRARY_PATH=":".join(filter(None, libraries)),
-            COG_TRITON_ENGINE_LD_LIBRARY_PATH=before,
             # NOTE: the stub embeds Python and takes its prefix from the first `python3` on PATH.
             PATH=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         )

@@ -11,9 +11,11 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.directory import Engine
+from engine.kinds import supports
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import InvalidSetting
 
@@ -29,6 +31,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
 _GUIDED = re.compile(r"^.* # guided\n", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
+
+_PARAMETER = re.compile(r'parameters \{ key: "(\w+)" value: \{ string_value: "([^"]+)" \} \}')
 
 _DEFAULTS: dict[str, dict[str, str]] = {
     "preprocessing": {
@@ -60,6 +64,12 @@ _NOT_OURS = {
 }
 """Keys of the original's configs that have no meaning here: ignored with a warning."""
 
+_NOT_OPTIONS = {
+    *("engine_socket", "gpt_model_path", "exclude_input_in_output", "cancellation_check_period_ms"),
+    *("engine_start_timeout_s", "engine_hang_timeout_s"),
+}
+"""The slot's parameters that are not the engine's."""
+
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _SWITCH = ("true|false", "true or false")
 _COUNT = (r"[1-9][0-9]*", "a whole number of at least 1")
@@ -83,24 +93,35 @@ _SHARED = "max_tokens_data_type"
 """One value for the two models that read it, whichever of them it is given for."""
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """What the configuration says of the engine."""
+
+    is_cpp: bool
+    """NVIDIA's C++ backend fills the slot, so there is no engine server."""
+    options: Mapping[str, str]
+    """The engine's parameters that have a value."""
+    start_timeout_s: float
+    hang_timeout_s: float
+
+
 def render(
     engine: Engine,
     target: Path,
     *,
-    engine_python: str,
     overrides: Mapping[str, Mapping[str, object]],
     cpp_backend: Path | None = None,
     engine_cache_dir: Path | None = None,
-    slot_socket: Path | None = None,
+    engine_socket: Path | None = None,
     arrival: Path | None = None,
-) -> bool:
+) -> Rendered:
     """Write a model repository for ``engine`` into ``target``, which is replaced.
 
     ``overrides``: ``instantiate.server.<model>.args`` of the server configuration, by model. ``cpp_backend``:
     the folder of NVIDIA's C++ backend, which then fills the slot unless ``overrides`` say otherwise.
     ``engine_cache_dir``: where an engine may keep what it compiles; None: where its library wants to.
-    ``slot_socket``: where our slot listens for the runner. ``arrival``: the file that announces that the
-    engine is complete. Returns whether the C++ backend fills the slot.
+    ``engine_socket``: where the engine server listens. ``arrival``: the file that announces that the engine
+    is complete.
     """
     if target.exists():
         shutil.rmtree(target)
@@ -111,11 +132,9 @@ def render(
         "triton_max_batch_size": str(engine.manifest.max_batch_size or 64),
         "tokenizer_dir": str(engine.path),
         "engine_dir": str(engine.path),
-        "engine_kind": engine.manifest.engine_kind,
-        "engine_python": engine_python,
         "engine_arrival": _text(arrival),
         "engine_cache_dir": _text(engine_cache_dir),
-        "slot_socket": _text(slot_socket),
+        "engine_socket": _text(engine_socket),
     }
     templates = {model: (TEMPLATES / model / "config.pbtxt").read_text() for model in MODELS}
     values = {
@@ -138,7 +157,14 @@ def render(
         (target / model / "config.pbtxt").write_text(_fill(model, templates[model], values[model]))
         if model != "ensemble" and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))
-    return is_cpp
+    found = _PARAMETER.findall((target / SLOT / "config.pbtxt").read_text())
+    options = {name: value for name, value in found if name not in _NOT_OPTIONS}
+    if supports(engine.manifest.engine_kind, "max_queue_size"):
+        options["max_queue_size"] = values[SLOT]["max_queue_size"]
+    start_timeout_s, hang_timeout_s = (
+        float(values[SLOT][name]) for name in ("engine_start_timeout_s", "engine_hang_timeout_s")
+    )
+    return Rendered(is_cpp, options, start_timeout_s, hang_timeout_s)
 
 
 def _override(values: dict[str, dict[str, str]], overrides: Mapping[str, Mapping[str, object]]) -> None:

@@ -9,7 +9,7 @@ from engine.cache.store import open_engine
 from engine.directory import Engine, load
 from engine.kinds import KINDS
 from engine.machine.gpu import visible_gpus
-from engine.machine.preflight import Machine, check_runs_here, installed_version, needs_gpu
+from engine.machine.preflight import check_runs_here, installed_version
 from engine.progress import Progress
 from engine.tar.manifest import Manifest
 from errors.settings import InvalidSetting, MissingRequirement
@@ -61,5 +61,5 @@ def check_servable(settings: Settings, manifest: Manifest) -> None:
             remedy="set TRITONSERVER_BACKEND_DIR to the folder of NVIDIA's backends",
         )
     version = None if has_own_library else installed_version(settings.engine_python)
-    gpus = visible_gpus() if needs_gpu(manifest) else ()
-    check_runs_here(manifest, Machine(gpus, version))
+    gpus = visible_gpus() if KINDS[manifest.engine_kind].needs_gpu else ()
+    check_runs_here(manifest, gpus, version)

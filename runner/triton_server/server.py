@@ -16,7 +16,6 @@ from engine.machine.processes import children_by_parent, name_of, signal_that_en
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
-from runner.engines.worker.process import ENGINE_LOST
 from runner.supervision.child import Child, Log
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.readiness import answers_ok
@@ -31,16 +30,18 @@ _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
 class TritonServer(SupervisedProcess):
-    """One tritonserver at a time. ``arrival``: see ``engines.protocol.engine_ready``."""
+    """One tritonserver at a time."""
 
     def __init__(
         self,
         command: TritonCommand,
+        client: TritonClient,
         log: Log,
-        arrival: Path,
+        is_waiting: Callable[[], bool],
         on_failure: Callable[[ProcessFailure], bool],
         on_restart: Callable[[], object],
     ) -> None:
+        """``client``: for the heartbeat. ``is_waiting``: whether Triton's models wait for the engine."""
         settings = command.settings
         super().__init__(
             "triton",
@@ -51,12 +52,9 @@ class TritonServer(SupervisedProcess):
             start_timeout_s=settings.triton_start_timeout_s,
             hang_timeout_s=settings.triton_hang_timeout_s,
         )
-        self.child.on_line = self._read_line
-        self.client: TritonClient | None = None
-        """Asks for the heartbeat; without it there is none."""
+        self._client = client
         self._command = command
-        self._arrival = arrival
-        self._has_arrived = False
+        self._is_waiting = is_waiting
         self._stubs: dict[int, str] | None = None
 
     def begin(self) -> None:
@@ -75,12 +73,10 @@ class TritonServer(SupervisedProcess):
         return is_ready
 
     def is_waiting(self) -> bool:
-        """Whether Triton's models still wait for the engine."""
-        self._has_arrived = self._has_arrived or self._arrival.exists()
-        return not self._has_arrived
+        return self._is_waiting()
 
     async def is_answering(self) -> bool:
-        return self.client is None or self.client.is_closed or await self.client.is_answering()
+        return self._client.is_closed or await self._client.is_alive()
 
     def start_error(self, reason: str) -> CodedError:
         """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""
@@ -94,7 +90,7 @@ class TritonServer(SupervisedProcess):
         return TritonStartFailed(reason=reason, log_tail=" | ".join(errors) or self.child.last_lines())
 
     def processes(self) -> dict[int, str]:
-        """Triton and the stubs that it had when it became ready; the slot watches the engine worker."""
+        """Triton and the stubs that it had when it became ready."""
         if self.pid is None:
             return {}
         if self._stubs is None:
@@ -112,6 +108,10 @@ class TritonServer(SupervisedProcess):
         # Triton reacts to SIGTERM only once its models are loaded, which may wait for an engine.
         return signal.SIGKILL if self.is_waiting() else signal.SIGTERM
 
+    async def stop(self) -> None:
+        self._client.end_all()  # Triton waits for its clients' connections.
+        await super().stop()
+
     def clean_up(self) -> None:
         self._stubs = None
         self._remove_shared_memory()
@@ -120,11 +120,6 @@ class TritonServer(SupervisedProcess):
         """Remove the names of Triton's shared memory: killed while it starts, it leaves them behind."""
         for region in Path("/dev/shm").glob(f"{self._command.shm_prefix}*"):  # noqa: S108
             region.unlink(missing_ok=True)
-
-    def _read_line(self, line: str) -> None:
-        """Count losses of the engine worker, which the slot logs and starts again by itself."""
-        if ENGINE_LOST in line:
-            self.report("engine", line.partition(ENGINE_LOST)[2])
 
 
 def _stubs_of(triton_pid: int) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 
 import builder
 from builder.config.file import read_config
-from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check
+from builder.trtllm.sizing import fit_model
 from builder.trtllm.summary import TrtllmBuild
 
 FOLDER = Path(builder.__path__[0]) / "examples"

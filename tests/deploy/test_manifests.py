@@ -9,8 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from runner.observability.metrics import ENGINE_METRICS
 from runner.settings.settings import VARIABLES, load_settings
-from runner.slot.metrics import FAMILIES
 from tests.deploy.conftest import (
     COMPONENTS,
     KUBERNETES,
@@ -129,7 +129,7 @@ def test_settings_are_the_runners() -> None:
     assert {variable["name"] for variable in container["env"]} <= known
 
 
-def test_what_is_scaled_on_is_a_metric_of_the_slot(tmp_path: Path) -> None:
+def test_what_is_scaled_on_is_a_metric_of_the_engine_server(tmp_path: Path) -> None:
     text = "".join(
         path.read_text() for name in ("components", "kserve") for path in (KUBERNETES / name).rglob("*.yaml")
     )
@@ -137,7 +137,7 @@ def test_what_is_scaled_on_is_a_metric_of_the_slot(tmp_path: Path) -> None:
     assert (
         named
         == {"cog_triton_engine_queued_requests", "cog_triton_slot_running_requests"}
-        <= {family.name for family in FAMILIES if family.kind == "gauge"}
+        <= {family.name for family in ENGINE_METRICS if family.kind == "gauge"}
     )
     rules = yaml.safe_load(
         (KUBERNETES / "components" / "autoscaling-hpa" / "prometheus-adapter-values.yaml").read_text()

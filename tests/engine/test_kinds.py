@@ -64,7 +64,7 @@ def load(engine_dir, sink, options):
     return Countdown(sink)
 '''
 USE = """
-import json, sys, threading
+import asyncio, json, socket, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -75,13 +75,16 @@ from builder.config.config import BuildConfig
 from builder.kinds import engine_plan
 from cli.inspect import describe
 from engine.directory import load
-from engine.machine.preflight import Machine, check_runs_here
+from engine.machine.preflight import check_runs_here
 from engine.tar.manifest import EngineFacts, Manifest
 from errors.build_config import ConflictingBuildKeys
 from errors.requests import UnsupportedArgument
-from runner.engines.protocol.messages import Finished, Tokens
-from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.process import EngineProcess
+from errors.wire import ExitReason
+from runner.engines.protocol.arrival import Arrived, announce
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Ready
+from runner.engines.server.start import Start
+from runner.engines.server.supervisor import engine_environment
 from runner.slot.request import parse_row
 
 # What an engine directory and a manifest tell of it
@@ -89,36 +92,43 @@ directory = Path(sys.argv[1])
 engine = load(directory)
 assert engine.manifest.engine_kind == "countdown"
 assert EngineFacts(engine_kind="countdown").model_dump_json()
-check_runs_here(engine.manifest, Machine((), None))
+check_runs_here(engine.manifest, (), None)
 assert "any machine with a clock" in describe(engine.manifest)
 assert "countdown" in json.dumps(BuildConfig.model_json_schema())
 with pytest.raises(ConflictingBuildKeys, match="does not build"):
     engine_plan(BuildConfig(engine="countdown", model_id="a/b"))
 
-# Through the worker's process
-received, ended = [], threading.Event()
-
-class Listener:
-    def received(self, messages):
-        received.extend(messages)
-        if any(isinstance(each, Finished) for each in messages):
-            ended.set()
-
-    def lost(self, error):
-        raise SystemExit(str(error))
-
-    def is_waiting(self):
-        return False
-
-process = EngineProcess(EngineCommand(sys.executable, "countdown", directory), Listener())
-ready = process.start()
+# Through the engine server's process
+socket_path, arrival = directory / "socket", directory / "arrival"
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(str(socket_path))
+listener.listen()
+announce(arrival, Arrived(0, 0))
+exit_reason = ExitReason()
+start = Start("countdown", directory, {}, arrival, listener.fileno(), exit_reason.descriptor)
+process = subprocess.Popen(
+    [sys.executable, "-m", "runner.engines.server.main"],
+    env=engine_environment("countdown"),
+    stdin=subprocess.PIPE,
+    pass_fds=(start.socket_fd, start.exit_reason_fd),
+)
+with process.stdin as stdin:
+    stdin.write(start.encode())
 inputs = {"input_ids": [[5, 6]], "input_lengths": [[2]], "request_output_len": [[9]]}
 tensors = {name: np.array(value, np.int32) for name, value in inputs.items()}
+ready = Ready("countdown", vocab_size=10, max_sequence_length=20, max_batch_size=1)
 parsed = parse_row(tensors, 0, ready, includes_input=False)
-process.send(parsed.submit)
-assert ended.wait(60), "no end came"
-process.stop()
-assert [each.new for each in received if isinstance(each, Tokens)] == [[(0, [3, 2, 1])]]
+
+async def ask():
+    async with EngineClient(socket_path, 60, "countdown") as client:
+        await asyncio.wait_for(client.wait_ready(), 60)
+        return [token async for output in client.generate(parsed.submit) for token in output.tokens]
+
+try:
+    assert asyncio.run(ask()) == [3, 2, 1]
+finally:
+    process.terminate()
+    process.wait()
 
 # What the slot takes for it
 parse_row({**tensors, "min_p": np.array([[0.5]])}, 0, ready, includes_input=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.download.transfer import DEFAULT_TRANSFER
+from engine.download.body import DEFAULT_TRANSFER
 from engine.inspect import read_manifest, verify
 from engine.tar.manifest import MANIFEST_NAME
 from engine.tar.unpack import unpack

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -18,13 +17,12 @@ from runner.api.call_observer import CallObserver
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.served import Served
 from runner.chat.template import ChatTemplate
-from runner.engines.protocol.events import Event
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
 from runner.observability.meter import Meter
 from runner.settings.settings import load_settings
-from runner.triton_server.client import TritonClient
 from tests.fuzz.choices import Choices, as_json
 from tests.runner.api.apis import CHAT_TEMPLATE
 from tests.runner.paced_engine import END_ID, make_tokenizer
@@ -66,12 +64,10 @@ _loop = asyncio.new_event_loop()
 
 
 class _FixedTokens:
-    async def generate(
-        self, inputs: Mapping[str, Any], traceparent: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
-        count = min(inputs["request_output_len"], 4)
-        probs = {"output_log_probs": [-1.0] * count} if "return_log_probs" in inputs else {}
-        yield [Event(output_ids=[5] * count, finish_reason="length", **probs)]
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        count = min(submit.max_tokens, 4)
+        log_probs = [TokenLogProb(-1.0)] * count if submit.wants_log_probs else []
+        yield Output([5] * count, log_probs, "length")
 
 
 def request_body(data: bytes) -> None:
@@ -110,6 +106,10 @@ def _document(choices: Choices, path: str) -> bytes:
     return choices.of((as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000))
 
 
+async def _is_ready() -> bool:
+    return True
+
+
 @lru_cache
 def transport() -> httpx.ASGITransport:
     settings = load_settings({"ENGINE_DIR": "."})
@@ -121,8 +121,7 @@ def transport() -> httpx.ASGITransport:
     def generate(request: GenerationRequest, call: Call) -> Generation:
         return Generation(request, model, _FixedTokens())
 
-    client = TritonClient.__new__(TritonClient)  # Nobody asks it anything.
     folder = Path(tempfile.mkdtemp(prefix="fuzz-metrics-"))
-    application = make_application(API(served, client, generate, folder), served)
+    application = make_application(API(served, _is_ready, generate, folder), served)
     watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
     return httpx.ASGITransport(watched)

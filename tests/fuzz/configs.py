@@ -6,7 +6,7 @@ import json
 
 from builder.config.config import BuildConfig
 from builder.config.file import parse_config
-from builder.kinds import all_steps, engine_plan, step_lines
+from builder.kinds import all_steps, engine_plan
 from cli.migrate import config_text
 from errors.coded_error import CodedError
 from tests.fuzz.choices import Choices
@@ -54,7 +54,7 @@ def build_config(data: bytes) -> None:
     try:
         file = parse_config(text, shown="config.yaml", folder=None)
         printed = config_text(file.config, file.notes)
-        steps = step_lines(all_steps(engine_plan(file.config)))
+        steps = [line for line, _ in all_steps(engine_plan(file.config))]
     except CodedError as exc:
         check_refusal(exc, "E12")
         return

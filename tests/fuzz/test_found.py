@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import struct
 from pathlib import Path
 
@@ -20,18 +19,21 @@ from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.chat.template import ChatTemplate, format_chat
-from runner.engines.protocol.events import Event
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
+from runner.engines.protocol.wire import frame
 from runner.generation.model import load_model_facts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
-from runner.slot.call import Call
-from runner.slot.client import SlotClient
-from runner.slot.server import SlotSocket
+from runner.triton_server.client import TritonClient
+from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies
 from tests.fuzz.engine_documents import _tokenizer
+from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
+from tests.fuzz.engine_socket import server as engine_server
+from tests.runner.engines.engine_server import EngineServerClient
+from tests.runner.misbehaving_server import served, stream
 from tests.runner.paced_engine import make_tokenizer
-from tests.runner.servers import wait_until
-from tests.runner.triton_server.test_client import error_of, stream
 
 DEEP = b"[" * 100_000
 
@@ -115,13 +117,17 @@ def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:
     ids=["a negative token", "a large token", "nested", "a nested error", "a long number"],
 )
 def test_such_an_event_of_triton_is_a_coded_error(data: bytes) -> None:
-    error, _ = error_of(stream(data))
-    assert error.code in ("E2100", "E2103", "E2104")
+    async def ask() -> None:
+        async with served(stream(data)) as client:
+            await _read_all(client)
+
+    with pytest.raises(CodedError, match=r"E2100|E2103|E2104"):
+        asyncio.run(ask())
 
 
 def test_log_probabilities_of_other_tokens_are_e2104() -> None:
     with pytest.raises(CodedError, match="E2104"):
-        Event(output_ids=5, output_log_probs=-1.0, top_log_prob_ids=[1, 2], top_log_probs=[-1.0]).log_probs(2)
+        TensorEvent(5, None, -1.0, top_log_prob_ids=[1, 2], top_log_probs=[-1.0]).log_probs(2)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_log_probabilities_of_other_tokens_are_e2104() -> None:
     ],
 )
 def test_an_answer_of_triton_that_is_not_http_is_a_coded_error(answer: bytes, code: str) -> None:
-    from tests.fuzz.triton import TritonClient, with_server
+    from tests.fuzz.triton import with_server
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
@@ -155,67 +161,70 @@ def test_an_answer_of_triton_that_is_not_http_is_a_coded_error(answer: bytes, co
     async def ask(url: str) -> None:
         async with TritonClient(url, timeout_s) as client:
             with pytest.raises(CodedError, match=code):
-                async for _ in client.generate({"input_ids": [1]}):
-                    pass
+                await _read_all(client)
 
     asyncio.run(asyncio.wait_for(with_server(serve, ask), 300))
 
 
 @pytest.mark.parametrize(
-    ("frame", "code"),
+    "hostile",
     [
-        (struct.pack("<I", 3) + b"\xc1\xc1\xc1", "E2103"),
-        (struct.pack("<I", (1 << 32) - 1), "E2104"),
-        (struct.pack("<I", 1) + b"\x07", "E2104"),
+        struct.pack("<I", 3) + b"\xc1\xc1\xc1",
+        struct.pack("<I", (1 << 32) - 1),
+        struct.pack("<I", 1) + b"\x07",
+        struct.pack("<I", len(DEEP)) + DEEP.replace(b"[", b"\x91"),
+        frame(msgpack.Encoder(), [{"type": "Tokens", "new": [[1, [-1]]]}]),
+        frame(msgpack.Encoder(), [{"type": "Tokens", "new": [[1, [1 << 32]]]}]),
     ],
-    ids=["no msgpack", "four gigabytes", "no answers"],
+    ids=["no msgpack", "four gigabytes", "no messages", "nested", "a negative token", "a large token"],
 )
-def test_garbage_from_the_slot_is_told_at_once_and_the_next_request_connects_anew(
-    tmp_path: Path, frame: bytes, code: str
+def test_garbage_from_the_engine_server_is_e2107_at_once_and_the_next_request_connects_anew(
+    tmp_path: Path, hostile: bytes
 ) -> None:
-    asyncio.run(asyncio.wait_for(_ask_a_slot_that_answers(frame, tmp_path, code, times=2), 300))
-
-
-def test_an_answer_of_nothing_is_e2104(tmp_path: Path) -> None:
-    answer = msgpack.encode([[1, {}]])
-    frame = struct.pack("<I", len(answer)) + answer
-    asyncio.run(asyncio.wait_for(_ask_a_slot_that_answers(frame, tmp_path, "E2104", times=1), 300))
-
-
-async def _ask_a_slot_that_answers(frame: bytes, folder: Path, code: str, times: int) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(msgpack.Encoder(), [READY]))
         await reader.readexactly(4)
-        writer.write(frame)
+        writer.write(hostile)
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, str(folder / "slot"))
-    async with server, SlotClient(folder / "slot", 20.0) as client:
-        for _ in range(times):
-            with pytest.raises(CodedError, match=code):
-                async for _ in client.generate({"input_ids": [1]}):
-                    pass
+    async def ask() -> None:
+        server = await asyncio.start_unix_server(serve, str(tmp_path / "engine"))
+        async with server, EngineClient(tmp_path / "engine", 200.0, "paced") as client:
+            for _ in range(2):
+                await client.wait_ready()
+                with pytest.raises(CodedError, match="E2107"):
+                    await _read_all(client)
+
+    asyncio.run(asyncio.wait_for(ask(), 100))
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"\3\0\0\0\xc1\xc1\xc1", b"\xff\xff\xff\xff"], ids=["no msgpack", "4 GiB"]
-)
-def test_garbage_from_an_asker_frees_what_it_asked_for(tmp_path: Path, garbage: bytes) -> None:
-    begun: list[Call] = []
-    left: list[Call] = []
+def test_an_id_used_again_leaves_nothing_when_the_client_leaves() -> None:
+    """The end of the first request must not take the second out of the client's list."""
+    server = engine_server()
+    for _ in range(20):
+        client = EngineServerClient(server.path)
+        client.send(*[Submit(1, [5], max_tokens=1)] * 2)
+        while not isinstance(client.receive(), Finished):
+            pass
+        client.close()
+        server.check()
 
-    def start(read: object, call: Call) -> None:
-        begun.append(call)
 
-    slot = SlotSocket(tmp_path / "slot", start, left.append)
-    ask = msgpack.encode({"type": "StartRequest", "request_id": 1, "tensors": {"input_ids": b"\1\0\0\0"}})
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(tmp_path / "slot"))
-        connection.sendall(struct.pack("<I", len(ask)) + ask)
-        wait_until(lambda: begun)
-        connection.sendall(garbage)
-        wait_until(lambda: left == begun)
-    slot.close()
+def test_an_engine_that_can_not_start_a_request_fails_it_alone() -> None:
+    server = engine_server()
+    client = EngineServerClient(server.path)
+    client.send(Submit(1, [5], max_tokens=1), Submit(2, [5], max_tokens=1, lora_task_id=UNSTARTABLE))
+    while not isinstance(answer := client.receive(), Failed):
+        assert isinstance(answer, Tokens)
+    assert (answer.request_id, answer.error.code) == (2, "E2109")
+    client.close()
+    server.check()
+
+
+async def _read_all(client: EngineClient | TritonClient) -> None:
+    async for _ in client.generate(GOOD):
+        pass
 
 
 @pytest.mark.parametrize(

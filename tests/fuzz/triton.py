@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from errors.coded_error import CodedError
+from runner.engines.protocol.messages import Submit
 from runner.triton_server.client import TritonClient
 from tests.fuzz.choices import Choices
 from tests.fuzz.refusal import check_refusal
 
 TIMEOUT_S = 0.02
+_SUBMIT = Submit(1, [1], max_tokens=8, wants_log_probs=True, num_top_log_probs=1)
 _LONGEST_S = 60.0
 _HEADS = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -85,10 +87,8 @@ async def with_server(
 async def _read(url: str) -> None:
     async with TritonClient(url, TIMEOUT_S) as client:
         try:
-            async for events in client.generate({"input_ids": [1]}):
-                for event in events:
-                    assert all(0 <= token < 1 << 32 for token in event.tokens)
-                    event.log_probs(1)
+            async for output in client.generate(_SUBMIT):
+                assert all(0 <= token < 1 << 32 for token in output.tokens)
         except CodedError as exc:
             check_refusal(exc, "E")
 

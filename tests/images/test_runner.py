@@ -98,7 +98,7 @@ def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(runner.reference, "--volume", mount) as container:
         container.wait_ready()
-        (engine,) = _processes(container, "runner.engines.worker.main")
+        (engine,) = _processes(container, "runner.engines.server.main")
         container.execute("sh", "-c", f"kill -9 {engine}")
         pause = threading.Event()
         for _ in range(600):
@@ -106,7 +106,7 @@ def test_a_killed_engine_leaves_no_zombie_and_comes_back(runner: Result, engine_
                 break
             pause.wait(0.1)
         assert container.predict(_PROMPT)["status"] == "succeeded"
-        assert _processes(container, "runner.engines.worker.main") != [engine]
+        assert _processes(container, "runner.engines.server.main") != [engine]
         states = container.execute("sh", "-c", "cat /proc/[0-9]*/stat").splitlines()
         assert not [state for state in states if state.rpartition(")")[2].split()[0] == "Z"]
 

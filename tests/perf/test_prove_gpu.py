@@ -98,7 +98,7 @@ def test_every_target_is_loaded_and_read(tmp_path: Path) -> None:
     known = tmp_path / "known.json"
     known.write_text(json.dumps({**work, "answers": {"16": repeated}}))
     with whole_stack(tmp_path, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
-        urls = {"slot": stack.triton_url, "json": stack.cog_url, "sse": stack.cog_url}
+        urls = {"slot": stack.triton_url, "json": stack.server.url, "sse": stack.server.url}
         for target, url in {**urls, "openai": stack.openai_url}.items():
             row = measure(target, url, workload, 8, 16, gap_s=0.01)
             assert row["errors"] == []

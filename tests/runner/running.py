@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from errors.coded_error import CodedError
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from tests.runner.servers import (
     TritonUnderTest,
 )
@@ -24,7 +25,7 @@ class Running:
 
     @staticmethod
     def request(server: TritonUnderTest, max_tokens: int) -> Generation:
-        request = GenerationRequest(QUESTION, max_tokens, 0, (), SamplingInputs(temperature=0))
+        request = GenerationRequest(QUESTION, max_tokens, 0, (), Sampling(temperature=0))
         return server.service.generate(request)
 
     async def read_all(self) -> str:
@@ -45,7 +46,7 @@ def answer(server: TritonUnderTest) -> str:
     """A short prediction, as text."""
 
     async def read() -> str:
-        request = GenerationRequest(QUESTION, 12, 0, (), SamplingInputs(temperature=0))
+        request = GenerationRequest(QUESTION, 12, 0, (), Sampling(temperature=0))
         generation: Generation = server.service.generate(request)
         return "".join([text async for text in generation.text()])
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ def triton_environment(http: int, grpc: int, metrics: int) -> dict[str, str]:
 
 
 class Counters:
-    """The slot's metrics, read from Triton's metrics port."""
+    """The engine server's metrics, read from Triton's metrics port; they are up to a second old."""
 
     def __init__(self, port: int) -> None:
         self._client = httpx.Client(base_url=f"http://{HOST}:{port}")
@@ -134,11 +135,10 @@ class TritonUnderTest:
         """Ask the slot itself, unstreamed."""
         return self.post(f"{SLOT}/generate", {"input_ids": ids, "request_output_len": count, **more})
 
-    def worker_pid(self) -> int:
-        """The process of the engine worker."""
-        pids = worker_pids(self.model.directory)
-        assert len(pids) == 1
-        return pids[0]
+    def engine_pid(self) -> int:
+        """The process of the engine server."""
+        (pid,) = engine_pids(self.http_port)
+        return pid
 
     def close(self) -> None:
         self._client.close()
@@ -157,12 +157,15 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line.startswith("data:")]
 
 
-def worker_pids(engine_dir: Path) -> list[int]:
-    """Engine workers of this engine directory."""
+def engine_pids(http_port: int) -> list[int]:
+    """Engine servers of the runner whose Triton is on this port: they hold its socket open."""
+    suffix = f"/cog-triton-{os.getuid()}/{http_port}/engine"
+    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    inodes = {f"socket:[{fields[6]}]" for fields in sockets if fields[-1].endswith(suffix)}
     return [
         pid
         for pid, command in _commands()
-        if "runner.engines.worker.main" in command and str(engine_dir) in command
+        if "runner.engines.server.main" in command and not inodes.isdisjoint(_open_files(pid))
     ]
 
 
@@ -178,6 +181,14 @@ def triton_pids(http_port: int) -> list[int]:
 def shared_memory(http_port: int) -> list[str]:
     """What a Triton on this port has in shared memory."""
     return [path.name for path in Path("/dev/shm").glob(f"cog_triton_*_{http_port}_*")]
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    for path in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):  # It has ended, or closed this one.
+            found.append(str(path.readlink()))
+    return found
 
 
 def is_running(pid: int) -> bool:
@@ -243,7 +254,8 @@ class CogUnderTest:
         return str(self.server.health().get("status"))
 
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
+        """Its whole lines: the last may still be written."""
+        return "".join(self.log_path.read_text(errors="replace").rpartition("\n")[:2])
 
     def close(self) -> None:
         self.client.close()

@@ -16,7 +16,7 @@ from engine.tar.unpack import unpack
 from errors.machine import GpuRequired
 from errors.settings import InvalidSetting
 from runner.service import Service
-from runner.settings.paths import slot_socket_path
+from runner.settings.paths import engine_socket_path
 from runner.settings.settings import load_settings
 
 
@@ -62,4 +62,4 @@ def test_a_world_size_that_disagrees_with_the_engine_is_refused(tmp_path: Path) 
 def test_a_folder_too_long_for_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
     with pytest.raises(InvalidSetting, match="TMPDIR"):
-        slot_socket_path(8000)
+        engine_socket_path(8000)

@@ -200,7 +200,7 @@ def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
     folder = tmp_path / "runner"
     folder.mkdir()
     variables = {"HF_TOKEN": IN_ENVIRONMENT, "AWS_SECRET_ACCESS_KEY": CLOUD_KEY}
-    with CommandLines(environments_of="runner.engines.worker.main") as processes:
+    with CommandLines(environments_of="runner.engines.server.main") as processes:
         server = CogUnderTest(model, folder, COG_WEIGHTS=files.secret_url("/engine.tar"), **variables)
         try:
             shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]

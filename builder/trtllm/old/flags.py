@@ -38,7 +38,6 @@ class Migration:
 
     @property
     def checkpoint_key(self) -> str | None:
-        """The last step before the build."""
         return next((key for key in ("quantize", "convert_to_ft") if self.keys.get(key) is not None), None)
 
 

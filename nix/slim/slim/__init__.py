@@ -1,17 +1,7 @@
 """Keeps, in every shared library of a tree, only the device code that one GPU architecture runs.
 
-CUDA libraries carry each kernel once per architecture, in containers (fatbins) of entries. For a runner image
-that serves one architecture all but one entry of a container are dead weight. `slim --sm 86 DIR` keeps the
-best entry of each container, closes the gap inside the container, shrinks the container's size field and
-leaves zeros behind: nothing in the library moves, and zeros compress to nothing.
-
-    rule       which entries of a container a GPU needs
-    fatbin     containers and their entries
-    elf        sections and relocations of a shared library
-    library    what a library holds and what of it goes
-    rewrite    the smaller library in place of the old one
-    debug      what only debuggers read
-    cli        the command and its table
+CUDA libraries carry each kernel once per architecture, in containers (fatbins) of entries. The best entry of
+each container stays; in place of the others there are zeros, which compress to nothing.
 
 FORMAT.md beside this package describes the formats, the sources of that knowledge and what was observed.
 Standard library only: it runs inside a Nix build with nothing but Python.

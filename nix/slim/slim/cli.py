@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .debug import drop_debug
 from .elf import SlimError
@@ -35,7 +35,6 @@ _R = TypeVar("_R")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
         if options.check is not None:
@@ -120,15 +119,6 @@ def _print_table(surveys: Sequence[Survey], paths: Sequence[Path]) -> None:
     print(_LEGEND)
 
 
-def _sm(text: str) -> int:
-    if not text.isdecimal() or int(text) not in KNOWN_SMS:
-        known = ", ".join(str(sm) for sm in sorted(KNOWN_SMS))
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a GPU architecture; write 86 for sm_86 (known: {known})"
-        )
-    return int(text)
-
-
 def _jobs(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
@@ -142,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 done or slim, 1 not slim, 2 wrong command line, 3 refused.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--sm", type=_sm, help="slim to this architecture, such as 86")
-    what.add_argument("--check", type=_sm, metavar="SM", help="only say whether everything is slim for it")
+    known: dict[str, Any] = {"type": int, "choices": sorted(KNOWN_SMS), "metavar": "SM"}
+    what.add_argument("--sm", **known, help="slim to this architecture, such as 86 for sm_86")
+    what.add_argument("--check", **known, help="only say whether everything is slim for it")
     parser.add_argument("--drop-debug", action="store_true", help="with --sm: remove debug information first")
     parser.add_argument("-j", "--jobs", type=_jobs, default=1, help="libraries at a time (default: 1)")
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a library, or a folder of them")

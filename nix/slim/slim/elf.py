@@ -73,7 +73,6 @@ class Library:
     sections: tuple[Section, ...]
 
     def loaded(self, *names: str) -> list[Section]:
-        """The sections of these names that are loaded."""
         return [section for section in self.sections if section.name in names and section.is_loaded]
 
 

@@ -1,16 +1,6 @@
 """Containers of device code (fatbins) and their entries, read without decompressing anything.
 
-Layout, little-endian; FORMAT.md has the source for each field:
-
-    container  0  u32  magic 0xBA55ED50      entry   0  u16  kind: 1 PTX, 2 ELF, 8 LTO IR
-               4  u16  version 1                     2  u16  version 0x0101
-               6  u16  header size 16                4  u32  header size, 64 or more
-               8  u64  size of all entries           8  u64  payload size, padded to 8
-              16       entries, back to back        16  u32  payload size before padding, 0 if not compressed
-                                                    28  u32  architecture, 86 for sm_86
-                                                    32  u32  offset of the name in the header, 0 for none
-                                                    36  u32  length of the name
-                                                    40  u64  flags
+FORMAT.md has their layout, little-endian, and the source for each field.
 """
 
 from __future__ import annotations

@@ -69,7 +69,6 @@ def _write(plan: Survey, old: BinaryIO, new: BinaryIO) -> None:
 
 
 def _moves(cut: Cut) -> Iterator[tuple[int, int, int]]:
-    """New offset, old offset and size of each entry that stays."""
     place = cut.container.offset + HEADER_SIZE
     for entry in cut.keep:
         yield place, entry.offset, entry.size

@@ -1,9 +1,4 @@
-"""Which entries of a container a GPU of one architecture needs.
-
-The rules are NVIDIA's (FORMAT.md, "What runs where"): machine code runs on its own major architecture, from
-its own minor one up; PTX is compiled at load time for its own architecture or any later one; and code for one
-architecture (`sm_90a`) or one family (`sm_100f`) runs there alone.
-"""
+"""Which entries of a container a GPU needs, by NVIDIA's rules (FORMAT.md, "What runs where")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's API, streaming: /v1/completions and /v1/chat/completions of any server that speaks it."""
+"""OpenAI's API: /v1/completions and /v1/chat/completions of any server that has them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,27 @@ _DONE = b"[DONE]"
 class OpenAITarget(Posting):
     """``model`` is the name the server knows it by; ``key``, if there is one, is sent as a bearer token."""
 
-    def __init__(self, url: str, api: Api, model: str, workload: Workload, key: str | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        api: Api,
+        model: str,
+        workload: Workload,
+        key: str | None = None,
+        *,
+        is_streaming: bool = True,
+    ) -> None:
+        self._is_streaming = is_streaming
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        super().__init__(url, _PATHS[api], openai_inputs(api, model, workload), headers)
+        super().__init__(url, _PATHS[api], _inputs(api, model, workload, is_streaming), headers)
 
     def read_ok(self, response: Response) -> Answer:
+        if not self._is_streaming:
+            usage = json.loads(response.body)["usage"]
+            return Answer(input_tokens=usage["prompt_tokens"], output_tokens=usage["completion_tokens"])
         answer = Answer()
         is_whole = False
-        usage: dict[str, Any] = {}
+        usage = {}
         for event in events(response):
             if event.data == _DONE:
                 is_whole = True
@@ -43,10 +56,11 @@ class OpenAITarget(Posting):
         return answer
 
 
-def openai_inputs(api: Api, model: str, workload: Workload) -> dict[str, Any]:
+def _inputs(api: Api, model: str, workload: Workload, is_streaming: bool) -> dict[str, Any]:
     """The request's body. ``min_tokens`` and ``ignore_eos`` are vLLM's, which others took over."""
-    inputs: dict[str, Any] = {"model": model, "max_tokens": workload.output_tokens, "stream": True}
-    inputs["stream_options"] = {"include_usage": True}
+    inputs: dict[str, Any] = {"model": model, "max_tokens": workload.output_tokens}
+    if is_streaming:
+        inputs |= {"stream": True, "stream_options": {"include_usage": True}}
     if api == "chat":
         inputs["messages"] = [{"role": "user", "content": workload.prompt}]
     else:

@@ -15,9 +15,9 @@ from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, Genera
 from runner.api.openai.guides import guide_of
 from runner.api.served import Served
 from runner.chat.messages import Message, with_system_prompt
-from runner.engines.protocol.messages import SEEDS
+from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest, SamplingInputs, random_seed
+from runner.generation.request import GenerationRequest, random_seed
 from runner.settings.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -97,14 +97,14 @@ def _request(
     )
 
 
-def _sampling(body: GenerationBody) -> SamplingInputs:
+def _sampling(body: GenerationBody) -> Sampling:
     given = {name: value for name in PARAMETERS if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
         given["top_k"] = max(body.top_k, 0)
     if body.top_p == 0:
         given["top_p"] = _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.
     seed = random_seed() if body.seed is None else body.seed % SEEDS
-    return SamplingInputs(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=seed)
+    return Sampling(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=seed)
 
 
 def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:

@@ -73,11 +73,7 @@ def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:
             yield key, part
     for key in _MANY:
         if isinstance(parts := schema.get(key), dict):
-            yield from (
-                (f"{key}/{_escaped(name)}", part) for name, part in parts.items() if isinstance(part, dict)
-            )
-
-
-def _escaped(name: str) -> str:
-    """A step of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
+            for name, part in parts.items():
+                if isinstance(part, dict):
+                    step = name.replace("~", "~0").replace("/", "~1")
+                    yield f"{key}/{step}", part

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from errors.engines import EngineFailed, EngineStartFailed
+from errors.engines import EngineFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.faults import VARIABLE, Faults, inject_fault, parse_faults
 from runner.engines.protocol.adapter import Sink
@@ -64,10 +64,10 @@ class PacedEngine:
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
 
     def submit(self, request: Submit) -> None:
-        self._request_count += 1
-        fault = self._faults.of(request, self._request_count)
-        sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
         with self._wake:
+            self._request_count += 1
+            fault = self._faults.of(request, self._request_count)
+            sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
             self._running[request.request_id] = sequence
             if self._interval_s:
                 self._queue(sequence)
@@ -167,17 +167,14 @@ def _log_probs(
 
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngine:
     """Read ``paced.json``; the option ``tokens_per_second`` overrides its rate."""
-    try:
-        config = json.loads((engine_dir / "config.json").read_text())
-        rate = json.loads((engine_dir / "paced.json").read_text())["tokens_per_second"]
-        ready = Ready(
-            engine_kind="paced",
-            vocab_size=config["vocab_size"],
-            max_sequence_length=config["max_position_embeddings"],
-            max_batch_size=int(options.get("max_batch_size") or 1 << 16),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise EngineStartFailed(engine_kind="paced", reason=f"{type(exc).__name__}: {exc}") from exc
+    config = json.loads((engine_dir / "config.json").read_text())
+    rate = json.loads((engine_dir / "paced.json").read_text())["tokens_per_second"]
+    ready = Ready(
+        engine_kind="paced",
+        vocab_size=config["vocab_size"],
+        max_sequence_length=config["max_position_embeddings"],
+        max_batch_size=int(options.get("max_batch_size") or 1 << 16),
+    )
     faults = parse_faults(os.environ.get(VARIABLE, ""))
     time.sleep(faults.slow_start_s)
     return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate), faults)

@@ -1,4 +1,4 @@
-"""The protocol an engine kind implements to be run by the worker, and the sink it reports to."""
+"""The protocol an engine kind implements to be run by the engine server, and the sink it reports to."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Sink(Protocol):
         """The request failed alone. A CodedError keeps its code; any other becomes E2109."""
 
     def broken(self, error: Exception) -> None:
-        """The engine as a whole can't go on: the worker reports, ends, and is started again.
+        """The engine as a whole can't go on: its process reports, ends, and is started again.
 
         A CodedError keeps its code; any other becomes E2107.
         """
 
 
 class Engine(Protocol):
-    """One loaded engine. Made by its adapter's ``load``: see ``engine.kinds``.
+    """One loaded engine. Made by its adapter's ``load`` (see ``engine.kinds``), whose errors become E2108.
 
-    ``submit`` and ``cancel`` are called from the worker's reader thread and must return at once.
-    ``cancel`` of a request that is unknown or already done is nothing to do. An engine reports
-    ``finished(..., 'cancelled')`` for a request it cancelled, after its resources are free.
+    ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request
+    that is unknown or already done is nothing to do. An engine reports ``finished(..., 'cancelled')`` for a
+    request it cancelled, after its resources are free.
     """
 
     ready: Ready

@@ -1,16 +1,16 @@
-"""Which requests an engine can't run, whatever its kind: wrong token ids, lengths or sampling parameters."""
+"""Which requests an engine can't run: wrong token ids, lengths or sampling, and what its kind lacks."""
 
 from __future__ import annotations
 
 import math
 
-from engine.kinds import argument_remedy, supports
+from engine.kinds import Capability, argument_remedy, find_kind, supports
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Sampling, Submit
 
 
 def check_request(request: Submit, ready: Ready) -> None:
-    """For an engine without beam search. Raises E1002, E1103 or E1104."""
+    """The engine server's checks, for every kind. Raises E1002, E1103 or E1104."""
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
     _check_ids("input_ids", request.input_ids, ready)
@@ -25,20 +25,42 @@ def check_request(request: Submit, ready: Ready) -> None:
         _check_ids("logit_bias_ids", list(request.sampling.logit_bias), ready)
     _check_lengths(request, ready)
     check_sampling(request.sampling)
-    if request.sampling.length_penalty != 1.0:
-        raise UnsupportedArgument(
-            name="len_penalty",
-            value=request.sampling.length_penalty,
-            engine_kind=ready.engine_kind,
-            remedy="it belongs to beam search; leave it at 1.0",
-        )
+    _check_supported(request, ready)
 
 
-def check_adapter_name(name: str | None, engine_kind: str) -> None:
-    """Raise E1104 if engines of this kind know no adapters by name. The engine itself knows which it has."""
-    if name is not None and not supports(engine_kind, "lora_name"):
-        remedy = argument_remedy(engine_kind, "lora_name")
-        raise UnsupportedArgument(name="lora_name", value=name, engine_kind=engine_kind, remedy=remedy)
+def _check_supported(request: Submit, ready: Ready) -> None:
+    """Whether engines of this kind support what the request asks for, alone and together. Raises E1104."""
+    kind, sampling = ready.engine_kind, request.sampling
+    needed: tuple[tuple[Capability, str, object], ...] = (
+        ("log_probs", "return_log_probs", request.wants_log_probs),
+        ("min_p", "min_p", sampling.min_p),
+        ("logit_bias", "logit_bias_ids", list(sampling.logit_bias)),
+        ("lora_name", "lora_name", request.lora_name),
+    )
+    for capability, name, value in needed:
+        if value and not supports(kind, capability):
+            raise _unsupported(name, value, kind)
+    if sampling.length_penalty != 1.0 and "beam_width" not in find_kind(kind).tensors:
+        remedy = "it belongs to beam search; leave it at 1.0"
+        raise _unsupported("len_penalty", sampling.length_penalty, kind, remedy)
+    guide = request.guide
+    if guide is None:
+        return
+    if guide.type not in ready.guide_types:
+        raise _unsupported("guided_decoding_guide_type", guide.type, kind)
+    if sampling.beam_width > 1:
+        remedy = "a beam search can't follow a guide: leave one of the two out"
+        raise _unsupported("beam_width", sampling.beam_width, kind, remedy)
+    if request.min_tokens and not supports(kind, "guided_min_length"):
+        remedy = "leave it out with a guide, which determines where the output may end"
+        raise _unsupported("min_length", request.min_tokens, kind, remedy)
+
+
+def _unsupported(
+    name: str, value: object, engine_kind: str, remedy: str | None = None
+) -> UnsupportedArgument:
+    remedy = remedy or argument_remedy(engine_kind, name)
+    return UnsupportedArgument(name=name, value=value, engine_kind=engine_kind, remedy=remedy)
 
 
 def check_sampling(sampling: Sampling) -> None:

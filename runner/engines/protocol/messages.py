@@ -1,13 +1,14 @@
-"""What slot and engine worker say to each other over their socket: eight messages, msgpack, one frame each.
+"""The messages between the engine server and its clients: eight types, in frames of ``protocol.wire``.
 
-A frame is a 4-byte little-endian length and that many bytes of msgpack (tagged by ``type``). The
-slot sends ``Submit`` and ``Cancel``; the worker answers with ``Ready`` (or ``StartFailed``) once,
-then ``Tokens``, ``Finished``, ``Failed`` per request and ``Statistics`` about once a second.
+A client sends ``Submit`` and ``Cancel``. The engine server sends ``Ready`` once, ``Statistics`` about once a
+second, and for each request ``Tokens`` (with ``LogProbs`` before them) and one ``Finished`` or ``Failed``. An
+engine that runs in a child of the engine server exchanges the same messages with it.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -15,6 +16,9 @@ from errors.wire import WireError
 
 SEEDS = 1 << 64
 """Seeds are whole numbers from 0 to one below it."""
+
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+"""Of what an engine generates. Those of a ``Submit`` are checked against the vocabulary."""
 
 FinishReason = Literal["end", "stop", "length", "cancelled"]
 
@@ -50,7 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_greedy(self) -> bool:
-        return self.top_k == 1 or self.temperature == 0.0
+        return self.temperature == 0.0 or self.top_k == 1 or (self.top_k < 1 and self.top_p <= 0)
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -78,7 +82,7 @@ class Guide(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Start generating. Ids are chosen by the slot and never used twice in a worker's life."""
+    """Start generating. The client chooses the id, and never uses it twice on a connection."""
 
     request_id: int
     input_ids: list[int]
@@ -103,6 +107,14 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     guide: Guide | None = None
     num_top_log_probs: int = 0
     """With these: those of so many of the likeliest tokens at its place."""
+    returns_times: bool = False
+    """``Finished`` has ``times``."""
+    sent_s: float | None = None
+    """When the client sent it, by ``perf_counter``: for the time that it waited."""
+    traceparent: str = ""
+    """W3C trace context of the client's span; empty: not traced."""
+    caller_id: str = ""
+    """The caller's own id of the request, for logs."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -122,16 +134,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The guides it can follow."""
 
 
-class StartFailed(msgspec.Struct, frozen=True, tag=True):
-    """The engine can't be loaded."""
-
-    error: WireError
-
-
 class Tokens(msgspec.Struct, frozen=True, tag=True):
     """New output tokens of some requests, in order: what one engine step made. Never the prompt's."""
 
-    new: list[tuple[int, list[int]]]
+    new: list[tuple[int, list[TokenId]]]
     """(request id, tokens) pairs."""
 
 
@@ -139,7 +145,7 @@ class TokenLogProb(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithm of a token's probability by the model, before anything that the request asks for."""
 
     value: float
-    top: list[tuple[int, float]] = []
+    top: list[tuple[TokenId, float]] = []
     """(token, value) of the likeliest at its place, most likely first."""
 
 
@@ -155,8 +161,10 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     request_id: int
     reason: FinishReason
-    sequences: list[list[int]] | None = None
+    sequences: list[list[TokenId]] | None = None
     """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
+    times_s: tuple[float, float] | None = None
+    """When the engine server received the request, and its last token, by ``perf_counter``."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -174,7 +182,22 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cache_used: float | None = None
     gauges: dict[str, float] = {}
     """Other figures of the engine's last step, by its library's names for them."""
+    counts: list[float] = []
+    """The engine server's own numbers; see ``runner.observability.metrics``."""
 
 
-ToWorker = Submit | Cancel
-FromWorker = Ready | StartFailed | LogProbs | Tokens | Finished | Failed | Statistics
+FromClient = Submit | Cancel
+ToClient = Ready | LogProbs | Tokens | Finished | Failed | Statistics
+
+
+@dataclass(slots=True, eq=False)
+class Output:
+    """What a client gets of one request, by the engine server or by Triton: all since the last one."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[TokenLogProb] = field(default_factory=list)
+    """One for each of ``tokens``, if the request asks for them."""
+    finish_reason: FinishReason | None = None
+    """Of the last output."""
+    times_s: tuple[float, float] | None = None
+    """See ``Finished``."""

@@ -1,7 +1,7 @@
-"""Frames of typed messages over a stream socket: what slot and engine worker read and write.
+"""Frames of typed messages over a stream socket: between the engine server, its clients and its child.
 
-A frame is a 4-byte little-endian length and that many bytes of msgpack. Both ends trust each other
-(one starts the other over a private socket pair); a frame that does not decode is a bug, not input.
+A frame is a 4-byte little-endian length and that many bytes of msgpack: a list of messages, tagged by
+``type``. Everything that is sent at one time is one frame.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -27,16 +29,16 @@ class FrameTooLong(ValueError):
     """A frame claims more bytes than its reader takes."""
 
 
-def frame(encoder: msgspec.msgpack.Encoder, message: object) -> bytes:
-    """One message as a frame, ready to send."""
-    body = encoder.encode(message)
+def frame(encoder: msgspec.msgpack.Encoder, messages: Sequence[object]) -> bytes:
+    """Messages as one frame, ready to send."""
+    body = encoder.encode(messages)
     return _LENGTH.pack(len(body)) + body
 
 
 def decode_frames(
-    buffer: bytearray, decoder: msgspec.msgpack.Decoder[Message], max_bytes: int
-) -> Iterator[Message]:
-    """Yield the messages of the whole frames in ``buffer``, then remove these frames from it.
+    buffer: bytearray, decoder: msgspec.msgpack.Decoder[list[Message]], max_bytes: int
+) -> Iterator[list[Message]]:
+    """Yield the messages of each whole frame in ``buffer``, then remove these frames from it.
 
     Raises FrameTooLong, and what the decoder raises for a malformed message.
     """
@@ -62,29 +64,25 @@ class FrameReader(Generic[Message]):
     def __init__(
         self,
         connection: socket.socket,
-        decoder: msgspec.msgpack.Decoder[Message],
+        kind: type[list[Message]],
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
         self._most_bytes = most_bytes
         self._connection = connection
-        self._decoder = decoder
+        self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
         """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield the messages of each read, in order, until the peer closes the connection."""
         buffer = self._buffer
-        while True:
-            try:
-                data = self._connection.recv(_READ_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
-            buffer += data
-            if messages := list(decode_frames(buffer, self._decoder, self._most_bytes)):
-                yield messages
+        with suppress(OSError):
+            while data := self._connection.recv(_READ_BYTES):
+                buffer += data
+                frames = decode_frames(buffer, self._decoder, self._most_bytes)
+                if messages := list(chain.from_iterable(frames)):
+                    yield messages
 
 
 class FrameSender:
@@ -121,6 +119,6 @@ class FrameSender:
             if not messages:
                 return
             try:
-                self._connection.sendall(b"".join(frame(self._encoder, message) for message in messages))
+                self._connection.sendall(frame(self._encoder, messages))
             except OSError:
                 return  # The peer has closed the connection; the reader reports it.

@@ -21,9 +21,14 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, FinishReason, Ready, Statistics, Submit
-from runner.engines.tensorrt_llm.guides import guided_decoding_config
 from runner.engines.tensorrt_llm.requests import check, coded, executor_request, is_device_lost, sentence
-from runner.engines.tensorrt_llm.settings import Options, executor_config, is_chunked, parse_options
+from runner.engines.tensorrt_llm.settings import (
+    Options,
+    executor_config,
+    guided_decoding_config,
+    is_chunked,
+    parse_options,
+)
 from runner.engines.tensorrt_llm.statistics import IDLE, gauges
 
 ENGINE_KIND = "tensorrt_llm"

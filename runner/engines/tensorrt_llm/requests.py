@@ -14,8 +14,7 @@ from typing import Any
 from errors.coded_error import CodedError
 from errors.engines import QueueFull, RequestRefused
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
-from runner.engines.protocol.messages import Ready, Sampling, Submit, Tensor
-from runner.engines.tensorrt_llm.guides import guided_decoding_params
+from runner.engines.protocol.messages import Guide, Ready, Sampling, Submit, Tensor
 
 _SEED_BITS = 64
 _NO_END = -1
@@ -68,9 +67,15 @@ def executor_request(bindings: Any, request: Submit) -> Any:
         pad_id=request.pad_id,
         bad_words=request.bad_words or None,
         stop_words=request.stop_words or None,
-        guided_decoding_params=request.guide and guided_decoding_params(bindings, request.guide),
+        guided_decoding_params=request.guide and _guided_decoding_params(bindings, request.guide),
         **_tensor_arguments(bindings, request),
     )
+
+
+def _guided_decoding_params(bindings: Any, guide: Guide) -> Any:
+    """NOTE: the executor's names of types are NVIDIA's tensor values in capitals."""
+    guide_type = getattr(bindings.GuidedDecodingParams.GuideType, guide.type.upper())
+    return bindings.GuidedDecodingParams(guide_type, guide.text or None)
 
 
 def _sampling(request: Submit) -> dict[str, Any]:

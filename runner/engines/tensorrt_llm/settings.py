@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
+from engine.end_ids import read_end_ids
 from engine.tensorrt_llm_config import CompiledConfig
 from errors.settings import InvalidSetting
 from runner.engines.protocol import options as protocol
@@ -109,10 +113,7 @@ _PEFT_CACHE = {
     "lora_cache_gpu_memory_fraction": "device_cache_percent",
     "lora_cache_host_memory_bytes": "host_cache_size",
 }
-_PERF_KNOBS = (
-    *("multi_block_mode", "enable_context_fmha_fp32_acc"),
-    *("cuda_graph_mode", "cuda_graph_cache_size"),
-)
+_PERF_KNOBS = {"multi_block_mode", "enable_context_fmha_fp32_acc", "cuda_graph_mode", "cuda_graph_cache_size"}
 _FOR_OTHERS = {
     *("FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"),
     "engine_cache_dir",
@@ -140,12 +141,19 @@ def is_chunked(options: Options, compiled: CompiledConfig) -> bool:
 def executor_config(bindings: Any, options: Options, compiled: CompiledConfig) -> Any:
     """``bindings`` is ``tensorrt_llm.bindings.executor``. E1006 for what the engine was not built for."""
     _check_engine_can(options, compiled)
+    knobs = bindings.ExtendedRuntimePerfKnobConfig()
+    for name in options.keys() & _PERF_KNOBS:
+        setattr(knobs, name, options[name])
+    scheduler = {}
+    if "batch_scheduler_policy" in options:
+        policy = getattr(bindings.CapacitySchedulerPolicy, options["batch_scheduler_policy"])
+        scheduler["capacity_scheduler_policy"] = policy
     config = bindings.ExecutorConfig(
-        scheduler_config=_scheduler_config(bindings, options),
+        scheduler_config=bindings.SchedulerConfig(**scheduler),
         kv_cache_config=bindings.KvCacheConfig(**_given(options, _KV_CACHE)),
         enable_chunked_context=is_chunked(options, compiled),
         peft_cache_config=bindings.PeftCacheConfig(**_given(options, _PEFT_CACHE)),
-        extended_runtime_perf_knob_config=_perf_knobs(bindings, options),
+        extended_runtime_perf_knob_config=knobs,
         **{name: options[name] for name in _EXECUTOR if name in options},
     )
     if "gpt_model_type" in options:
@@ -179,20 +187,6 @@ def _check_engine_can(options: Options, compiled: CompiledConfig) -> None:
         raise InvalidSetting(name="gpu_device_ids", expected=expected, value=devices)
 
 
-def _scheduler_config(bindings: Any, options: Options) -> Any:
-    name = options.get("batch_scheduler_policy")
-    policy = {"capacity_scheduler_policy": getattr(bindings.CapacitySchedulerPolicy, name)} if name else {}
-    return bindings.SchedulerConfig(**policy)
-
-
-def _perf_knobs(bindings: Any, options: Options) -> Any:
-    knobs = bindings.ExtendedRuntimePerfKnobConfig()
-    for name in _PERF_KNOBS:
-        if name in options:
-            setattr(knobs, name, options[name])
-    return knobs
-
-
 def _decoding_config(bindings: Any, options: Options) -> Any | None:
     arguments = {}
     if "medusa_choices" in options:
@@ -202,3 +196,18 @@ def _decoding_config(bindings: Any, options: Options) -> Any | None:
     if "eagle_choices" in options:
         arguments["eagle_config"] = bindings.EagleConfig(options["eagle_choices"])
     return bindings.DecodingConfig(**arguments) if arguments else None
+
+
+def guided_decoding_config(bindings: Any, engine_dir: Path) -> Any:
+    """XGrammar inside the executor. Raises the tokenizer library's errors for an invalid file."""
+    tokenizer = Tokenizer.from_file(str(engine_dir / "tokenizer.json"))
+    tokens = {token_id: token for token, token_id in tokenizer.get_vocab(with_added_tokens=True).items()}
+    # Only the first: it is the end id of requests.
+    stop_token_ids = read_end_ids(engine_dir, tokenizer.token_to_id)[:1]
+    return bindings.GuidedDecodingConfig(
+        bindings.GuidedDecodingConfig.GuidedDecodingBackend.XGRAMMAR,
+        # By token id; unused ids have no token.
+        encoded_vocab=[tokens.get(token_id, "") for token_id in range(max(tokens) + 1)],
+        tokenizer_str=tokenizer.to_str(),
+        stop_token_ids=list(stop_token_ids) or None,
+    )

@@ -22,7 +22,6 @@ from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers import attention, gpu_attention
 from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
@@ -49,15 +48,10 @@ class TransformersEngine:
         self._lock = threading.Lock()
 
     def submit(self, request: Submit) -> None:
-        try:
-            check_request(request, self.ready)
-        except CodedError as error:
-            self._sink.failed(request.request_id, error)
-            return
         if request.guide is None:
             self._batching.submit(Sequence(request))
         else:
-            assert self._guides is not None, "the slot rejects guides that Ready does not list"
+            assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             self._compiling.add(request.request_id)
             self._guides.submit(request.guide, partial(self._submit_guided, request))
 
@@ -93,7 +87,7 @@ class TransformersEngine:
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TransformersEngine:
     """Load the model and start its loop. ``options``: see ``Options``.
 
-    Raises ``InvalidSetting`` for a bad option and ``EngineStartFailed`` for everything else.
+    Raises ``InvalidSetting`` for a bad option, ``EngineStartFailed``, and the library's errors.
     """
     parsed = Options.parse(options)
     # NOTE: load in a thread that ends before the loop begins. Each computing thread has its own OpenMP
@@ -112,15 +106,9 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Transforme
 def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Ready]:
     if not (engine_dir / "config.json").is_file():
         raise _start_failed(f"{engine_dir} has no config.json")
-    try:
-        model = _load_model(engine_dir, options)
-        config = model.config.get_text_config()
-        batching = Batching(model, batching_config(options, config, model.dtype), sink)
-    except CodedError:
-        raise
-    # The library raises many kinds of errors; each means that this engine can't be served.
-    except Exception as exc:
-        raise _start_failed(f"{type(exc).__name__}: {exc}") from exc
+    model = _load_model(engine_dir, options)
+    config = model.config.get_text_config()
+    batching = Batching(model, batching_config(options, config, model.dtype), sink)
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=config.vocab_size,

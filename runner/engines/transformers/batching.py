@@ -88,13 +88,6 @@ class RunningSequences(dict[str, Sequence]):
         if sequence:
             self._sink.failed(sequence.request.request_id, error)
 
-    def crash(self, error: Exception) -> None:
-        """Fail every sequence, then report the engine as broken."""
-        reason = f"{type(error).__name__}: {error}"
-        for key in list(self):
-            self.fail(key, EngineCrashed(engine_kind=ENGINE_KIND, reason=reason))
-        self._sink.broken(error)
-
 
 def _append(sequence: Sequence, token: int) -> None:
     try:
@@ -155,9 +148,9 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
 class _Status(BackgroundThreadStatus):  # type: ignore[misc]
     """The loop's status, which reports an unexpected end of the loop once."""
 
-    def __init__(self, running: RunningSequences) -> None:
+    def __init__(self, sink: Sink) -> None:
         super().__init__()
-        self._running = running
+        self._sink = sink
         self.is_end_known = False
 
     def record_fatal_error(self, error: Exception) -> None:
@@ -171,7 +164,7 @@ class _Status(BackgroundThreadStatus):  # type: ignore[misc]
     def _report(self, error: Exception) -> None:
         if not self.is_end_known:
             self.is_end_known = True
-            self._running.crash(error)
+            self._sink.broken(error)
 
 
 def needs_chosen_after(model: PreTrainedModel) -> bool:
@@ -191,7 +184,7 @@ class Batching:
             generation_config=generation_config, continuous_batching_config=config
         )
         manager.output_router = _Router(self.running, manager)
-        manager.background_thread_status = self._status = _Status(self.running)
+        manager.background_thread_status = self._status = _Status(sink)
         is_deferred = needs_chosen_after(model)
         sampler = SamplingProcessor(self.running, is_deferred=is_deferred)
         processors = LogitsProcessorList([sampler])

@@ -93,7 +93,8 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             if sequence.request.wants_log_probs
         }
         for row, sequence in enumerate(self._rows):
-            _bias(scores[row], sequence.request.sampling.logit_bias)
+            if logit_bias := sequence.request.sampling.logit_bias:
+                scores[row, list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
             if _has_penalties(sequence.request.sampling):
                 self._penalize(scores[row], sequence)
             if sequence.follower is not None:
@@ -113,11 +114,6 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
         if sequence not in self._occurrences:
             self._occurrences[sequence] = _Occurrences(sequence, scores)
         self._occurrences[sequence].penalize(scores, sequence)
-
-
-def _bias(scores: torch.Tensor, logit_bias: Mapping[int, float]) -> None:
-    if logit_bias:
-        scores[list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
 
 
 def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb:

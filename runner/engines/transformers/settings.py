@@ -90,15 +90,12 @@ def batching_config(
     config.max_blocks_per_request = 0
     cache_tokens = options.max_tokens_in_paged_kv_cache
     if not cache_tokens:
-        affordable = _affordable_bytes() // _bytes_per_cache_token(model, dtype, config.max_batch_tokens)
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        affordable_bytes = min(int(memory_bytes * _CPU_CACHE_MEMORY_SHARE), _CPU_CACHE_BYTES)
+        affordable = affordable_bytes // _bytes_per_cache_token(model, dtype, config.max_batch_tokens)
         cache_tokens = min(options.max_batch_size * model.max_position_embeddings, affordable)
     config.num_blocks = math.ceil(cache_tokens / _CPU_PAGE_TOKENS)
     return config
-
-
-def _affordable_bytes() -> int:
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(int(memory_bytes * _CPU_CACHE_MEMORY_SHARE), _CPU_CACHE_BYTES)
 
 
 def _bytes_per_cache_token(model: PretrainedConfig, dtype: torch.dtype, step_tokens: int) -> int:

@@ -28,8 +28,6 @@ _PARSERS: dict[str, Parser] = {
     "gpu_memory_utilization": partial(fraction, is_above_zero=True),
     "tensor_parallel_size": integer(1),
 }
-_ARGUMENT_NAMES = {"max_batch_size": "max_num_seqs"}
-"""vLLM's name for an option, where it differs."""
 
 
 def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, Any]:
@@ -42,9 +40,11 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
     if not isinstance(arguments, dict):
         raise EngineStartFailed(engine_kind=ENGINE_KIND, reason=f"{path} is not a JSON object")
     parsed = parse_options(options, _PARSERS)
+    if "max_batch_size" in parsed:
+        parsed["max_num_seqs"] = parsed.pop("max_batch_size")
     return {
         **arguments,
-        **{_ARGUMENT_NAMES.get(name, name): value for name, value in parsed.items()},
+        **parsed,
         "model": str(engine_dir),
         # Requests and outputs are token ids; vLLM needs the tokenizer only for guides.
         "skip_tokenizer_init": guide_end_id(engine_dir) is None,
@@ -66,14 +66,12 @@ def prepare_environment(arguments: Mapping[str, Any], cache_dir: str | None) -> 
         # NOTE: vLLM's default imports flashinfer even if it is not installed.
         "VLLM_USE_FLASHINFER_SAMPLER": "1" if importlib.util.find_spec("flashinfer") else "0",
     }
-    if not is_multi_node(arguments):
-        # NOTE: otherwise vLLM connects to a public address to find this machine's own.
+    if arguments.get("distributed_executor_backend") != "ray" and arguments.get("nnodes", 1) <= 1:
+        # NOTE: otherwise vLLM connects to a public address to find this machine's own, which several machines
+        # need.
         values["VLLM_HOST_IP"] = "127.0.0.1"
     if cache_dir:
-        values |= {
-            "VLLM_CACHE_ROOT": f"{cache_dir}/vllm",
-            "TRITON_CACHE_DIR": f"{cache_dir}/triton",
-        }
+        values |= {"VLLM_CACHE_ROOT": f"{cache_dir}/vllm", "TRITON_CACHE_DIR": f"{cache_dir}/triton"}
     for name, value in values.items():
         os.environ.setdefault(name, value)
 
@@ -83,8 +81,3 @@ def guide_end_id(engine_dir: Path) -> int | None:
     if not (engine_dir / "tokenizer.json").is_file():
         return None
     return tokenizer_end_id(engine_dir, Tokenizer.from_file(str(engine_dir / "tokenizer.json")).token_to_id)
-
-
-def is_multi_node(arguments: Mapping[str, Any]) -> bool:
-    """Whether the engine spans several machines, which must reach this one's address."""
-    return arguments.get("distributed_executor_backend") == "ray" or arguments.get("nnodes", 1) > 1

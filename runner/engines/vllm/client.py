@@ -21,6 +21,7 @@ from errors.engines import VllmArgumentsRefused, VllmStartFailed
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
 _REASON_BYTES = 2000
+_KILLED = "its process was killed or crashed"
 
 
 class Client(SyncMPClient):  # type: ignore[misc]
@@ -28,6 +29,7 @@ class Client(SyncMPClient):  # type: ignore[misc]
 
     def __init__(self, config: VllmConfig, root_cause: RootCause) -> None:
         self._sending = threading.Lock()
+        self._is_shut_down = False
         self._root_cause = root_cause
         super().__init__(config, Executor.get_class(config), log_stats=False)
 
@@ -39,9 +41,15 @@ class Client(SyncMPClient):  # type: ignore[misc]
         """Return when the engine core has processed all earlier messages, which it does in order."""
         self.is_sleeping()
 
+    def shutdown(self, timeout: float | None = None) -> None:
+        """NOTE: vLLM calls this when the core was killed; a thread in ``get_output`` would wait for ever."""
+        self._is_shut_down = True
+        super().shutdown(timeout)
+        self.outputs_queue.put_nowait(RuntimeError(_KILLED))
+
     def death_reason(self, error: Exception) -> str:
         """The first exception in the engine core's log, else ``error``, which reached the client."""
-        return _one_line(self._root_cause.first() or str(error))
+        return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
 
 
 def make_config(arguments: dict[str, Any]) -> VllmConfig:

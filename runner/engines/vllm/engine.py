@@ -16,7 +16,7 @@ from errors.engines import VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm.client import Client
-from runner.engines.vllm.request import Adapters, Running, check_request, core_request, token_log_probs
+from runner.engines.vllm.request import Adapters, Running, check_limits, core_request, token_log_probs
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import Follower, GuideCompiler
@@ -52,7 +52,7 @@ class VllmEngine:
 
     def submit(self, request: Submit) -> None:
         try:
-            check_request(request, self.ready)
+            check_limits(request)
             message = core_request(request, self._adapters.find(request.lora_name), self._guide_end_id)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
@@ -61,7 +61,7 @@ class VllmEngine:
         if request.guide is None:
             self._add(message)
         else:
-            assert self._guides is not None, "the slot rejects guides that Ready does not list"
+            assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             self._guides.submit(request.guide, partial(self._add_guided, message))
 
     def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError) -> None:

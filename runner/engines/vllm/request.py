@@ -11,8 +11,8 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from errors.requests import InvalidTensor
-from runner.engines.protocol import checks, messages
-from runner.engines.protocol.messages import ANY_JSON, Guide, Ready, Sampling, Submit, TokenLogProb
+from runner.engines.protocol import messages
+from runner.engines.protocol.messages import ANY_JSON, Guide, Sampling, Submit, TokenLogProb
 from runner.engines.protocol.words import Words
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ _MAX_SEED = (1 << 63) - 1
 _GUIDE_BACKEND = "guidance"
 
 
-def check_request(request: Submit, ready: Ready) -> None:
-    """Raise E1002, E1103 or E1104 for a request that vLLM would reject."""
-    checks.check_request(request, ready)
+def check_limits(request: Submit) -> None:
+    """Raise E1103 for a request that vLLM would reject."""
     sampling = request.sampling
     for name, value, most in (
         ("presence_penalty", abs(sampling.presence_penalty), _MAX_PENALTY),

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from errors.requests import InvalidTensor
 from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
+from runner.engines.protocol.arrival import PARAMETER, await_arrival
 
 _MAX_STREAMS = 65536
 """The end of a stream that failed does not arrive here, so the least recently used streams are dropped."""

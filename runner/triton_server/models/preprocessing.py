@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
 from errors.requests import InvalidTensor
-from runner.engines.protocol.engine_ready import PARAMETER, await_arrival
+from runner.engines.protocol.arrival import PARAMETER, await_arrival
 
 _OFFSET_PADDING = -1
 

@@ -8,8 +8,8 @@ import pytest
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import argv
-from builder.trtllm.model_rules import fit_model
 from builder.trtllm.rules import check, check_gpu
+from builder.trtllm.sizing import fit_model
 from builder.trtllm.summary import TrtllmBuild, summarize
 from errors.build_config import (
     ConflictingBuildKeys,
@@ -20,7 +20,7 @@ from errors.build_config import (
 )
 from errors.coded_error import CodedError
 
-LLAMA_2 = {"max_positions": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
+LLAMA_2 = {"limit": 4096, "num_layers": 40, "num_heads": 40, "num_kv_heads": 40}
 
 
 def config(

@@ -10,7 +10,7 @@ import pytest
 
 from engine.cache.store import open_engine
 from engine.directory import Engine
-from engine.download.transfer import Transfer
+from engine.download.body import Transfer
 from engine.tar.manifest import EngineFacts, Manifest
 from errors.coded_error import CodedError
 from errors.download import SourceNotFound, SourceUnreachable

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.download.address import ALLOW_VARIABLE, allows_private_urls, is_public
+from engine.download.body import Transfer
 from engine.download.fetch import fetch
-from engine.download.transfer import Transfer
 from errors.coded_error import CodedError
 from errors.download import AddressRefused, RedirectRefused, SourceUnreachable
 from errors.settings import InvalidSetting

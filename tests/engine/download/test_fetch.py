@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.download.body import Transfer
 from engine.download.fetch import Source, fetch, local_path
-from engine.download.transfer import Transfer
 from tests.engine.tar_server import Fault, Request, TarServer
 
 CONTENT = random.Random(7).randbytes(3_000_001)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.machine.gpu import Gpu
-from engine.machine.preflight import Machine, check_gpus, check_runs_here, installed_version
+from engine.machine.preflight import check_gpus, check_runs_here, installed_version
 from engine.tar.manifest import EngineFacts, FileEntry, Library, Manifest
 from errors.machine import (
     GpuMemoryTooSmall,
@@ -35,24 +35,24 @@ def manifest(*, world_size: int = 1, rank_bytes: int = 14 * GIB, version: str = 
     )
 
 
-def machine(*gpus: Gpu, version: str | None = "0.16.0") -> Machine:
-    return Machine(gpus, lambda name: version)
+def check_with(engine: Manifest, *gpus: Gpu, version: str | None = "0.16.0") -> None:
+    check_runs_here(engine, gpus, lambda name: version)
 
 
 def test_a_machine_as_it_was_built_for_runs_it() -> None:
-    check_runs_here(manifest(), machine(H100))
-    check_runs_here(manifest(world_size=2), machine(H100, H100, A40))
+    check_with(manifest(), H100)
+    check_with(manifest(world_size=2), H100, H100, A40)
 
 
 def test_an_engine_for_another_architecture_is_refused_with_the_image() -> None:
     with pytest.raises(WrongGpuArchitecture, match="built for SM 90, this GPU is SM 86") as caught:
-        check_runs_here(manifest(), machine(A40))
+        check_with(manifest(), A40)
     assert "cog-triton-runner-90 image" in str(caught.value)
     assert "H100" in str(caught.value)
     with pytest.raises(WrongGpuArchitecture, match="run it on an SM 75 GPU, or rebuild"):
         check_gpus(EngineFacts(engine_kind="tensorrt_llm", sm=75), (H100,))
     with pytest.raises(WrongGpuArchitecture, match="this GPU is SM 86"):
-        check_runs_here(manifest(world_size=2), machine(H100, A40))
+        check_with(manifest(world_size=2), H100, A40)
 
 
 def test_an_engine_that_needs_a_gpu_is_refused_without_one() -> None:
@@ -64,29 +64,29 @@ def test_an_engine_that_needs_a_gpu_is_refused_without_one() -> None:
 @pytest.mark.parametrize(("gpus", "says"), [((H100,), "1 is visible"), ((H100,) * 3, "3 are visible")])
 def test_too_few_gpus_are_counted(gpus: tuple[Gpu, ...], says: str) -> None:
     with pytest.raises(TooFewGpus, match=f"built for 4 GPUs and {says}"):
-        check_runs_here(manifest(world_size=4), machine(*gpus))
+        check_with(manifest(world_size=4), *gpus)
 
 
 def test_another_version_of_the_library_is_refused_with_both() -> None:
     with pytest.raises(WrongLibraryVersion, match=r"tensorrt_llm 0\.12\.0, here is 0\.16\.0") as caught:
-        check_runs_here(manifest(version="0.12.0"), machine(H100))
+        check_with(manifest(version="0.12.0"), H100)
     assert "cog-triton build" in str(caught.value)
 
 
 def test_without_the_library_the_image_is_named() -> None:
     with pytest.raises(MissingRequirement, match=r"tensorrt_llm in .* run the cog-triton-runner-90 image"):
-        check_runs_here(manifest(), machine(H100, version=None))
+        check_with(manifest(), H100, version=None)
 
 
 def test_where_the_backend_brings_its_library_it_is_not_asked_for() -> None:
-    check_runs_here(manifest(), Machine((H100,), None))
+    check_runs_here(manifest(), (H100,), None)
 
 
 def test_weights_that_do_not_fit_are_told_with_rank_and_gpu() -> None:
     full = Gpu(90, "NVIDIA H100", 80 * GIB, 10 * GIB)
     with pytest.raises(GpuMemoryTooSmall, match=r"Rank 1 .* takes 14\.0 GiB and GPU 1 has 10\.0 GiB free"):
-        check_runs_here(manifest(world_size=2), machine(H100, full))
-    check_runs_here(manifest(world_size=2), machine(H100, Gpu(90)))
+        check_with(manifest(world_size=2), H100, full)
+    check_with(manifest(world_size=2), H100, Gpu(90))
 
 
 @pytest.mark.parametrize(

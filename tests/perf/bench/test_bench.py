@@ -42,6 +42,8 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         "ensemble, Triton HTTP",
         "whole stack, Cog JSON",
         "whole stack, Cog SSE",
+        "API server, JSON",
+        "API server, events",
         "Cog mock alone, JSON",
         "Cog mock alone, SSE",
     )
@@ -52,7 +54,7 @@ def test_the_layers_are_measured_in_one_run_with_every_process_named() -> None:
         assert not_served == "0"
     roles = cells(done.stdout, "CPU s per 1,000 tokens")
     assert roles[-1] == "load generator"
-    assert {"coglet worker", "triton", "stub: tensorrt_llm"} <= set(roles)
+    assert {"coglet worker", "triton", "stub: tensorrt_llm", "API server"} <= set(roles)
     assert re.search(r"Slowest: .+\. Most CPU of the whole stack: .+, \d+% of the server's\.", done.stdout)
 
 
@@ -83,7 +85,9 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
             "stub: tensorrt_llm",
         ),
         ("/b/python/triton_python_backend_stub /r/preprocessing/1/model.py x", "stub: preprocessing"),
-        ("/x/python -m runner.engines.worker.main --socket-fd 9 --kind paced", "engine worker"),
+        ("/x/python -m runner.engines.server.main", "engine server"),
+        ('/x/python -m runner.engines.worker {"engine_kind":"paced"}', "engine child"),
+        ("/x/python -m runner.api", "API server"),
         ("bash", OTHER),
     ],
 )

@@ -132,13 +132,23 @@ def test_openai_streams_are_counted_by_their_usage(api: str, event: Callable[[st
 
 def test_openai_streams_without_usage_are_counted_by_their_events() -> None:
     with ScriptedServer(answers(stream_answer(_chat("a"), _chat("b"), "data: [DONE]"))) as server:
-        assert ask(OpenAITarget(server.url, "chat", "m", WORK, None)).output_tokens == 2
+        assert ask(OpenAITarget(server.url, "chat", "m", WORK)).output_tokens == 2
+
+
+def test_an_openai_answer_without_a_stream_is_counted_by_its_usage() -> None:
+    document = {"choices": [{"text": "a b c"}], "usage": {"prompt_tokens": 7, "completion_tokens": 5}}
+    with ScriptedServer(answers(json_answer(json.dumps(document)))) as server:
+        answer = ask(OpenAITarget(server.url, "completions", "m", WORK, is_streaming=False))
+        (asked,) = server.asked
+    assert (answer.outcome, answer.input_tokens, answer.output_tokens) == ("completed", 7, 5)
+    assert not answer.output_s
+    assert "stream" not in json.loads(asked.body)
 
 
 @pytest.mark.parametrize("end", ['data: {"error": {"message": "no"}}', "data: {}"])
 def test_openai_streams_that_break_are_failures(end: str) -> None:
     with ScriptedServer(answers(stream_answer(_chat("a"), end))) as server:
-        assert ask(OpenAITarget(server.url, "chat", "m", WORK, None)).outcome == "failed"
+        assert ask(OpenAITarget(server.url, "chat", "m", WORK)).outcome == "failed"
 
 
 class Replicate:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from builder.build import OWN_FOLDER, build
+from builder.build import build
 from engine.machine.python import engine_python
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.unpack import unpack
@@ -32,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     folder = tmp_path_factory.mktemp("tiny")
     tar = folder / "engine.tar"
     config = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
-    build(config, tar, base_dir=OWN_FOLDER, report=lambda _: None)
+    build(config, tar, report=lambda _: None)
     with tar.open("rb", buffering=0) as stream:
         unpack(stream, folder / "engine")
     model = PacedModel(folder / "engine", tar, make_tokenizer())

@@ -151,26 +151,42 @@ def test_what_takes_too_long_is_504_and_in_a_stream_an_error_without_done(strict
 def test_an_engine_that_dies_ends_streams_as_errors_and_is_back(strict: API) -> None:
     with strict.streaming(TEXT, prompt="Earth", max_tokens=40) as events:
         next(events)
-        os.kill(strict.triton.worker_pid(), signal.SIGKILL)
+        os.kill(strict.triton.engine_pid(), signal.SIGKILL)
         *_, last = events
     error = json.loads(last)["error"]
     assert (error["code"], error["type"]) == ("E2107", "server_error")
     wait_until(lambda: strict.client.get("/ready").status_code == 200)
     assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
+    restarts = "\ncog_triton_engine_restarts_total 1"
+    wait_until(lambda: restarts in httpx.get(f"{strict.url}/metrics", headers=KEY).text)
 
 
-def test_without_triton_it_is_503_with_a_time_to_come_again(paced: PacedModel, tmp_path: Path) -> None:
+def test_without_the_engine_it_is_503_with_a_time_to_come_again(paced: PacedModel, tmp_path: Path) -> None:
     """Away for longer than a request waits for it."""
     api = API(paced, tmp_path)
-    triton = api.triton.service.triton
-    api.triton.run(triton.stop())
+    engine = api.triton.service.stack.engine
+    assert engine is not None
+    api.triton.run(engine.stop())
     response = api.post(TEXT, prompt="Earth", max_tokens=1)
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) > 0
-    assert error_of(response)["code"] == "E2105"
+    assert error_of(response)["code"] == "E2107"
     assert api.client.get("/health").status_code == 200
     assert api.client.get("/ready").status_code == 503
     api.close()
+
+
+def test_without_triton_it_serves(strict: API) -> None:
+    triton = strict.triton.service.stack.triton
+    assert triton.pid is not None
+    restarts = triton.restarts
+    with strict.streaming(TEXT, prompt="Earth", max_tokens=40) as events:
+        next(events)
+        os.kill(triton.pid, signal.SIGKILL)
+        wait_until(lambda: triton.down_reason)
+        assert strict.ask(TEXT, prompt="Earth", max_tokens=1)
+        assert list(events)[-1] == "[DONE]"
+    wait_until(lambda: triton.restarts == restarts + 1 and triton.is_serving)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -63,7 +63,7 @@ class Watched:
             spans = self.receiver.trace(trace_id)
             known = {span.span_id for span in spans} | {CLIENT_SPAN}
             names = {span.name for span in spans}
-            is_done = response.status_code != 200 or "compute" in names
+            is_done = response.status_code != 200 or "engine" in names
             return f"POST {path}" in names and is_done and all(span.parent_id in known for span in spans)
 
         if flags == "01":
@@ -230,18 +230,18 @@ def test_what_takes_too_long_has_failed_and_was_not_cancelled(watched: Watched, 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_one_trace_goes_from_the_client_through_us_to_triton(watched: Watched, stream: bool) -> None:
+def test_one_trace_goes_from_the_client_to_the_engine_server(watched: Watched, stream: bool) -> None:
     response, spans = watched.traced(CHAT, chat(stream=stream, temperature=0.5))
     by_id = {span.span_id: span for span in spans}
     (server,) = (span for span in spans if span.name == f"POST {CHAT}")
     (ours,) = (span for span in spans if span.name == "chat paced")
-    (compute,) = (span for span in spans if span.name == "compute")
-    path = [compute]
+    (engine,) = (span for span in spans if span.name == "engine")
+    path = [engine]
     while path[-1].parent_id in by_id:
         path.append(by_id[path[-1].parent_id])
     assert path[-2:] == [ours, server]
     assert server.parent_id == CLIENT_SPAN
-    assert compute.service == "cog-triton-triton"
+    assert engine.service == "cog-triton-engine"
     assert server.attributes["http.request.method"] == "POST"
     assert server.attributes["http.route"] == server.attributes["url.path"] == CHAT
     assert server.attributes["http.response.status_code"] == 200
@@ -280,7 +280,7 @@ def test_a_client_that_keeps_no_trace_gets_none_and_its_answer(watched: Watched)
     assert response.status_code == 200
     assert spans == []
     watched.traced(CHAT, chat())  # What came before it has been sent by then.
-    assert {span.trace_id for span in watched.receiver.spans if span.service == "cog-triton-triton"} <= {
+    assert {span.trace_id for span in watched.receiver.spans if span.service == "cog-triton-engine"} <= {
         span.trace_id for span in watched.receiver.spans if span.service == "cog-triton"
     }
 

@@ -13,11 +13,11 @@ from errors.settings import InvalidSetting
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import (
     CogUnderTest,
+    engine_pids,
     is_running,
     shared_memory,
     triton_pids,
     wait_until,
-    worker_pids,
 )
 
 pytestmark = pytest.mark.servers
@@ -48,14 +48,14 @@ def serves(server: CogUnderTest) -> bool:
     return "".join(prediction.get("output") or []) == server.model.expected_text(QUESTION, 3)
 
 
-def test_while_the_worker_is_down_the_server_is_unhealthy_and_says_why(
+def test_while_the_engine_is_down_the_server_is_unhealthy_and_says_why(
     brittle: CogUnderTest, folder: Path
 ) -> None:
     assert brittle.status() == "READY"
     pace = engine_file(folder, "paced.json")
     pace.rename(pace.with_name("away.json"))
-    (worker,) = worker_pids(folder)
-    os.kill(worker, signal.SIGKILL)
+    (engine,) = engine_pids(brittle.triton_http_port)
+    os.kill(engine, signal.SIGKILL)
     wait_until(lambda: brittle.status() == "UNHEALTHY")
     prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
     assert prediction["status"] == "failed"
@@ -63,20 +63,6 @@ def test_while_the_worker_is_down_the_server_is_unhealthy_and_says_why(
     pace.with_name("away.json").rename(pace)
     wait_until(lambda: brittle.status() == "READY")
     assert serves(brittle)
-
-
-def test_a_killed_triton_comes_back(brittle: CogUnderTest) -> None:
-    (triton,) = [pid for pid in triton_pids(brittle.triton_http_port) if is_server(pid)]
-    os.kill(triton, signal.SIGKILL)
-    wait_until(lambda: brittle.status() == "UNHEALTHY")
-    prediction = brittle.predict(prompt=QUESTION, max_tokens=3)
-    assert prediction["status"] == "succeeded" or "E2105 TritonUnavailable" in prediction["error"]
-    wait_until(lambda: brittle.status() == "READY")
-    assert serves(brittle)
-
-
-def is_server(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver"
 
 
 def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) -> None:
@@ -96,7 +82,7 @@ def test_a_setup_that_fails_is_one_coded_sentence_in_the_health(tmp_path: Path) 
 
 def test_a_killed_cog_server_leaves_nothing(tmp_path: Path) -> None:
     server = CogUnderTest(make_paced_model(tmp_path / "model", 200), tmp_path)
-    pids = [*triton_pids(server.triton_http_port), *worker_pids(tmp_path)]
+    pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     try:
         assert len(pids) == 5
         server.server._process.kill()

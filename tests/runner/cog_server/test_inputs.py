@@ -105,6 +105,7 @@ def test_a_body_that_is_none_is_refused(cog: CogUnderTest, body: bytes) -> None:
         ),
         ({"presence_penalty": 1e300}, "E1103 InvalidTensor: presence_penalty must be a finite number"),
         ({"frequency_penalty": -1e300}, "E1103 InvalidTensor: frequency_penalty"),
+        ({"length_penalty": 5}, "E1104 UnsupportedArgument: len_penalty=5.0 is not supported"),
         ({"lora_name": "french"}, "E1104 UnsupportedArgument: lora_name='french' is not supported"),
     ],
 )
@@ -135,7 +136,7 @@ def test_a_whole_number_may_be_written_as_a_float(cog: CogUnderTest) -> None:
     "inputs",
     [
         {"temperature": 0},
-        {"temperature": 5, "top_p": 1, "top_k": -1, "length_penalty": 5, "repetition_penalty": 0.01},
+        {"temperature": 5, "top_p": 1, "top_k": -1, "repetition_penalty": 0.01},
         {"top_p": 0, "top_k": 0, "min_tokens": -1},
         {"top_k": 2**40, "seed": 2**70, "presence_penalty": -100, "frequency_penalty": 100},
         {"min_tokens": 10**15, "max_new_tokens": 3},

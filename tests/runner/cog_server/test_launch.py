@@ -15,12 +15,12 @@ from errors.triton import ServerEnded
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import (
     CogUnderTest,
+    engine_pids,
     free_ports,
     is_running,
     triton_environment,
     triton_pids,
     wait_until,
-    worker_pids,
 )
 
 pytestmark = pytest.mark.servers
@@ -59,7 +59,7 @@ def test_a_script_that_is_ended_leaves_no_server(tmp_path: Path, number: signal.
     with owner:
         assert owner.stdout is not None
         server = int(owner.stdout.readline())
-        pids = [server, *triton_pids(http), *worker_pids(model.directory)]
+        pids = [server, *triton_pids(http), *engine_pids(http)]
         assert len(pids) == 6
         try:
             owner.send_signal(number)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.cog_server.__main__ import warn_of_concurrency
-from runner.cog_server.listener import find_listener
+from runner.cog_server.shutdown import find_listener
 from runner.observability.logs import log_in
 from runner.supervision.client_sockets import set_options
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until

@@ -21,12 +21,12 @@ from tests.runner.probes import ask
 from tests.runner.servers import (
     DEADLINE_S,
     CogUnderTest,
+    engine_pids,
     free_ports,
     is_running,
     shared_memory,
     triton_pids,
     wait_until,
-    worker_pids,
 )
 
 pytestmark = pytest.mark.servers
@@ -56,7 +56,7 @@ def start(model: PacedModel, folder: Path) -> Iterator[Callable[..., CogUnderTes
 
     yield start
     for server in servers:
-        pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+        pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
         server.close()
         assert not any(map(is_running, pids))
         assert shared_memory(server.triton_http_port) == []
@@ -170,12 +170,13 @@ def test_after_the_grace_period_what_runs_ends_with_a_code(start: Callable[..., 
     assert answer["status"] == "failed"
     assert "E2110 ServerStopping" in answer["error"]
     assert exit_code(server) == 0
+    assert not (server.metrics_dir.parent / "engine").exists(), "the engine server's socket"
 
 
 def test_a_second_sigterm_ends_all_at_once(start: Callable[..., CogUnderTest], folder: Path) -> None:
     server = start(STOP_GRACE_PERIOD="600")
     Asked(server, 3000)
-    pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+    pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     terminate(server)
     wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
     terminate(server)
@@ -233,10 +234,10 @@ def test_a_client_that_reads_nothing_does_not_hold_the_server(start: Callable[..
 
 def test_while_it_starts_it_stops_at_once(model: PacedModel, folder: Path) -> None:
     server = CogUnderTest(model, folder, wait=False, COG_TRITON_FAULTS="slow_start=60")
-    wait_until(lambda: worker_pids(folder))
+    wait_until(lambda: engine_pids(server.triton_http_port))
     terminate(server)
     exit_code(server)
-    wait_until(lambda: not worker_pids(folder))
+    wait_until(lambda: not engine_pids(server.triton_http_port))
     server.close()
     assert shared_memory(server.triton_http_port) == []
 
@@ -267,7 +268,7 @@ def test_a_stopped_cog_worker_is_not_ready_and_ends_the_server_with_an_error(
     start: Callable[..., CogUnderTest], folder: Path
 ) -> None:
     server = start()
-    pids = [*triton_pids(server.triton_http_port), *worker_pids(folder)]
+    pids = [*triton_pids(server.triton_http_port), *engine_pids(server.triton_http_port)]
     os.kill(cog_worker(server), signal.SIGSTOP)
     assert ask(server.port, "ready").returncode == 1
     assert exit_code(server) == UNRECOVERABLE_EXIT_CODE

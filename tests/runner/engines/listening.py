@@ -1,22 +1,27 @@
-"""An engine directory without a tokenizer, and a listener that remembers what the worker said."""
+"""A client of an engine server that remembers what it got, and an engine directory without a tokenizer."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from errors.coded_error import CodedError
 from runner.engines.protocol.messages import (
+    Cancel,
     Failed,
     Finished,
-    FromWorker,
+    FromClient,
     LogProbs,
     Statistics,
+    Submit,
+    ToClient,
     TokenLogProb,
     Tokens,
 )
+from tests.runner.engines.engine_server import EngineServerUnderTest
 
 DEADLINE_S = 240.0
 
@@ -29,33 +34,67 @@ def make_paced_directory(path: Path, tokens_per_second: object) -> Path:
 
 
 class Listening:
-    """Hears a worker; ``wait_for`` waits until something is so."""
+    """Reads in a thread once the engine is ready. ``wait_for`` waits until something is so."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: EngineServerUnderTest) -> None:
+        self._client = server.connect()
+        self.ready = self._client.ready
         self._news = threading.Condition()
-        self.messages: list[FromWorker] = []
-        self.losses: list[CodedError] = []
-        self.waits = False
+        self.messages: list[ToClient] = []
+        self.is_closed = False
+        """By the engine server."""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
-    def received(self, messages: list[FromWorker]) -> None:
+    def _read(self) -> None:
+        with suppress(EOFError):
+            while True:
+                message = self._client.receive()
+                with self._news:
+                    self.messages.append(message)
+                    self._news.notify_all()
         with self._news:
-            self.messages += messages
+            self.is_closed = True
             self._news.notify_all()
 
-    def lost(self, error: CodedError) -> None:
-        with self._news:
-            self.losses.append(error)
-            self._news.notify_all()
+    def send(self, *messages: FromClient) -> None:
+        self._client.send(*messages)
 
-    def is_waiting(self) -> bool:
-        return self.waits
+    def close(self) -> None:
+        with suppress(OSError):  # The engine server was first.
+            self._client.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._client.close()
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         with self._news:
             assert self._news.wait_for(condition, DEADLINE_S), "it never happened"
 
-    def wait_for_end(self, request_id: int) -> None:
+    def wait_for_tokens(self, request_id: int) -> None:
+        self.wait_for(lambda: self.tokens(request_id))
+
+    def wait_for_close(self) -> None:
+        self.wait_for(lambda: self.is_closed)
+
+    def wait_for_end(self, request_id: int) -> str:
+        """How it ended; see ``ends``."""
         self.wait_for(lambda: self.ends(request_id))
+        return self.ends(request_id)[0]
+
+    def answer(self, submit: Submit) -> tuple[list[int], str]:
+        """The tokens of a request, and how it ended."""
+        self.send(submit)
+        end = self.wait_for_end(submit.request_id)
+        return self.tokens(submit.request_id), end
+
+    def cancel(self, request_id: int) -> None:
+        self.send(Cancel(request_id))
 
     def tokens(self, request_id: int) -> list[int]:
         """All output tokens of a request, in order."""
@@ -69,12 +108,18 @@ class Listening:
     def ends(self, request_id: int) -> list[str]:
         """How a request ended: finish reasons and errors; one, if all is well."""
         ends: list[str] = []
-        for message in self.messages:
+        for message in tuple(self.messages):
             if isinstance(message, Finished) and message.request_id == request_id:
                 ends.append(message.reason)
             if isinstance(message, Failed) and message.request_id == request_id:
                 ends.append(str(message.error.restore()))
         return ends
+
+    def finished(self, request_id: int) -> Finished:
+        """Its only end, which is no error."""
+        finished = (each for each in self.messages if isinstance(each, Finished))
+        (end,) = (each for each in finished if each.request_id == request_id)
+        return end
 
     def statistics(self) -> list[Statistics]:
         return [message for message in self.messages if isinstance(message, Statistics)]

@@ -1,9 +1,9 @@
-"""Which requests are sent again after Triton or the engine was away. Their transports are stand-ins."""
+"""Which requests are sent again after the engine was away. The engines are stand-ins."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
-from errors.triton import TritonUnavailable
-from runner.engines.protocol.events import Event
+from errors.triton import ServerStopping, TritonUnavailable
+from runner.engines.protocol.messages import Output, Submit
 from runner.generation.admission import RequestGuard
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)
@@ -22,71 +22,85 @@ AS_TEXT = find_in_text(str(NOT_READY))
 """As it comes through Triton's HTTP API, without facts."""
 assert AS_TEXT is not None
 
+SUBMIT = Submit(0, [5], 3)
 
-class Transport:
+
+class StandInEngine:
     """Answers each request by the next of ``attempts``: an error, or a token and then an error or the end."""
 
     def __init__(self, *attempts: CodedError | tuple[int, CodedError | None]) -> None:
         self._attempts = list(attempts)
         self.count = 0
 
-    async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
         self.count += 1
         attempt = self._attempts.pop(0)
         if isinstance(attempt, CodedError):
             raise attempt
         token, error = attempt
-        yield [Event(output_ids=token, finish_reason=None if error else "length")]
+        yield Output([token], finish_reason=None if error else "length")
         if error is not None:
             raise error
 
     def end_all(self) -> None:
         pass
 
-    async def is_slot_answering(self) -> bool:
+    async def is_answering(self) -> bool:
         return True
 
 
-def ask(transport: Transport) -> list[int]:
+def ask(engine: StandInEngine) -> list[int]:
     async def tokens() -> list[int]:
-        guard = RequestGuard(transport, transport)
-        return [token async for events in guard.generate({}) for event in events for token in event.tokens]
+        guard = RequestGuard(engine)
+        return [token async for output in guard.generate(SUBMIT) for token in output.tokens]
 
     return asyncio.run(tokens())
 
 
 @pytest.mark.parametrize("error", [CRASHED, TritonUnavailable(reason="gone"), AS_TEXT])
 def test_a_request_without_a_token_is_sent_once_more(error: CodedError) -> None:
-    transport = Transport(error, (7, None))
-    assert ask(transport) == [7]
-    assert transport.count == 2
+    engine = StandInEngine(error, (7, None))
+    assert ask(engine) == [7]
+    assert engine.count == 2
 
 
 @pytest.mark.parametrize(
     "attempts", [(NOT_READY,), (PromptTooLong(prompt_tokens=3, max_input_tokens=2),), ((7, CRASHED),)]
 )
 def test_a_request_is_not_sent_again_if_that_would_not_help_or_could_differ(attempts: Any) -> None:
-    transport = Transport(*attempts, (8, None))
+    engine = StandInEngine(*attempts, (8, None))
     with pytest.raises(CodedError):
-        ask(transport)
-    assert transport.count == 1
+        ask(engine)
+    assert engine.count == 1
 
 
 def test_a_request_is_sent_again_only_once() -> None:
-    transport = Transport(CRASHED, CRASHED, (8, None))
+    engine = StandInEngine(CRASHED, CRASHED, (8, None))
     with pytest.raises(EngineCrashed):
-        ask(transport)
-    assert transport.count == 2
+        ask(engine)
+    assert engine.count == 2
 
 
-def test_a_triton_known_to_be_down_is_e2105_with_the_reason_and_not_asked() -> None:
-    async def run(transport: Transport) -> None:
-        guard = RequestGuard(transport, transport, down_reason=lambda: "it ended (exit code 1)")
-        with pytest.raises(TritonUnavailable, match=r"\(it ended \(exit code 1\)\)"):
-            await anext(guard.generate({}))
+def test_a_guard_that_refuses_ends_new_requests_with_e2110_and_does_not_ask_the_engine() -> None:
+    async def run(engine: StandInEngine) -> None:
+        guard = RequestGuard(engine)
+        guard.refuse("it was asked to")
+        with pytest.raises(ServerStopping, match="it was asked to"):
+            await anext(guard.generate(SUBMIT))
 
-    transport = Transport((7, None))
-    asyncio.run(run(transport))
-    assert transport.count == 0
+    engine = StandInEngine((7, None))
+    asyncio.run(run(engine))
+    assert engine.count == 0
+
+
+@pytest.mark.parametrize("error", [CRASHED, TritonUnavailable(reason="gone")])
+def test_what_the_end_of_the_grace_period_cuts_is_e2110(error: CodedError) -> None:
+    async def run() -> None:
+        guard = RequestGuard(StandInEngine((7, error)))
+        outputs = guard.generate(SUBMIT)
+        await anext(outputs)
+        guard.end_all("it was asked to")
+        with pytest.raises(ServerStopping):
+            await anext(outputs)
+
+    asyncio.run(run())

@@ -1,52 +1,76 @@
-"""The generation core on a real Triton: where a text ends, and what is known of it then."""
+"""The generation core on a real engine server: where a text ends, and what is known of it then."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
+from engine.directory import load
 from errors.requests import PromptTooLong
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
-from runner.generation.model import ModelFacts
-from runner.generation.request import GenerationRequest, SamplingInputs
-from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH
-from tests.runner.servers import TritonUnderTest
-
-pytestmark = pytest.mark.servers
+from runner.generation.model import ModelFacts, load_model_facts
+from runner.generation.request import GenerationRequest
+from runner.settings.settings import load_settings
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH, PacedModel
 
 QUESTION = "What is machine learning?"
-GREEDY = SamplingInputs(temperature=0)
+GREEDY = Sampling(temperature=0)
+
+
+@dataclass(frozen=True)
+class Served:
+    """An engine server and the model that it serves."""
+
+    path: Path
+    model: PacedModel
+    facts: ModelFacts
+
+
+@pytest.fixture(scope="module")
+def served(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("engine_server")
+    server = EngineServerUnderTest("paced", paced.directory, {}, folder)
+    facts = load_model_facts(load(paced.directory), load_settings({"HOME": str(folder)}))
+    yield Served(server.path, paced, facts)
+    server.stop()
 
 
 def generate(
-    triton: TritonUnderTest,
+    served: Served,
     prompt: str = QUESTION,
     *,
     max_tokens: int = 30,
     min_tokens: int = 0,
     stops: tuple[str, ...] = (),
-    sampling: SamplingInputs = GREEDY,
+    sampling: Sampling = GREEDY,
     model: ModelFacts | None = None,
 ) -> tuple[list[str], Generation]:
     """The pieces of text as they came, and the generation after its end."""
     request = GenerationRequest(prompt, max_tokens, min_tokens, stops, sampling)
-    service = triton.service
 
     async def read() -> tuple[list[str], Generation]:
-        generation = Generation(request, model or service.model, service.client)
-        return [text async for text in generation.text()], generation
+        async with EngineClient(served.path, 60, "paced") as client:
+            await client.wait_ready()
+            generation = Generation(request, model or served.facts, client)
+            return [text async for text in generation.text()], generation
 
-    return triton.run(read())
+    return asyncio.run(read())
 
 
-def test_a_text_comes_in_pieces_and_ends_by_its_length(triton: TritonUnderTest) -> None:
-    pieces, generation = generate(triton, max_tokens=40)
-    assert "".join(pieces) == triton.model.expected_text(QUESTION, 40)
+def test_a_text_comes_in_pieces_and_ends_by_its_length(served: Served) -> None:
+    pieces, generation = generate(served, max_tokens=40)
+    assert "".join(pieces) == served.model.expected_text(QUESTION, 40)
     assert len(pieces) > 1
     assert all(pieces)
     assert generation.finish_reason == "length"
-    assert generation.input_token_count == len(triton.model.ids(QUESTION))
+    assert generation.input_token_count == len(served.model.ids(QUESTION))
     assert generation.output_token_count == 40
     assert generation.time_to_first_token_s is not None
     assert 0 < generation.time_to_first_token_s < generation.duration_s
@@ -67,110 +91,108 @@ def test_a_text_comes_in_pieces_and_ends_by_its_length(triton: TritonUnderTest) 
     ],
 )
 def test_a_stop_sequence_cuts_exactly_wherever_tokens_begin(
-    triton: TritonUnderTest, stops: tuple[str, ...], text: str | None
+    served: Served, stops: tuple[str, ...], text: str | None
 ) -> None:
-    pieces, generation = generate(triton, stops=stops)
+    pieces, generation = generate(served, stops=stops)
     if text is None:
-        assert "".join(pieces) == triton.model.expected_text(QUESTION, 30)
+        assert "".join(pieces) == served.model.expected_text(QUESTION, 30)
         assert generation.finish_reason == "length"
     else:
         assert "".join(pieces) == text
         assert generation.finish_reason == "stop"
 
 
-def test_a_stop_sequence_of_several_tokens_per_character_is_found(triton: TritonUnderTest) -> None:
-    pieces, generation = generate(triton, "日本語👍です", max_tokens=60, stops=("👍で",))
+def test_a_stop_sequence_of_several_tokens_per_character_is_found(served: Served) -> None:
+    pieces, generation = generate(served, "日本語👍です", max_tokens=60, stops=("👍で",))
     assert "".join(pieces) == "日本語"
     assert generation.finish_reason == "stop"
 
 
-def test_what_was_held_back_for_a_stop_sequence_is_shown_at_the_end(triton: TritonUnderTest) -> None:
-    pieces, generation = generate(triton, "abc", max_tokens=5, stops=("bcX",))
-    assert "".join(pieces) == triton.model.expected_text("abc", 5)
+def test_what_was_held_back_for_a_stop_sequence_is_shown_at_the_end(served: Served) -> None:
+    pieces, generation = generate(served, "abc", max_tokens=5, stops=("bcX",))
+    assert "".join(pieces) == served.model.expected_text("abc", 5)
     assert generation.finish_reason == "length"
 
 
-def test_a_character_cut_by_the_length_is_shown_as_decoding_shows_it(triton: TritonUnderTest) -> None:
-    pieces, _ = generate(triton, "👍", max_tokens=6)
-    assert "".join(pieces) == triton.model.expected_text("👍", 6) == "👍\ufffd"
+def test_a_character_cut_by_the_length_is_shown_as_decoding_shows_it(served: Served) -> None:
+    pieces, _ = generate(served, "👍", max_tokens=6)
+    assert "".join(pieces) == served.model.expected_text("👍", 6) == "👍\ufffd"
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_the_first_of_several_end_ids_ends_the_text(triton: TritonUnderTest, which: int) -> None:
+def test_the_first_of_several_end_ids_ends_the_text(served: Served, which: int) -> None:
     prompt = "What is"
-    ids = triton.model.ids(prompt)
+    ids = served.model.ids(prompt)
     assert len(set(ids)) == len(ids)
     end_ids = (*(317, 318, 319)[:which], ids[2])
-    pieces, generation = generate(triton, prompt, model=replace(triton.service.model, end_ids=end_ids))
-    assert "".join(pieces) == triton.model.expected_text(prompt, 2)
+    pieces, generation = generate(served, prompt, model=replace(served.facts, end_ids=end_ids))
+    assert "".join(pieces) == served.model.expected_text(prompt, 2)
     assert generation.finish_reason == "end"
     assert generation.output_token_count == 3
 
 
-def test_the_end_token_itself_ends_the_text_and_has_none(triton: TritonUnderTest) -> None:
-    pieces, generation = generate(triton, f"Once{END_TOKEN}more")
+def test_the_end_token_itself_ends_the_text_and_has_none(served: Served) -> None:
+    pieces, generation = generate(served, f"Once{END_TOKEN}more")
     assert "".join(pieces) == "Once"
     assert generation.finish_reason == "end"
 
 
 @pytest.mark.parametrize("min_tokens", [2, 3, 4, 8, 9])
-def test_an_end_before_the_least_length_is_none(triton: TritonUnderTest, min_tokens: int) -> None:
+def test_an_end_before_the_least_length_is_none(served: Served, min_tokens: int) -> None:
     prompt = "What is"
-    ids = triton.model.ids(prompt)
-    model = replace(triton.service.model, end_ids=(ids[2],))
-    _, generation = generate(triton, prompt, min_tokens=min_tokens, model=model)
+    ids = served.model.ids(prompt)
+    model = replace(served.facts, end_ids=(ids[2],))
+    _, generation = generate(served, prompt, min_tokens=min_tokens, model=model)
     ends = range(2, 30, len(ids))
     assert generation.output_token_count == next(end + 1 for end in ends if end >= min_tokens)
     assert generation.finish_reason == "end"
 
 
 @pytest.mark.parametrize("length", [MAX_SEQUENCE_LENGTH, 2 * MAX_SEQUENCE_LENGTH])
-def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(
-    triton: TritonUnderTest, length: int
-) -> None:
+def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(served: Served, length: int) -> None:
     with pytest.raises(PromptTooLong) as raised:
-        generate(triton, "x" * length)
+        generate(served, "x" * length)
     assert raised.value.facts["prompt_tokens"] == length
     assert raised.value.facts["max_input_tokens"] == MAX_SEQUENCE_LENGTH - 1
 
 
 @pytest.mark.parametrize("room", [1, 2, 7])
-def test_lengths_are_clipped_to_the_room_that_the_prompt_leaves(triton: TritonUnderTest, room: int) -> None:
+def test_lengths_are_clipped_to_the_room_that_the_prompt_leaves(served: Served, room: int) -> None:
     prompt = "x" * (MAX_SEQUENCE_LENGTH - room)
-    pieces, generation = generate(triton, prompt, max_tokens=10**12, min_tokens=10**11)
+    pieces, generation = generate(served, prompt, max_tokens=10**12, min_tokens=10**11)
     assert "".join(pieces) == "x" * room
     assert generation.finish_reason == "length"
 
 
-def test_a_shorter_input_limit_of_the_engine_holds(triton: TritonUnderTest) -> None:
-    model = replace(triton.service.model, max_input_length=5)
+def test_a_shorter_input_limit_of_the_engine_holds(served: Served) -> None:
+    model = replace(served.facts, max_input_length=5)
     with pytest.raises(PromptTooLong, match=r"\(5\)"):
-        generate(triton, "x" * 6, model=model)
-    pieces, _ = generate(triton, "x" * 5, max_tokens=3, model=model)
+        generate(served, "x" * 6, model=model)
+    pieces, _ = generate(served, "x" * 5, max_tokens=3, model=model)
     assert "".join(pieces) == "xxx"
 
 
-def test_a_long_prompt_is_tokenized_like_a_short_one(triton: TritonUnderTest) -> None:
+def test_a_long_prompt_is_tokenized_like_a_short_one(served: Served) -> None:
     prompt = QUESTION * 200
-    pieces, generation = generate(triton, prompt, max_tokens=5)
-    assert "".join(pieces) == triton.model.expected_text(prompt, 5)
-    assert generation.input_token_count == len(triton.model.ids(prompt))
+    pieces, generation = generate(served, prompt, max_tokens=5)
+    assert "".join(pieces) == served.model.expected_text(prompt, 5)
+    assert generation.input_token_count == len(served.model.ids(prompt))
 
 
 @pytest.mark.parametrize(
     ("sampling", "is_greedy"),
     [
-        (SamplingInputs(temperature=0, top_p=0.9, top_k=50), True),
-        (SamplingInputs(temperature=1, top_k=1), True),
-        (SamplingInputs(temperature=1, top_k=0, top_p=0), True),
-        (SamplingInputs(temperature=1, top_k=-1, top_p=0.5), False),
-        (SamplingInputs(temperature=1, top_k=10**30, top_p=0), False),
-        (SamplingInputs(temperature=5, top_p=1, seed=2**64 - 1), False),
+        (Sampling(temperature=0, top_p=0.9, top_k=50), True),
+        (Sampling(temperature=1, top_k=1), True),
+        (Sampling(temperature=1, top_k=0, top_p=0), True),
+        (Sampling(temperature=1, top_k=-1, top_p=0.5), False),
+        (Sampling(temperature=1, top_k=10**30, top_p=0), False),
+        (Sampling(temperature=5, top_p=1, seed=2**64 - 1), False),
     ],
 )
 def test_every_sampling_that_the_inputs_allow_is_taken_by_the_slot(
-    triton: TritonUnderTest, sampling: SamplingInputs, is_greedy: bool
+    served: Served, sampling: Sampling, is_greedy: bool
 ) -> None:
     assert sampling.is_greedy == is_greedy
-    pieces, _ = generate(triton, max_tokens=3, sampling=sampling)
-    assert "".join(pieces) == triton.model.expected_text(QUESTION, 3)
+    pieces, _ = generate(served, max_tokens=3, sampling=sampling)
+    assert "".join(pieces) == served.model.expected_text(QUESTION, 3)

@@ -1,44 +1,40 @@
-"""Log probabilities of a generation: one for each token, else an error, and never less text."""
+"""Log probabilities of a generation: one for each token of the text."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from engine.directory import load
-from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.events import Event
+from runner.engines.protocol.messages import Output, Sampling, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from runner.settings.settings import load_settings
 from tests.runner.paced_engine import make_paced_model
 
 
 class Source:
-    """Stands in for the slot: its events are given."""
+    """Stands in for the engine server: its outputs are given."""
 
-    def __init__(self, *events: Event) -> None:
-        self._events = list(events)
+    def __init__(self, *outputs: Output) -> None:
+        self._outputs = outputs
 
-    async def generate(
-        self, inputs: Mapping[str, Any], headers: str = ""
-    ) -> AsyncGenerator[list[Event], None]:
-        yield self._events
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        assert submit.wants_log_probs
+        for output in self._outputs:
+            yield output
 
 
-def generate(folder: Path, *events: Event) -> tuple[str, list[float]]:
+def generate(folder: Path, *outputs: Output) -> tuple[str, list[float]]:
     """The text, and the values that came with it."""
     engine = make_paced_model(folder, 0)
     model = load_model_facts(load(engine.directory), load_settings({"HOME": str(folder)}))
-    request = GenerationRequest("What is", 9, 0, (), SamplingInputs(), num_top_log_probs=0)
+    request = GenerationRequest("What is", 9, 0, (), Sampling(), num_top_log_probs=0)
 
     async def read() -> tuple[str, list[float]]:
-        generation = Generation(request, model, Source(*events))
+        generation = Generation(request, model, Source(*outputs))
         text = "".join([text async for text in generation.text()])
         return text, [each.value for _, each in generation.take_log_probs()]
 
@@ -46,15 +42,7 @@ def generate(folder: Path, *events: Event) -> tuple[str, list[float]]:
 
 
 def test_each_token_has_its_value(tmp_path: Path) -> None:
-    events = (Event(output_ids=[40, 41], output_log_probs=[-1.0, -2.0]), Event([42], "length", -3.0))
-    text, values = generate(tmp_path, *events)
+    first = Output([40, 41], [TokenLogProb(-1.0), TokenLogProb(-2.0)])
+    text, values = generate(tmp_path, first, Output([42], [TokenLogProb(-3.0)], "length"))
     assert len(text) == 3
     assert values == [-1.0, -2.0, -3.0]
-
-
-@pytest.mark.parametrize("values", [None, -1.0, [-1.0], [-1.0, -2.0, -3.0]])
-def test_values_for_other_than_all_tokens_are_an_error_instead_of_lost_text(
-    tmp_path: Path, values: float | list[float] | None
-) -> None:
-    with pytest.raises(TritonMalformedEvent, match="2 output_ids"):
-        generate(tmp_path, Event(output_ids=[40, 41], finish_reason="length", output_log_probs=values))

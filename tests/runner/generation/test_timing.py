@@ -8,10 +8,9 @@ import re
 import httpx
 import pytest
 
-from runner.generation.timing import TimeBudget
+from runner.observability.metrics import ENGINE_PHASES as PHASES
 from runner.observability.metrics import PHASE_BOUNDS_S as BOUNDS_S
 from runner.observability.metrics import PHASE_SECONDS as NAME
-from runner.observability.metrics import SLOT_PHASES as PHASES
 from tests.runner.servers import SLOT, CogUnderTest, TritonUnderTest, wait_until
 
 QUESTION = "What is machine learning?"
@@ -53,7 +52,7 @@ def test_one_that_is_stopped_by_its_text_tells_what_is_known(cog: CogUnderTest) 
 
 
 @pytest.mark.servers
-def test_the_slots_phases_are_histograms_on_the_metrics_port(cog: CogUnderTest) -> None:
+def test_the_engine_servers_phases_are_histograms_on_tritons_metrics_port(cog: CogUnderTest) -> None:
     port = cog.counters._client.base_url
     before = histograms(httpx.get(f"{port}/metrics").text)
     for _ in range(3):
@@ -82,13 +81,3 @@ def test_triton_tells_its_times_to_who_asks_as_nvidias_backend_does(triton: Trit
     assert "arrival_time_ns" not in triton.post(f"{SLOT}/generate_stream", body).text
     whole = triton.post(f"{SLOT}/generate", body | {"streaming": False, "return_perf_metrics": True})
     assert json.loads(whole.text)["last_token_time_ns"] > last["last_token_time_ns"]
-
-
-@pytest.mark.servers
-def test_a_time_that_no_runner_tells_is_refused(triton: TritonUnderTest) -> None:
-    body = {"input_ids": [10], "request_output_len": 1, "runner_seconds": [-1.0]}
-    assert "E1103 InvalidTensor: runner_seconds must be" in triton.post(f"{SLOT}/generate", body).text
-
-
-def test_nvidias_own_backend_is_told_and_asked_nothing() -> None:
-    assert TimeBudget(is_slot_ours=False).sent(asks_slot=True) == {}

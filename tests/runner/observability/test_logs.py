@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from runner.cog_server.json_logs import flat
+from runner.engines.paced.faults import FAULT_SEEDS
 from runner.observability.logs import as_json
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import CogUnderTest, wait_until, worker_pids
+from tests.runner.servers import CogUnderTest, engine_pids, wait_until
 
 PROMPT = "Nobody may read this.\nNor this second line."
 
@@ -21,7 +22,8 @@ PROMPT = "Nobody may read this.\nNor this second line."
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CogUnderTest]:
     folder = tmp_path_factory.mktemp("logged")
-    server = CogUnderTest(make_paced_model(folder / "model", TOKENS_PER_SECOND), folder, LOG_FORMAT="json")
+    model = make_paced_model(folder / "model", TOKENS_PER_SECOND)
+    server = CogUnderTest(model, folder, LOG_FORMAT="json", COG_TRITON_FAULTS="requests")
     yield server
     server.close()
     assert lines(server)  # To the last, each is JSON.
@@ -79,7 +81,7 @@ def test_every_line_has_its_time_level_and_source_and_tritons_are_taken_apart(lo
     assert triton[0]["level"] == "info"
     assert triton[0]["source"].startswith("http_server.cc:")
     assert [
-        line for line in found if line["logger"] == "cog_triton.slot" and "engine ready" in line["message"]
+        line for line in found if line["logger"] == "cog_triton.engine" and "engine ready" in line["message"]
     ]
 
 
@@ -102,25 +104,35 @@ def test_a_failure_has_its_code(logged: CogUnderTest) -> None:
 
 
 @pytest.mark.servers
-def test_an_engine_that_dies_is_told_with_the_requests_that_it_took_along(logged: CogUnderTest) -> None:
+def test_a_request_that_the_engine_fails_is_named_in_the_engine_servers_log(logged: CogUnderTest) -> None:
+    (seed,) = [seed for seed, fault in FAULT_SEEDS.items() if fault == "fail"]
+    assert put(logged, "failing", prompt="hi", max_tokens=50, seed=seed)["status"] == "failed"
+    assert ended(logged, "failing")["code"] == "E2109"
+    (line,) = wait_until(
+        lambda: [line for line in of_request(logged, "failing") if line["logger"] == "cog_triton.engine"]
+    )
+    assert line["request_ids"] == ["failing"]
+    assert len(line["engine_request_ids"]) == 1
+
+
+@pytest.mark.servers
+def test_a_request_that_is_lost_with_a_killed_engine_has_its_line(logged: CogUnderTest) -> None:
     headers = {"Prefer": "respond-async"}
     body = {"input": {"prompt": "hi", "max_tokens": 1000}}
     before = logged.counters["slot_tokens_total"]
     assert logged.client.put("/predictions/lost", json=body, headers=headers).status_code == 202
     # Without a token it would be sent again, and nobody would notice.
     wait_until(lambda: logged.counters["slot_tokens_total"] > before + 20)
-    for pid in worker_pids(logged.folder):
+    for pid in engine_pids(logged.triton_http_port):
         os.kill(pid, signal.SIGKILL)
     assert ended(logged, "lost")["code"] == "E2107"
-    slots = wait_until(
-        lambda: [line for line in of_request(logged, "lost") if line["logger"] == "cog_triton.slot"]
-    )
-    assert slots[0]["request_ids"] == ["lost"]
-    wait_until(lambda: [line for line in lines(logged) if "engine worker restarted" in line["message"]])
+    wait_until(lambda: [line for line in lines(logged) if "engine server is ready again" in line["message"]])
 
 
 def test_lines_that_are_not_as_expected_are_kept_as_text() -> None:
     assert json.loads(flat("panicked at 'x'") or "")["message"] == "panicked at 'x'"
     assert json.loads(as_json("triton: | model | 1 |"))["message"] == "| model | 1 |"
+    assert json.loads(as_json("engine_server: a library's line"))["logger"] == "engine_server"
+    assert json.loads(as_json("engine: paced at /engine"))["logger"] == "cog_triton.runner"
     assert json.loads(as_json("warning: old tar"))["level"] == "warning"
     assert json.loads(as_json("E2106 TritonStartFailed: it did not"))["code"] == "E2106"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +18,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.main import main
+from runner.engines.protocol.messages import Statistics
+from runner.engines.server.metrics import EngineMetrics
 from runner.observability import metrics
 from runner.observability.exposition import exposition
-from runner.observability.meter import Histogram, Meter, RequestMeter, clear_folder
-from runner.observability.metrics import METRICS
-from tests.runner.servers import CogUnderTest, triton_environment, wait_until
+from runner.observability.meter import Meter, RequestMeter, clear_folder
+from runner.observability.metrics import METRICS, metrics_of
+from tests.runner.servers import CogUnderTest, triton_environment, triton_pids, wait_until
 
 SAMPLE = re.compile(r"^(\w+)(?:{(.*)})? (\S+)$", re.MULTILINE)
 
@@ -50,12 +54,10 @@ def cog_counts(text: str, name: str) -> float:
 
 def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path) -> None:
     meter = Meter("cog", tmp_path)
-    for is_finished, code in ((True, None), (False, None), (False, "E2101"), (False, "E9999")):
+    for is_finished, code in ((True, ""), (False, ""), (False, "E2101"), (False, "E9999")):
         request = RequestMeter(meter)
         request.began()
-        if code is not None:
-            request.failed(code)
-        request.ended(is_finished=is_finished, input_tokens=2, output_tokens=3, detokenize_s=0.0)
+        request.ended(is_finished=is_finished, error=code, input_tokens=2, output_tokens=3, detokenize_s=0.0)
     found = samples(exposition(tmp_path))
     for outcome, code in (
         ("succeeded", ""),
@@ -75,7 +77,7 @@ def test_tokens_that_come_together_share_the_time_since_those_before(tmp_path: P
     request.began()
     for num_tokens, now_s in ((2, 100.25), (4, 100.33), (1, 100.93)):
         request.received(num_tokens, now_s)
-    request.ended(is_finished=True, input_tokens=1, output_tokens=7, detokenize_s=0.001)
+    request.ended(is_finished=True, error="", input_tokens=1, output_tokens=7, detokenize_s=0.001)
     found = samples(exposition(tmp_path))
     name = metrics.INTER_TOKEN_LATENCY.name
     assert found[f'{name}_count{{api="cog"}}'] == 5
@@ -88,7 +90,7 @@ def test_tokens_that_come_together_share_the_time_since_those_before(tmp_path: P
 
 @pytest.mark.parametrize(("seconds", "bound"), [(0.001, "0.001"), (0.0011, "0.0025"), (61.0, "+Inf")])
 def test_a_bucket_holds_what_equals_its_bound(tmp_path: Path, seconds: float, bound: str) -> None:
-    Histogram(Meter("cog", tmp_path).cells, metrics.QUEUE).observe(seconds)
+    Meter("cog", tmp_path).observe(metrics.QUEUE, seconds)
     found = samples(exposition(tmp_path))
     buckets = {
         labels: value for labels, value in found.items() if labels.startswith(f"{metrics.QUEUE.name}_bucket")
@@ -115,6 +117,7 @@ def test_what_an_ended_process_counted_stays_but_it_holds_nothing_any_more(tmp_p
 def test_a_runner_starts_from_zero(tmp_path: Path) -> None:
     Meter("cog", tmp_path).add(metrics.OUTPUT_TOKENS, 7)
     (tmp_path / "cog-1").write_bytes(b"half a file")
+    engine_counts(tmp_path)
     assert cog_counts(exposition(tmp_path), "cog_triton_output_tokens_total") == 7
     clear_folder(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -124,6 +127,11 @@ TRITON = """\
 # HELP nv_inference_count Number of inferences
 # TYPE nv_inference_count counter
 nv_inference_count{model="tensorrt_llm",version="1"} 3
+"""
+COPIES = """\
+# HELP cog_triton_slot_tokens_total Output tokens received from the engine
+# TYPE cog_triton_slot_tokens_total counter
+cog_triton_slot_tokens_total 5
 # HELP cog_triton_request_phase_seconds_bucket Time of a request
 # TYPE cog_triton_request_phase_seconds_bucket counter
 cog_triton_request_phase_seconds_bucket{le="+Inf",phase="engine"} 2
@@ -132,41 +140,84 @@ cog_triton_request_phase_seconds_sum{phase="engine"} 0.5
 # TYPE cog_triton_request_phase_seconds_count counter
 cog_triton_request_phase_seconds_count{phase="engine"} 2
 """
+NVIDIA = """\
+# TYPE nv_trt_llm_general_metrics gauge
+nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm",version="1"} 8
+"""
 
 
-def test_tritons_metrics_follow_as_they_are_and_the_slots_phases_are_one_histogram(tmp_path: Path) -> None:
-    Meter("cog", tmp_path)
+def engine_counts(folder: Path, kind: str = "paced") -> EngineMetrics:
+    """What an engine server counts that has completed a request of 7 tokens."""
+    engine = EngineMetrics(kind, restarts=1, folder=folder)
+    engine.submitted(None, 0.0)
+    engine.received(7)
+    engine.ended("length")
+    engine.completed(1.0, 1.5)
+    engine.counts(running=0, statistics=Statistics(2, 3, 0.5, {"iter": 9.0}))
+    return engine
+
+
+def with_triton(folder: Path, told: str) -> str:
+    """The exposition beside a Triton whose metrics port answers this."""
 
     class Triton(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(TRITON.encode())
+            self.wfile.write(told.encode())
 
     with HTTPServer(("127.0.0.1", 0), Triton) as server:
         Thread(target=server.handle_request).start()
-        text = exposition(tmp_path, f"http://127.0.0.1:{server.server_port}/metrics")
-    assert text.endswith("\n" + "".join(TRITON.splitlines(keepends=True)[:3]))
-    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
-    assert types == {
-        **{metric.name: metric.kind for metric in METRICS},
-        "cog_triton_triton_up": "gauge",
-        "nv_inference_count": "counter",
-    }
+        return exposition(folder, f"http://127.0.0.1:{server.server_port}/metrics")
+
+
+@pytest.mark.parametrize("kind", ["paced", "tensorrt_llm"])
+def test_the_engine_servers_metrics_are_told_once_and_tritons_others_as_they_are(
+    tmp_path: Path, kind: str
+) -> None:
+    Meter("cog", tmp_path)
+    engine = engine_counts(tmp_path, kind)
+    nvidia = NVIDIA if kind == "tensorrt_llm" else ""
+    text = with_triton(tmp_path, TRITON + COPIES + nvidia)
+    assert text.endswith("\n" + TRITON)
+    types = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
+    assert sorted(types) == sorted(
+        [
+            *{(metric.name, metric.kind) for metric in (*METRICS, *metrics_of(kind))},
+            ("cog_triton_triton_up", "gauge"),
+            ("nv_inference_count", "counter"),
+        ]
+    )
     (phases,) = (each for each in text_string_to_metric_families(text) if each.name == metrics.PHASES.name)
     counts = {
         sample.labels["phase"]: sample.value for sample in phases.samples if sample.name.endswith("_count")
     }
-    assert counts == {"tokenize": 0, "detokenize": 0, "engine": 2}
-    assert samples(text)["cog_triton_triton_up{}"] == 1
+    assert counts == {"tokenize": 0, "detokenize": 0, "queue": 0, "engine": 1, "relay": 1}
+    found = samples(text)
+    assert found["cog_triton_triton_up{}"] == 1
+    assert found["cog_triton_slot_tokens_total{}"] == 7
+    assert found["cog_triton_engine_restarts_total{}"] == 1
+    assert found["cog_triton_engine_queued_requests{}"] == 3
+    assert found['cog_triton_slot_ended_requests_total{reason="length"}'] == 1
+    if nvidia:
+        key = 'nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm",version="1"}'
+        assert found[key] == 9
+    engine.close()
+
+
+def test_a_triton_without_an_engine_server_tells_its_own(tmp_path: Path) -> None:
+    """With NVIDIA's C++ backend Triton holds the engine."""
+    assert with_triton(tmp_path, NVIDIA).endswith("\n" + NVIDIA)
 
 
 def test_a_triton_that_does_not_answer_is_told_and_nothing_of_ours_is_missing(tmp_path: Path) -> None:
     Meter("cog", tmp_path)
+    engine_counts(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     text = exposition(tmp_path, f"http://127.0.0.1:{port}/metrics")
     assert samples(text)["cog_triton_triton_up{}"] == 0
+    assert samples(text)["cog_triton_slot_tokens_total{}"] == 7
     assert text.startswith(exposition(tmp_path))
 
 
@@ -175,7 +226,8 @@ def test_a_triton_that_does_not_answer_is_told_and_nothing_of_ours_is_missing(tm
 )
 def test_prometheus_own_checker_finds_nothing_to_say(tmp_path: Path) -> None:
     meter = Meter("cog", tmp_path)
-    meter.refused("E1001")
+    meter.ended("failed", "E1001")
+    engine_counts(tmp_path, "tensorrt_llm")
     command = ["promtool", "check", "metrics"]
     done = subprocess.run(command, input=exposition(tmp_path), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -202,6 +254,7 @@ def test_all_of_a_runner_is_told_in_one_text(cog: CogUnderTest, monkeypatch: pyt
     assert "nv_inference_request_success" in after
     assert after.count("# TYPE cog_triton_request_phase_seconds") == 1
     assert 'cog_triton_request_phase_seconds_bucket{le="+Inf",phase="engine"}' in after
+    wait_until(lambda: samples(read())["cog_triton_slot_tokens_total{}"] >= 10)
     families = re.findall(r"^# TYPE (\w+)", after, re.MULTILINE)
     assert len(families) == len(set(families))
     assert {metric.name for metric in METRICS} <= set(families)
@@ -219,6 +272,20 @@ def test_a_client_that_goes_away_is_counted_as_cancelled(cog: CogUnderTest) -> N
         response.close()
     wait_until(lambda: samples(read())[key] == before + 1)
     assert samples(read())['cog_triton_active_requests{api="cog"}'] == 0
+
+
+@pytest.mark.servers
+def test_a_killed_triton_hides_nothing_of_the_engine_server(cog: CogUnderTest) -> None:
+    read = reader(cog)
+    assert cog.predict(prompt="hi", max_tokens=5)["status"] == "succeeded"
+    wait_until(lambda: samples(read())["cog_triton_slot_tokens_total{}"] >= 5)
+    before = samples(read())
+    for pid in triton_pids(cog.triton_http_port):
+        os.kill(pid, signal.SIGKILL)
+    down = wait_until(lambda: (now := samples(read()))["cog_triton_triton_up{}"] == 0 and now)
+    assert {key for key in before if "slot" in key or "engine" in key} <= set(down)
+    assert down["cog_triton_slot_tokens_total{}"] >= before["cog_triton_slot_tokens_total{}"]
+    wait_until(lambda: samples(read())["cog_triton_triton_up{}"] == 1)
 
 
 @pytest.mark.servers

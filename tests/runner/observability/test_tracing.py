@@ -1,4 +1,4 @@
-"""One trace holds a client's span, Cog's, ours and Triton's, as a receiver decodes what a collector gets."""
+"""One trace holds a client's span, Cog's, ours and the engine server's, as a collector decodes them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from errors.settings import InvalidSetting
@@ -15,7 +16,7 @@ from runner.observability.tracing import open_tracing, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import CogUnderTest, wait_until
+from tests.runner.servers import HOST, CogUnderTest, wait_until
 
 PROMPT = "A prompt that nobody else may read."
 PHASES = ("tokenize", "queue", "engine", "relay")
@@ -51,26 +52,41 @@ def is_whole(spans: list[Span]) -> bool:
     """Nothing is on its way any more: every span's parent is there, or is the client's."""
     known = {span.span_id for span in spans} | {"c" * 16}
     names = {span.name for span in spans}
-    has_ends = {"POST /predictions", "text_completion paced", "compute"} <= names
+    has_ends = {"POST /predictions", "text_completion paced", "engine"} <= names
     return has_ends and all(span.parent_id in known for span in spans)
 
 
 @pytest.mark.servers
-def test_one_trace_goes_from_the_client_through_cog_and_us_to_triton(
+def test_one_trace_goes_from_the_client_through_cog_and_us_to_the_engine_server(
     traced: CogUnderTest, receiver: OtlpReceiver
 ) -> None:
     spans = trace_of(traced, receiver, prompt=PROMPT, max_tokens=20, temperature=0.5)
     by_id = {span.span_id: span for span in spans}
     ours = next(span for span in spans if span.name == "text_completion paced")
-    compute = next(span for span in spans if span.name == "compute")
-    path = [compute]
+    (engine,) = (span for span in spans if span.name == "engine")
+    path = [engine]
     while path[-1].parent_id in by_id:
         path.append(by_id[path[-1].parent_id])
     assert path[-1].parent_id == "c" * 16
     assert path[-1].name == "POST /predictions"
-    assert ours in path
-    assert compute.service == "cog-triton-triton"
-    assert {span.service for span in path[path.index(ours) :]} == {"cog-triton"}
+    assert path[1] == ours
+    assert engine.service == "cog-triton-engine"
+    assert {span.service for span in path[1:]} == {"cog-triton"}
+    assert not [span for span in spans if span.service == "cog-triton-triton"]
+    assert engine.attributes["gen_ai.usage.input_tokens"] == ours.attributes["gen_ai.usage.input_tokens"]
+    assert engine.attributes["gen_ai.usage.output_tokens"] == 20
+    assert engine.attributes["gen_ai.response.finish_reasons"].values[0].string_value == "length"
+    assert 0 <= engine.attributes["cog_triton.queue.seconds"] < 60
+
+
+@pytest.mark.servers
+def test_a_request_by_triton_has_tritons_spans_alone(traced: CogUnderTest, receiver: OtlpReceiver) -> None:
+    trace_id = os.urandom(16).hex()
+    headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
+    url = f"http://{HOST}:{traced.triton_http_port}/v2/models/ensemble/generate"
+    httpx.post(url, json={"text_input": PROMPT, "max_tokens": 2}, headers=headers).raise_for_status()
+    spans = wait_until(lambda: receiver.trace(trace_id))
+    assert {span.service for span in spans} == {"cog-triton-triton"}
 
 
 @pytest.mark.servers
@@ -119,7 +135,7 @@ def test_a_client_that_keeps_no_trace_gets_none_anywhere(
 ) -> None:
     assert trace_of(traced, receiver, "00", prompt=PROMPT, max_tokens=2) == []
     trace_of(traced, receiver, prompt=PROMPT, max_tokens=2)  # What came before it has been sent by then.
-    assert {span.trace_id for span in receiver.spans if span.service == "cog-triton-triton"} <= {
+    assert {span.trace_id for span in receiver.spans if span.service == "cog-triton-engine"} <= {
         span.trace_id for span in receiver.spans if span.service == "cog-triton"
     }
 

@@ -11,8 +11,9 @@ import socket
 
 import pytest
 
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from tests.runner.servers import HOST, SLOT, TritonUnderTest, wait_until
 
 pytestmark = pytest.mark.servers
@@ -64,7 +65,7 @@ def test_many_clients_that_leave_at_once_are_all_freed(triton: TritonUnderTest) 
 
 
 def generation(triton: TritonUnderTest, stops: tuple[str, ...] = ()) -> Generation:
-    sampling = SamplingInputs(temperature=0)
+    sampling = Sampling(temperature=0)
     request = GenerationRequest("What is machine learning?", 4000, 0, stops, sampling)
     return triton.service.generate(request)
 
@@ -120,7 +121,7 @@ def test_a_stream_that_ends_by_itself_is_never_counted_as_cancelled(
     cancels = triton.counters["slot_cancel_requests_total"]
 
     async def read() -> str | None:
-        request = GenerationRequest("Once upon", count, 0, (), SamplingInputs(temperature=0))
+        request = GenerationRequest("Once upon", count, 0, (), Sampling(temperature=0))
         ended = triton.service.generate(request)
         assert [text async for text in ended.text()]
         return ended.finish_reason

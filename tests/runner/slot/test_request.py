@@ -84,7 +84,6 @@ def test_greedy_is_neither_top_k_nor_top_p_or_top_k_of_one_or_no_temperature(
         ("repetition_penalty", 1.5, lambda submit: submit.sampling.repetition_penalty),
         ("presence_penalty", -0.5, lambda submit: submit.sampling.presence_penalty),
         ("frequency_penalty", 0.25, lambda submit: submit.sampling.frequency_penalty),
-        ("len_penalty", 2.0, lambda submit: submit.sampling.length_penalty),
         ("random_seed", 0, lambda submit: submit.sampling.seed),
         ("seed", 2**64 - 1, lambda submit: submit.sampling.seed),
         ("min_length", 4, lambda submit: submit.min_tokens),
@@ -224,6 +223,7 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     [
         {"beam_width": 2},
         {"num_return_sequences": 3},
+        {"len_penalty": 2.0},
         {"logit_bias_ids": np.array([[1]], np.int32), "logit_bias_values": np.array([[0.5]], np.float32)},
         {"return_context_logits": True},
         {"return_generation_logits": True},
@@ -255,6 +255,18 @@ def test_log_probabilities_min_p_and_biases_are_told_to_an_engine_that_honours_t
     submit = parse_row(given, 0, ready, includes_input=False).submit
     assert (submit.wants_log_probs, submit.num_top_log_probs) == (True, 3)
     assert (submit.sampling.min_p, submit.sampling.logit_bias) == (0.25, {7: 1.5, 9: -100.0})
+
+
+def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds() -> None:
+    ready = msgspec.structs.replace(READY, engine_kind="tensorrt_llm")
+    beams = parse_row(tensors(beam_width=3, len_penalty=2.0, seed=7), 0, ready, includes_input=False)
+    assert beams.submits() == [beams.submit]
+    assert (beams.num_sequences, beams.submit.sampling.length_penalty) == (3, 2.0)
+    drawn = tensors(num_return_sequences=3, runtime_top_p=0.5, seed=2**64 - 2)
+    submits = parse_row(drawn, 0, ready, includes_input=False).submits()
+    assert [each.sampling.seed for each in submits] == [2**64 - 2, 2**64 - 1, 0]
+    unseeded = parse_row(tensors(num_return_sequences=2), 0, ready, includes_input=False)
+    assert unseeded.submits() == [unseeded.submit] * 2
 
 
 def test_what_asks_for_nothing_special_is_taken() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
-from runner.supervision import backoff, supervised
+from runner.supervision import supervised
 from runner.supervision.child import Child, with_parent
 from runner.supervision.failures import FailureLog, ProcessFailure
 from runner.supervision.supervised import State, SupervisedProcess
@@ -109,7 +109,8 @@ async def until(condition: Callable[[], object]) -> float:
 async def started(program: Program) -> AsyncIterator[int]:
     """A program that serves, and its process id; stopped at the end."""
     try:
-        await program.start()
+        program.begin()
+        await program.wait_ready()
         assert (program.state.value, program.down_reason) == ("ready", None)
         pid = program.pid
         assert pid is not None
@@ -237,7 +238,7 @@ def test_a_start_that_fails_is_tried_again_whatever_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that is missing, one that ends, and an error of ``launch`` itself."""
-    monkeypatch.setattr(backoff, "_FIRST_S", 0.01)
+    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
     failures = Failures()
 
     async def run() -> None:
@@ -274,8 +275,9 @@ def test_a_first_start_that_fails_raises_and_leaves_nothing(tmp_path: Path) -> N
     async def run() -> None:
         program = Program(tmp_path, lambda failure: True)
         program.python = str(tmp_path / "missing")
+        program.begin()
         with pytest.raises(TritonStartFailed, match="it ended"):
-            await program.start()
+            await program.wait_ready()
         assert (program.state.value, program.pid) == ("down", None)
         await program.stop()
         assert program.state.value == "stopped"
@@ -296,8 +298,9 @@ def test_a_start_that_takes_too_long_fails_unless_it_waits(
 
         monkeypatch.setattr(program, "is_ready", never)
         monkeypatch.setattr(program, "is_waiting", lambda: time.monotonic() < waits_until_s)
+        program.begin()
         with pytest.raises(TritonStartFailed, match=r"not within 0\.1 s"):
-            await program.start()
+            await program.wait_ready()
         assert time.monotonic() > waits_until_s
         assert program.pid is None
         await program.stop()

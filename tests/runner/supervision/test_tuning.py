@@ -53,10 +53,10 @@ def _variables(pid: int) -> list[str]:
 def test_all_that_cogs_server_starts_has_none_but_the_engine(cog: CogUnderTest) -> None:
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     ours = {role_of(command_of(pid)): pid for pid in pids if _session(pid) == cog.server.pid}
-    assert {"coglet worker", "triton", "stub: tensorrt_llm", "engine worker"} <= ours.keys()
+    assert {"coglet worker", "triton", "stub: tensorrt_llm", "engine server"} <= ours.keys()
     for role in ("coglet worker", "triton", "stub: tensorrt_llm"):
         assert f"GLIBC_TUNABLES={OFF}" in _variables(ours[role])
-    assert not any(each.startswith("GLIBC_TUNABLES=") for each in _variables(ours["engine worker"]))
+    assert not any(each.startswith("GLIBC_TUNABLES=") for each in _variables(ours["engine server"]))
 
 
 def _session(pid: int) -> int | None:

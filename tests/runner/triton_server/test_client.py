@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator
 
 import pytest
 from aiohttp import web
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
-from errors.requests import ClientStalled, InvalidTensor, PromptTooLong, UnsupportedArgument
+from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from errors.triton import (
     TritonMalformedEvent,
     TritonMalformedJSON,
@@ -24,8 +23,7 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
-from runner.engines.protocol.events import Event
-from runner.triton_server import client as triton_client
+from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.triton_server.client import TritonClient
 from tests.runner.misbehaving_server import (
     TIMEOUT_S,
@@ -39,29 +37,34 @@ from tests.runner.misbehaving_server import (
 
 GOOD = b'data: {"model_name":"tensorrt_llm","output_ids":5,"sequence_length":1}\n\n'
 LAST = b'data: {"output_ids":[6,7],"finish_reason":"length"}\n\n'
+SUBMIT = Submit(0, [1], 1 << 20)
 
 
-async def collect(client: TritonClient) -> list[Event]:
-    return [event async for events in client.generate({"input_ids": [1]}) for event in events]
+def tokens_of(outputs: list[Output]) -> list[int]:
+    return [token for output in outputs for token in output.tokens]
 
 
-def read(handler: Handler) -> list[Event]:
-    async def run() -> list[Event]:
+async def collect(client: TritonClient, submit: Submit = SUBMIT) -> list[Output]:
+    return [output async for output in client.generate(submit)]
+
+
+def read(handler: Handler, submit: Submit = SUBMIT) -> list[Output]:
+    async def run() -> list[Output]:
         async with served(handler) as client:
-            return await collect(client)
+            return await collect(client, submit)
 
     return asyncio.run(run())
 
 
-def error_of(handler: Handler) -> tuple[CodedError, list[Event]]:
+def error_of(handler: Handler, submit: Submit = SUBMIT) -> tuple[CodedError, list[Output]]:
     """The error that a generation ends with, and what came before it."""
-    received: list[Event] = []
+    received: list[Output] = []
 
     async def run() -> CodedError:
         async with served(handler) as client:
             try:
-                async for events in client.generate({"input_ids": [1]}):
-                    received.extend(events)
+                async for output in client.generate(submit):
+                    received.append(output)
             except CodedError as error:
                 return error
         raise AssertionError("it ended well")
@@ -71,25 +74,67 @@ def error_of(handler: Handler) -> tuple[CodedError, list[Event]]:
 
 def test_events_arrive_in_order_whatever_way_they_are_cut() -> None:
     data = GOOD * 3 + LAST
-    expected = [[5], [5], [5], [6, 7]]
     for size in (1, 2, 7, 64, len(data)):
         pieces = [data[start : start + size] for start in range(0, len(data), size)]
-        events = read(stream(*pieces))
-        assert [event.tokens for event in events] == expected
-        assert [event.finish_reason for event in events] == [None, None, None, "length"]
+        outputs = read(stream(*pieces))
+        assert tokens_of(outputs) == [5, 5, 5, 6, 7]
+        assert [output.finish_reason for output in outputs if output.finish_reason] == ["length"]
+        assert outputs[-1].finish_reason == "length"
 
 
 def test_what_has_arrived_together_is_given_together() -> None:
-    async def run() -> list[list[Event]]:
-        async with served(stream(GOOD * 50 + LAST)) as client:
-            return [events async for events in client.generate({})]
-
-    assert [len(events) for events in asyncio.run(run())] == [51]
+    (output,) = read(stream(GOOD * 50 + LAST))
+    assert (output.tokens, output.finish_reason) == ([*[5] * 50, 6, 7], "length")
 
 
 def test_an_event_without_tokens_is_one_of_none() -> None:
-    events = read(stream(b'data: {"output_ids":[],"finish_reason":"end"}\n\n'))
-    assert [(event.tokens, event.finish_reason) for event in events] == [([], "end")]
+    (output,) = read(stream(b'data: {"output_ids":[],"finish_reason":"end"}\n\n'))
+    assert (output.tokens, output.finish_reason) == ([], "end")
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(3, "length"), (4, "end")])
+def test_a_stream_of_nvidias_backend_which_has_no_reason_gets_one(max_tokens: int, reason: str) -> None:
+    *outputs, last = read(stream(GOOD, GOOD, GOOD), Submit(0, [1], max_tokens))
+    assert tokens_of(outputs) == [5, 5, 5]
+    assert (last.tokens, last.finish_reason) == ([], reason)
+
+
+def test_a_stream_without_tokens_has_not_ended() -> None:
+    assert all(output.finish_reason is None for output in read(stream()))
+
+
+def event_of(**tensors: object) -> bytes:
+    return f"data: {json.dumps(tensors)}\n\n".encode()
+
+
+def test_each_token_has_its_log_probability() -> None:
+    events = [
+        event_of(
+            output_ids=[40, 41],
+            output_log_probs=[-1.0, -2.0],
+            top_log_prob_ids=[40, 7, 41, -1],
+            top_log_probs=[-1.0, -1.5, -2.0, 0.0],
+        ),
+        event_of(output_ids=42, output_log_probs=-3.0, finish_reason="length"),
+    ]
+    outputs = read(stream(*events), Submit(0, [1], 9, wants_log_probs=True, num_top_log_probs=2))
+    assert [each for output in outputs for each in output.log_probs] == [
+        TokenLogProb(-1.0, [(40, -1.0), (7, -1.5)]),
+        TokenLogProb(-2.0, [(41, -2.0)]),
+        TokenLogProb(-3.0),
+    ]
+
+
+@pytest.mark.parametrize("values", [None, -1.0, [-1.0], [-1.0, -2.0, -3.0]])
+def test_values_for_other_than_all_tokens_are_an_error_instead_of_lost_text(
+    values: float | list[float] | None,
+) -> None:
+    event = event_of(output_ids=[40, 41], finish_reason="length", output_log_probs=values)
+    error, _ = error_of(stream(event), Submit(0, [1], 9, wants_log_probs=True))
+    assert isinstance(error, TritonMalformedEvent)
+    assert "2 output_ids" in str(error)
+    (output,) = read(stream(event))
+    assert (output.tokens, output.log_probs) == ([40, 41], [])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +150,7 @@ def test_an_event_without_tokens_is_one_of_none() -> None:
 def test_an_event_that_is_no_json_is_e2103_and_shown(data: bytes) -> None:
     error, before = error_of(stream(GOOD, data))
     assert isinstance(error, TritonMalformedJSON)
-    assert [event.tokens for event in before] in ([], [[5]])
+    assert tokens_of(before) in ([], [5])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +175,7 @@ def test_an_event_without_tokens_or_error_is_e2104_and_shown(document: object) -
 def test_an_event_cut_in_half_by_the_streams_end_is_e2103() -> None:
     error, before = error_of(stream(GOOD, GOOD[:20]))
     assert isinstance(error, TritonMalformedJSON)
-    assert [event.tokens for event in before] == [[5]]
+    assert tokens_of(before) == [5]
 
 
 def test_a_huge_wrong_event_is_not_shown_whole() -> None:
@@ -156,7 +201,7 @@ def test_a_long_answer_that_goes_on_is_no_timeout() -> None:
         await response.write(LAST)
         return response
 
-    assert len(read(trickle)) == 9
+    assert len(tokens_of(read(trickle))) == 10
 
 
 @pytest.mark.parametrize("pieces", [(), (GOOD,), (GOOD, GOOD[:10])], ids=["at once", "later", "in an event"])
@@ -183,8 +228,8 @@ def test_what_arrived_before_the_connection_broke_reaches_a_slow_reader() -> Non
         tokens: list[int] = []
 
         async def read_slowly(client: TritonClient) -> None:
-            async for events in client.generate({"input_ids": [1]}):
-                tokens.extend(token for event in events for token in event.tokens)
+            async for output in client.generate(SUBMIT):
+                tokens.extend(output.tokens)
                 has_read.set()
                 await is_cut.wait()
                 await asyncio.sleep(0.2)  # The client's loop sees that the connection is gone.
@@ -204,7 +249,7 @@ def test_a_port_that_nobody_listens_on_is_e2105() -> None:
         async with TritonClient(f"http://127.0.0.1:{port}", TIMEOUT_S) as client:
             with pytest.raises(TritonUnavailable):
                 await collect(client)
-            assert not await client.is_slot_answering()
+            assert not await client.is_answering()
 
     asyncio.run(run())
 
@@ -276,7 +321,7 @@ def test_leaving_a_stream_closes_its_connection() -> None:
             is_closed.set()
 
         async with served(stream(GOOD, then=wait_for_close)) as client:
-            batches = client.generate({})
+            batches = client.generate(SUBMIT)
             await anext(batches)
             assert not is_closed.is_set()
             await batches.aclose()
@@ -288,7 +333,7 @@ def test_leaving_a_stream_closes_its_connection() -> None:
 def test_the_health_is_what_the_slot_answers() -> None:
     async def run(handler: Handler) -> bool:
         async with served(handler) as client:
-            return await client.is_slot_answering()
+            return await client.is_answering()
 
     assert asyncio.run(run(answer(200, b"{}")))
     assert not asyncio.run(run(answer(400, as_json("E2107 EngineCrashed: it ended."))))
@@ -332,7 +377,7 @@ def test_a_connection_is_used_again_unless_its_answer_was_left() -> None:
         async with served(remember) as client:
             await collect(client)
             await collect(client)
-            batches = client.generate({})
+            batches = client.generate(SUBMIT)
             await anext(batches)
             await batches.aclose()
             await collect(client)
@@ -342,52 +387,15 @@ def test_a_connection_is_used_again_unless_its_answer_was_left() -> None:
     assert len(peers) == 4
 
 
-async def _read_on(events: AsyncGenerator[list[Event], None]) -> None:
-    async for _ in events:
-        pass
-
-
-def test_what_nobody_reads_is_bounded_and_cut_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_client, "_STALL_TIMEOUT_S", 0.3)
-    sent_bytes = 0
-    is_cut = asyncio.Event()
-
-    async def pour(request: web.Request) -> web.StreamResponse:
-        nonlocal sent_bytes
-        response = web.StreamResponse()
-        await response.prepare(request)
-        try:
-            while True:
-                await response.write(GOOD * 1000)
-                sent_bytes += len(GOOD) * 1000
-        except ConnectionError:
-            is_cut.set()
-        return response
-
-    async def run() -> None:
-        async with served(pour) as client:
-            events = client.generate({"input_ids": [1]})
-            await anext(events)
-            await asyncio.wait_for(is_cut.wait(), 300)
-            # What arrived before is still had.
-            rest = asyncio.ensure_future(_read_on(events))
-            with pytest.raises(ClientStalled, match="E1009"):
-                await rest
-
-    asyncio.run(run())
-    # What Linux keeps for two sockets of loopback, and what we do: without a bound it would be gigabytes.
-    assert sent_bytes < 64 << 20
-
-
 def test_a_reader_that_is_slow_but_reads_gets_all() -> None:
     pieces = (GOOD * 5000,) * 3
 
     async def run() -> int:
         count = 0
         async with served(stream(*pieces)) as client:
-            async for events in client.generate({"input_ids": [1]}):
+            async for output in client.generate(SUBMIT):
                 await asyncio.sleep(0.02)
-                count += len(events)
+                count += len(output.tokens)
         return count
 
     assert asyncio.run(run()) == 15_000
@@ -415,7 +423,7 @@ def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
                 await waiting
             with pytest.raises(TritonUnavailable):
                 await collect(client)
-            assert not await client.is_answering()
+            assert not await client.is_alive()
 
     asyncio.run(run())
 
@@ -423,7 +431,7 @@ def test_a_client_that_ends_all_ends_waiting_requests_and_takes_no_new_ones(
 def test_any_answer_is_a_sign_of_life() -> None:
     async def run(handler: Handler) -> tuple[bool, bool]:
         async with served(handler) as client:
-            return await client.is_answering(), await client.is_slot_answering()
+            return await client.is_alive(), await client.is_answering()
 
     assert asyncio.run(run(answer(200, b"{}"))) == (True, True)
     assert asyncio.run(run(answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'))) == (True, False)

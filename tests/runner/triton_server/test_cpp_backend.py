@@ -17,10 +17,11 @@ from tritonclient.grpc import model_config_pb2
 
 from engine.directory import load
 from errors.settings import MissingRequirement
-from errors.triton import TritonStartFailed, TritonUnavailable
+from errors.triton import TritonStartFailed
+from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.generation.request import GenerationRequest
 from runner.settings.settings import load_settings
 from runner.triton_server.install import CPP_LIBRARY
 from runner.triton_server.model_repository import render
@@ -71,14 +72,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
 
 def test_the_rendered_model_is_nvidias(compiled: PacedModel, backends: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    is_cpp = render(
+    rendered = render(
         load(compiled.directory),
         repository,
-        engine_python="python",
         overrides={"tensorrt_llm": {"kv_cache_free_gpu_mem_fraction": 0.5}},
         cpp_backend=backends / "tensorrtllm",
     )
-    assert is_cpp
+    assert rendered.is_cpp
     text = (repository / "tensorrt_llm" / "config.pbtxt").read_text()
     config = text_format.Parse(text, model_config_pb2.ModelConfig())
     assert (config.backend, config.max_batch_size) == ("tensorrtllm", 4)
@@ -106,7 +106,7 @@ def test_guides_are_passed_on_once_there_is_a_backend_for_them(
     """Else Triton refuses them, where NVIDIA's backend would drop them."""
     overrides = {"tensorrt_llm": guides}
     engine, library = load(compiled.directory), backends / "tensorrtllm"
-    render(engine, tmp_path, engine_python="", overrides=overrides, cpp_backend=library)
+    render(engine, tmp_path, overrides=overrides, cpp_backend=library)
     for model in ("tensorrt_llm", "ensemble"):
         config = text_format.Parse(
             (tmp_path / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
@@ -130,21 +130,18 @@ def test_a_stream_that_tells_no_reason_ends_with_the_stream(
     """As NVIDIA's backend answers: the last response says nothing of its end."""
     event = b'data: {"model_name":"tensorrt_llm","output_ids":%d,"sequence_length":1}\n\n'
     facts = load_model_facts(load(compiled.directory), load_settings({"HOME": "/nowhere"}))
-    request = GenerationRequest("hi", max_tokens, 0, (), SamplingInputs(temperature=0))
+    request = GenerationRequest("hi", max_tokens, 0, (), Sampling(temperature=0))
 
-    async def read(*, is_slot_ours: bool) -> Generation:
+    async def read() -> Generation:
         async with served(stream(event % 70, event % 71)) as client:
-            generation = Generation(request, facts, client, is_slot_ours=is_slot_ours)
+            generation = Generation(request, facts, client)
             assert "".join([text async for text in generation.text()]) == facts.tokenizer.decode([70, 71])
             return generation
 
-    generation = asyncio.run(read(is_slot_ours=False))
+    generation = asyncio.run(read())
     assert (generation.finish_reason, generation.output_token_count) == (reason, 2)
-    with pytest.raises(TritonUnavailable):
-        asyncio.run(read(is_slot_ours=True))
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.needs_mpirun)])
 def test_triton_comes_to_loading_the_backend_in_each_rank(
     backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int

@@ -21,7 +21,7 @@ Overrides = Mapping[str, Mapping[str, object]]
 
 def render_config(engine: Engine, target: Path, overrides: Overrides | None = None) -> dict[str, str]:
     """Each model's config.pbtxt."""
-    render(engine, target, engine_python="/usr/bin/python3", overrides=overrides or {})
+    render(engine, target, overrides=overrides or {})
     return {model: (target / model / "config.pbtxt").read_text() for model in MODELS}
 
 
@@ -51,8 +51,28 @@ def test_facts_of_the_engine_are_in_it(engine: Engine, tmp_path: Path) -> None:
     config = render_config(engine, tmp_path / "repository")
     assert "max_batch_size: 64" in config["ensemble"]
     assert f'"{engine.path}"' in config["tensorrt_llm"]
-    assert '"paced"' in config["tensorrt_llm"]
-    assert '"/usr/bin/python3"' in config["tensorrt_llm"]
+
+
+def test_the_engines_options_are_the_slots_parameters_that_are_set(engine: Engine, tmp_path: Path) -> None:
+    arguments = {"tokens_per_second": 7, "engine_hang_timeout_s": 0.5, "cancellation_check_period_ms": 9}
+    rendered = render(
+        engine,
+        tmp_path / "repository",
+        overrides={"tensorrt_llm": arguments},
+        engine_cache_dir=tmp_path / "cache",
+        engine_socket=tmp_path / "socket",
+    )
+    assert not rendered.is_cpp
+    assert (rendered.start_timeout_s, rendered.hang_timeout_s) == (1800, 0.5)
+    assert rendered.options == {
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        "engine_cache_dir": str(tmp_path / "cache"),
+        "gpt_model_type": "inflight_fused_batching",
+        "max_beam_width": "1",
+        "tokens_per_second": "7",
+    }
+    config = (tmp_path / "repository" / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert f'"{tmp_path / "socket"}"' in config
 
 
 @pytest.mark.parametrize(
@@ -129,14 +149,13 @@ def test_an_engine_folder_whose_name_triton_could_not_read_is_told(engine: Engin
 def test_a_socket_path_that_triton_could_not_read_is_told(
     engine: Engine, tmp_path: Path, character: str
 ) -> None:
-    socket = Path(f"/tmp/run{character}time/slot")
+    socket = Path(f"/tmp/run{character}time/engine")
     with pytest.raises(InvalidSetting, match="quotes, backslashes and line breaks"):
         render(
             engine,
             tmp_path / "repository",
-            engine_python="python",
             overrides={},
-            slot_socket=socket,
+            engine_socket=socket,
         )
 
 

@@ -20,6 +20,7 @@ import yaml
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.engine_tar import EngineNotFound
+from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting, MissingRequirement, PortInUse
 from errors.triton import TritonStartFailed
 from runner.service import Service
@@ -30,13 +31,13 @@ from tests.runner.servers import (
     ENSEMBLE,
     HOST,
     TritonUnderTest,
+    engine_pids,
     free_ports,
     is_running,
     shared_memory,
     triton_environment,
     triton_pids,
     wait_until,
-    worker_pids,
 )
 
 SERVE = """
@@ -64,7 +65,6 @@ def config(folder: Path, **arguments: object) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"engine_kind": "onnx"}, InvalidSetting, "E1006 InvalidSetting: engine kind must be one of"),
         ({"triton_max_batch_size": 8}, TritonStartFailed, "maximum batch size"),
         ({"max_tokens_in_paged_kv_cach": 8}, InvalidSetting, "did you mean 'max_tokens_in_paged_kv_cache'"),
     ],
@@ -79,6 +79,22 @@ def test_the_cause_of_a_failed_start_keeps_its_code(
 
 
 @pytest.mark.servers
+def test_an_engine_that_can_not_be_loaded_ends_the_start_with_its_code_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    model = make_paced_model(tmp_path / "model", 200)
+    pace = model.directory / "paced.json"
+    pace.write_bytes(b"x" * pace.stat().st_size)
+    ports = free_ports(3)
+    environment = triton_environment(*ports) | {"ENGINE_DIR": str(model.directory), "HOME": str(tmp_path)}
+    with pytest.raises(EngineStartFailed, match="E2108"):
+        asyncio.run(Service(load_settings(environment), lambda line: None).open())
+    assert triton_pids(ports[0]) == []
+    assert engine_pids(ports[0]) == []
+    assert shared_memory(ports[0]) == []
+
+
+@pytest.mark.servers
 def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path) -> None:
     model = make_paced_model(tmp_path / "model", 200)
     ports = free_ports(3)
@@ -88,7 +104,7 @@ def test_a_start_that_takes_too_long_is_e2106_and_leaves_nothing(tmp_path: Path)
         asyncio.run(service.open())
     assert triton_pids(ports[0]) == []
     assert shared_memory(ports[0]) == []
-    wait_until(lambda: worker_pids(model.directory) == [])
+    wait_until(lambda: engine_pids(ports[0]) == [])
 
 
 @pytest.mark.servers
@@ -177,7 +193,7 @@ def test_a_killed_parent_takes_triton_and_the_worker_with_it(tmp_path: Path) -> 
     with parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"open\n"
-        pids = [*triton_pids(ports[0]), *worker_pids(model.directory)]
+        pids = [*triton_pids(ports[0]), *engine_pids(ports[0])]
         assert len(pids) == 5
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(is_running, pids)))
@@ -201,9 +217,9 @@ def test_what_triton_shares_has_no_name_once_it_is_ready_and_still_grows(
 
 def _shared_bytes(server: TritonUnderTest) -> int:
     """What Triton shares with its stubs, by the largest mapping of each region."""
-    assert server.service.triton.pid is not None
+    assert server.service.stack.triton.pid is not None
     sizes: dict[str, int] = {}
-    for line in Path(f"/proc/{server.service.triton.pid}/maps").read_text().splitlines():
+    for line in Path(f"/proc/{server.service.stack.triton.pid}/maps").read_text().splitlines():
         if f"_{server.http_port}_" in line:
             span, _, _, _, inode, *_ = line.split()
             first, last = (int(end, 16) for end in span.split("-"))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builder.config.file import ConfigFile, parse_config
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, argv
-from builder.trtllm.model_rules import fit_model
 from builder.trtllm.old.config import migrate
 from builder.trtllm.old.flags import flag_changes
 from builder.trtllm.rules import check
+from builder.trtllm.sizing import fit_model
 from builder.trtllm.summary import TrtllmBuild
 from cli.migrate import config_text
 from errors.coded_error import CodedError

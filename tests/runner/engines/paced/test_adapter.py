@@ -14,7 +14,8 @@ from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.adapter import PacedEngine, load
 from runner.engines.paced.faults import FAULT_SEEDS, parse_faults
-from runner.engines.protocol.messages import FinishReason, Sampling, Submit
+from runner.engines.protocol.messages import FinishReason, Sampling, Submit, TokenLogProb
+from runner.engines.server.loading import start_errors
 from tests.runner.engines.listening import make_paced_directory
 
 
@@ -28,7 +29,12 @@ class Collector:
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self.steps.append(list(new))
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        raise AssertionError(new)
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
         self.ends.put((request_id, reason))
 
     def failed(self, request_id: int, error: Exception) -> None:
@@ -110,10 +116,10 @@ def test_closing_ends_its_thread(tmp_path: Path, sink: Collector) -> None:
 def test_what_its_directory_lacks_is_told(tmp_path: Path, sink: Collector) -> None:
     engine_dir = make_paced_directory(tmp_path / "engine", 10)
     (engine_dir / "config.json").write_text("{}")
-    with pytest.raises(EngineStartFailed, match="vocab_size"):
+    with pytest.raises(EngineStartFailed, match="vocab_size"), start_errors("paced"):
         load(engine_dir, sink, {})
     (engine_dir / "config.json").write_text("not JSON")
-    with pytest.raises(EngineStartFailed, match="JSONDecodeError"):
+    with pytest.raises(EngineStartFailed, match="JSONDecodeError"), start_errors("paced"):
         load(engine_dir, sink, {})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from runner.engines.protocol.messages import FinishReason
+from runner.engines.protocol.messages import FinishReason, TokenLogProb
 from tests.runner.tensorrt_llm_engine import STANDINS
 
 DEADLINE_S = 240.0
@@ -34,6 +34,9 @@ class RecordingSink:
         with self._news:
             self.steps.append(list(new))
             self._news.notify_all()
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        raise AssertionError(new)
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None

@@ -12,8 +12,12 @@ from tokenizers import Tokenizer
 from engine.tensorrt_llm_config import CompiledConfig, read_compiled_config
 from errors.engine_tar import EngineUnreadable
 from errors.settings import InvalidSetting
-from runner.engines.tensorrt_llm.guides import guided_decoding_config
-from runner.engines.tensorrt_llm.settings import executor_config, is_chunked, parse_options
+from runner.engines.tensorrt_llm.settings import (
+    executor_config,
+    guided_decoding_config,
+    is_chunked,
+    parse_options,
+)
 from runner.triton_server.model_repository import TEMPLATES
 from tests.runner.engines.tensorrt_llm.bindings import bindings
 from tests.runner.paced_engine import make_tokenizer

@@ -21,10 +21,10 @@ from tests.runner.servers import (
     CogUnderTest,
     TritonUnderTest,
     command_of,
+    engine_pids,
     events,
     is_running,
     wait_until,
-    worker_pids,
 )
 from tests.runner.slot.test_model import GrpcStream, stream_of, tokens
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
@@ -74,7 +74,7 @@ def server(
     server = TritonUnderTest(compiled, folder, COG_TRITON_ENGINE_PYTHON=python, COG_TRITON_CONFIG=config)
     yield server
     server.close()
-    assert worker_pids(compiled.directory) == []
+    assert engine_pids(server.http_port) == []
 
 
 def figures(server: TritonUnderTest) -> dict[str, float]:
@@ -250,7 +250,7 @@ def test_figures_of_the_iterations_have_nvidias_names(server: TritonUnderTest) -
 
 def test_a_lost_gpu_is_told_and_the_engine_comes_back(server: TritonUnderTest) -> None:
     restarts = server.counters["engine_restarts_total"]
-    pid = server.worker_pid()
+    pid = server.engine_pid()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_running(pid))
     wait_until(lambda: server.counters["engine_restarts_total"] == restarts + 1)
@@ -280,7 +280,7 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
         assert len(rank_pids(tmp_path)) == (2 if world_size == 2 else 0)
     finally:
         cog.close()
-    wait_until(lambda: worker_pids(tmp_path) == [])
+    wait_until(lambda: engine_pids(cog.triton_http_port) == [])
 
 
 @pytest.mark.needs_mpirun
@@ -295,7 +295,7 @@ def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_pat
             os.kill(rank, signal.SIGKILL)
             last = events(answer.result().text)[-1]
         assert last["error"].startswith("E2403 RankEnded: The ranks of the 2-GPU engine ended")
-        assert server.service.triton.restarts == 0
+        assert server.service.stack.triton.restarts == 0
         wait_until(lambda: server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200)
     finally:
         server.close()
@@ -303,28 +303,21 @@ def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_pat
 
 
 @pytest.mark.needs_mpirun
-@pytest.mark.parametrize("generation", [1, 2], ids=["the slot's stub", "Triton"])
-def test_a_killed_ancestor_of_the_ranks_leaves_none_of_them(
-    machine: Path, tmp_path: Path, generation: int
-) -> None:
+def test_a_killed_engine_server_leaves_no_ranks_and_triton_stays(machine: Path, tmp_path: Path) -> None:
     model = make_compiled_model(tmp_path / "model", world_size=2)
     server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
     try:
-        before = [server.worker_pid(), *rank_pids(model.directory).values()]
-        victim = before[0]
-        for _ in range(generation):
-            victim = _parent_of(victim)
-        os.kill(victim, signal.SIGKILL)
+        engine = server.service.stack.engine
+        assert engine is not None
+        before = [server.engine_pid(), *rank_pids(model.directory).values()]
+        os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: not any(map(is_running, before)))
-        wait_until(lambda: server.service.triton.restarts == 1 and server.service.triton.down_reason is None)
-        assert server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200
+        wait_until(lambda: engine.restarts == 1 and engine.is_serving)
+        assert server.service.stack.triton.restarts == 0
+        wait_until(lambda: server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200)
     finally:
         server.close()
     wait_until(lambda: not rank_pids(model.directory))
-
-
-def _parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def rank_pids(directory: Path) -> dict[int, int]:
@@ -332,7 +325,7 @@ def rank_pids(directory: Path) -> dict[int, int]:
     pids = {}
     for path in Path("/proc").glob("[0-9]*"):
         command = command_of(int(path.name))
-        if "worker.rank" in command and str(directory) in command and "mpirun" not in command:
+        if "engines.worker" in command and str(directory) in command and "mpirun" not in command:
             match = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (path / "environ").read_text())
             assert match is not None
             pids[int(match[1])] = int(path.name)

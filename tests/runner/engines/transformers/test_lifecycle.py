@@ -10,13 +10,12 @@ import pytest
 
 pytest.importorskip("torch", reason="runs in the engine environment")
 
-from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
-from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
-from runner.engines.protocol.messages import Sampling, Statistics
+from errors.requests import InvalidTensor, PromptTooLong
+from runner.engines.protocol.checks import check_request
+from runner.engines.protocol.messages import Statistics, Submit
 from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,
-    VOCAB_SIZE,
     RecordingSink,
     Served,
     llama,
@@ -118,40 +117,6 @@ def test_requests_put_back_start_again_when_those_before_them_are_cancelled(dire
         assert served.sink.wait(second) == (served.generate(prompt(40, seed=1), 80), "length")
 
 
-REFUSED = [
-    ({"prompt": []}, InvalidTensor, "input_ids"),
-    ({"prompt": [1, VOCAB_SIZE]}, InvalidTensor, "input_ids"),
-    ({"prompt": [-1]}, InvalidTensor, "input_ids"),
-    ({"max_tokens": 0}, InvalidTensor, "request_output_len"),
-    ({"max_tokens": MAX_SEQUENCE_LENGTH}, InvalidTensor, "request_output_len"),
-    ({"prompt": [1] * MAX_SEQUENCE_LENGTH}, PromptTooLong, None),
-    ({"min_tokens": -1}, InvalidTensor, "min_length"),
-    ({"end_id": VOCAB_SIZE}, InvalidTensor, "end_id"),
-    ({"stop_words": [[1], []]}, InvalidTensor, "stop_words_list"),
-    ({"bad_words": [[1, VOCAB_SIZE]]}, InvalidTensor, "bad_words_list"),
-    ({"sampling": Sampling(length_penalty=1.2)}, UnsupportedArgument, "len_penalty"),
-    ({"sampling": Sampling(temperature=-0.1)}, InvalidTensor, "temperature"),
-    ({"sampling": Sampling(temperature=float("nan"))}, InvalidTensor, "temperature"),
-    ({"sampling": Sampling(top_k=-1)}, InvalidTensor, "runtime_top_k"),
-    ({"sampling": Sampling(top_p=1.1)}, InvalidTensor, "runtime_top_p"),
-    ({"sampling": Sampling(repetition_penalty=0.0)}, InvalidTensor, "repetition_penalty"),
-    ({"sampling": Sampling(presence_penalty=float("inf"))}, InvalidTensor, "presence_penalty"),
-    ({"sampling": Sampling(frequency_penalty=float("nan"))}, InvalidTensor, "frequency_penalty"),
-]
-
-
-@pytest.mark.parametrize(("request_", "error", "name"), REFUSED)
-def test_a_request_that_can_not_run_fails_alone(
-    served: Served, request_: dict[str, Any], error: type[CodedError], name: str | None
-) -> None:
-    arguments = {"prompt": [1, 2], "max_tokens": 4, **request_}
-    with pytest.raises(error) as raised:
-        served.answer(**arguments)
-    assert raised.value.facts.get("name") == name
-    assert served.answer([1, 2], 4)[1] == "length"
-    assert not served.sink.breaks
-
-
 def test_the_longest_prompt_and_the_longest_output_have_room(served: Served) -> None:
     tokens, reason = served.answer(prompt(MAX_SEQUENCE_LENGTH - 1), 1)
     assert (len(tokens), reason) == (1, "length")
@@ -163,13 +128,13 @@ def test_what_the_cache_can_not_hold_is_refused(directory: Path) -> None:
         assert served.engine.ready.max_sequence_length == 64
         assert len(served.answer(prompt(10), 54)[0]) == 54
         with pytest.raises(InvalidTensor):
-            served.answer(prompt(10), 55)
+            check_request(Submit(1, prompt(10), 55), served.engine.ready)
         with pytest.raises(PromptTooLong) as raised:
-            served.answer(prompt(64), 1)
+            check_request(Submit(1, prompt(64), 1), served.engine.ready)
         assert raised.value.facts == {"prompt_tokens": 64, "max_input_tokens": 63, "excess_tokens": 1}
 
 
-def test_a_loop_that_breaks_fails_what_is_in_flight_and_says_so_once(
+def test_a_loop_that_breaks_says_so_once_and_takes_nothing_more(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve(directory) as served:
@@ -183,9 +148,8 @@ def test_a_loop_that_breaks_fails_what_is_in_flight_and_says_so_once(
         monkeypatch.setattr(served.sink, "tokens", fail)
         served.sink.wait_for(lambda: served.sink.breaks)
         assert [str(error) for error in served.sink.breaks] == ["no space left"]
-        for request_id in [*together, served.submit([1], 3)]:
-            with pytest.raises(EngineCrashed):
-                served.sink.wait(request_id)
+        with pytest.raises(EngineCrashed):
+            served.sink.wait(served.submit([1], 3))
     assert len(served.sink.breaks) == 1
 
 

@@ -20,6 +20,7 @@ from transformers import MambaConfig, T5Config
 from errors.engines import EngineStartFailed
 from errors.settings import InvalidSetting
 from runner.engines.protocol.messages import Ready
+from runner.engines.server.loading import start_errors
 from runner.engines.transformers.adapter import load
 from tests.runner.engines.transformers.transformers_models import (
     MAX_SEQUENCE_LENGTH,
@@ -81,7 +82,7 @@ def test_a_bad_option_is_named(directory: Path, name: str, value: str) -> None:
 
 
 def assert_refused(directory: Path, reason: str) -> None:
-    with pytest.raises(EngineStartFailed) as raised:
+    with pytest.raises(EngineStartFailed) as raised, start_errors("transformers"):
         load(directory, RecordingSink(), {})
     assert raised.value.facts["engine_kind"] == "transformers"
     assert reason in str(raised.value)
@@ -116,7 +117,7 @@ def test_a_models_own_code_is_not_run(directory: Path, tmp_path: Path) -> None:
     config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     (copy / "config.json").write_text(json.dumps(config))
     (copy / "own.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
-    with pytest.raises(EngineStartFailed, match="custom code"):
+    with pytest.raises(EngineStartFailed, match="custom code"), start_errors("transformers"):
         load(copy, RecordingSink(), {})
     assert not (tmp_path / "ran").exists()
 
@@ -126,7 +127,7 @@ def test_a_pickles_code_is_not_run(directory: Path, tmp_path: Path) -> None:
     tensors: dict[str, object] = dict(load_file(copy / "model.safetensors"))
     (copy / "model.safetensors").unlink()
     torch.save({**tensors, "extra": _Payload(tmp_path / "ran")}, copy / "pytorch_model.bin")
-    with pytest.raises(EngineStartFailed):
+    with pytest.raises(EngineStartFailed), start_errors("transformers"):
         load(copy, RecordingSink(), {})
     assert not (tmp_path / "ran").exists()
 
@@ -150,7 +151,7 @@ def test_a_missing_weight_is_refused_rather_than_made_up(directory: Path, tmp_pa
 
 
 def test_a_cache_that_does_not_fit_is_refused(directory: Path) -> None:
-    with pytest.raises(EngineStartFailed, match="MemoryError"):
+    with pytest.raises(EngineStartFailed, match="MemoryError"), start_errors("transformers"):
         load(directory, RecordingSink(), {"max_tokens_in_paged_kv_cache": str(10**12)})
 
 

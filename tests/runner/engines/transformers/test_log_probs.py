@@ -11,7 +11,6 @@ pytest.importorskip("torch", reason="runs in the engine environment")
 
 import torch
 
-from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Sampling, Submit
 from runner.engines.transformers.sampling import draw
 from runner.engines.transformers.sequence import Sequence
@@ -60,17 +59,6 @@ def test_a_bias_bars_a_token_or_forces_it_and_leaves_log_probabilities_alone(ser
     assert served.sink.wait(request)[0] == [7, 7, 7, 7]
     expected = float(served.scores(ids).log_softmax(-1)[7])
     assert served.sink.token_log_probs[request][0].value == pytest.approx(expected, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("bias", "name"), [({10**6: 1.0}, "logit_bias_ids"), ({1: float("nan")}, "logit_bias_values")]
-)
-def test_a_bias_outside_the_vocabulary_or_not_finite_is_refused(
-    served: Served, bias: dict[int, float], name: str
-) -> None:
-    with pytest.raises(InvalidTensor) as raised:
-        served.answer(prompt(3), 1, Sampling(logit_bias=bias))
-    assert raised.value.facts["name"] == name
 
 
 def test_min_p_leaves_out_what_is_less_likely_than_its_share_of_the_likeliest() -> None:

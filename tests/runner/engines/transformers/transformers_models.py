@@ -77,7 +77,9 @@ class RecordingSink:
             for request_id, log_probs in new:
                 self.token_log_probs.setdefault(request_id, []).extend(log_probs)
 
-    def finished(self, request_id: int, reason: FinishReason) -> None:
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
         with self.changed:
             self.reasons[request_id] = reason
             self.ends.append(request_id)

@@ -1,4 +1,4 @@
-"""The vLLM adapter against a stand-in of vLLM's inner interface, in a real worker."""
+"""The vLLM adapter against a stand-in of vLLM's inner interface, in a real engine server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from errors.coded_error import CodedError
-from runner.engines.protocol.messages import Cancel, Sampling, Statistics, Submit
-from runner.engines.worker.process import EngineProcess
+from runner.engines.protocol.messages import Sampling, Submit
 from tests.runner.engines.listening import Listening
-from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running
+from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
 
 GREEDY = Sampling(top_k=1)
 
@@ -30,71 +28,53 @@ def engine_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def listening() -> Listening:
-    return Listening()
+def engine(engine_dir: Path, python: str) -> Iterator[Listening]:
+    with running(engine_dir, python) as client:
+        yield client
 
 
-@pytest.fixture(scope="module")
-def engine(engine_dir: Path, python: str, listening: Listening) -> Iterator[EngineProcess]:
-    with running(engine_dir, python, listening) as process:
-        yield process
+def test_a_request_ends_at_its_length(engine: Listening) -> None:
+    assert engine.answer(Submit(1, [7], 5, GREEDY)) == ([8, 9, 10, 11, 12], "length")
 
 
-def ended(engine: EngineProcess, listening: Listening, request: Submit) -> tuple[list[int], str]:
-    engine.send(request)
-    listening.wait_for_end(request.request_id)
-    (end,) = listening.ends(request.request_id)
-    return listening.tokens(request.request_id), end if isinstance(end, str) else str(end.restore())
-
-
-def test_a_request_ends_at_its_length(engine: EngineProcess, listening: Listening) -> None:
-    assert ended(engine, listening, Submit(1, [7], 5, GREEDY)) == ([8, 9, 10, 11, 12], "length")
-
-
-def test_the_end_id_ends_and_is_part_of_the_output(engine: EngineProcess, listening: Listening) -> None:
-    assert ended(engine, listening, Submit(2, [7], 50, GREEDY, end_id=10)) == ([8, 9, 10], "end")
+def test_the_end_id_ends_and_is_part_of_the_output(engine: Listening) -> None:
+    assert engine.answer(Submit(2, [7], 50, GREEDY, end_id=10)) == ([8, 9, 10], "end")
 
 
 @pytest.mark.parametrize(("number", "word"), [(3, [10]), (4, [9, 10])])
-def test_a_stop_word_ends_and_is_part_of_the_output(
-    engine: EngineProcess, listening: Listening, number: int, word: list[int]
-) -> None:
+def test_a_stop_word_ends_and_is_part_of_the_output(engine: Listening, number: int, word: list[int]) -> None:
     request = Submit(number, [7], 500, GREEDY, end_id=20, stop_words=[word])
-    assert ended(engine, listening, request) == ([8, 9, 10], "stop")
+    assert engine.answer(request) == ([8, 9, 10], "stop")
 
 
-def test_a_stop_word_that_is_the_end_id_is_the_end(engine: EngineProcess, listening: Listening) -> None:
-    assert ended(engine, listening, Submit(5, [7], 50, GREEDY, end_id=9, stop_words=[[9]])) == ([8, 9], "end")
+def test_a_stop_word_that_is_the_end_id_is_the_end(engine: Listening) -> None:
+    assert engine.answer(Submit(5, [7], 50, GREEDY, end_id=9, stop_words=[[9]])) == ([8, 9], "end")
 
 
-def test_a_stop_word_that_begins_in_the_prompt_does_not_count(
-    engine: EngineProcess, listening: Listening
-) -> None:
-    assert ended(engine, listening, Submit(6, [7], 3, GREEDY, stop_words=[[7, 8]]))[1] == "length"
+def test_a_stop_word_that_begins_in_the_prompt_does_not_count(engine: Listening) -> None:
+    assert engine.answer(Submit(6, [7], 3, GREEDY, stop_words=[[7, 8]]))[1] == "length"
 
 
 @pytest.mark.parametrize(("number", "word"), [(7, [9]), (8, [8, 9])])
-def test_nothing_ends_before_min_tokens(
-    engine: EngineProcess, listening: Listening, number: int, word: list[int]
-) -> None:
+def test_nothing_ends_before_min_tokens(engine: Listening, number: int, word: list[int]) -> None:
     request = Submit(number, [7], 5, GREEDY, min_tokens=4, stop_words=[word])
-    assert ended(engine, listening, request) == ([8, 9, 10, 11, 12], "length")
+    assert engine.answer(request) == ([8, 9, 10, 11, 12], "length")
 
 
-def test_bad_words_are_vllms(engine: EngineProcess, listening: Listening) -> None:
-    assert ended(engine, listening, Submit(9, [7], 3, GREEDY, bad_words=[[9]]))[0] == [8, 10, 11]
+def test_bad_words_are_vllms(engine: Listening) -> None:
+    assert engine.answer(Submit(9, [7], 3, GREEDY, bad_words=[[9]]))[0] == [8, 10, 11]
 
 
-def test_log_probs_come_for_who_wants_them(engine: EngineProcess, listening: Listening) -> None:
+def test_log_probs_come_for_who_wants_them(engine: Listening) -> None:
     engine.send(Submit(12, [7], 4, GREEDY))
     wanting = Submit(11, [7], 50, GREEDY, stop_words=[[9, 10]], wants_log_probs=True)
-    assert ended(engine, listening, wanting)[0] == [8, 9, 10]
-    assert [each.value for each in listening.log_probs(11)] == [-0.008, -0.009, -0.01]
-    assert listening.log_probs(12) == []
+    assert engine.answer(wanting)[0] == [8, 9, 10]
+    assert [each.value for each in engine.log_probs(11)] == [-0.008, -0.009, -0.01]
+    assert engine.log_probs(12) == []
 
 
-def test_an_adapter_is_found_by_name(engine: EngineProcess, listening: Listening) -> None:
-    assert ended(engine, listening, Submit(10, [7], 1, GREEDY, lora_name="french"))[1] == "length"
+def test_an_adapter_is_found_by_name(engine: Listening) -> None:
+    assert engine.answer(Submit(10, [7], 1, GREEDY, lora_name="french"))[1] == "length"
 
 
 @pytest.mark.parametrize(
@@ -127,64 +107,68 @@ def test_an_adapter_is_found_by_name(engine: EngineProcess, listening: Listening
         (28, Submit(28, [667], 5, GREEDY), "E2204 VllmRequestFailed: vLLM ended this request with 'error'"),
     ],
 )
-def test_what_can_not_run_fails_alone(
-    engine: EngineProcess, listening: Listening, number: int, request_: Submit, told: str
-) -> None:
+def test_what_can_not_run_fails_alone(engine: Listening, number: int, request_: Submit, told: str) -> None:
     other = Submit(number + 100, [1], 20, GREEDY)
     engine.send(other)
-    assert told in ended(engine, listening, request_)[1]
-    listening.wait_for_end(other.request_id)
-    assert listening.tokens(other.request_id) == list(range(2, 22))
+    assert told in engine.answer(request_)[1]
+    engine.wait_for_end(other.request_id)
+    assert engine.tokens(other.request_id) == list(range(2, 22))
 
 
-def test_a_cancelled_request_ends_once_and_holds_nothing(engine: EngineProcess, listening: Listening) -> None:
+def test_a_cancelled_request_ends_once_and_holds_nothing(engine: Listening) -> None:
     engine.send(Submit(200, [7], 2000, GREEDY))
-    listening.wait_for(lambda: len(listening.tokens(200)) > 5)
-    listening.wait_for(
-        lambda: any(isinstance(each, Statistics) and each.active for each in listening.messages)
-    )
-    engine.send(Cancel(200))
-    engine.send(Cancel(200))
-    listening.wait_for_end(200)
-    assert listening.ends(200) == ["cancelled"]
-    listening.wait_for(lambda: listening.messages[-1] == Statistics(active=0, queued=0, cache_used=0.0))
+    engine.wait_for(lambda: len(engine.tokens(200)) > 5)
+    engine.wait_for(lambda: any(each.active for each in engine.statistics()))
+    engine.cancel(200)
+    engine.cancel(200)
+    engine.wait_for_end(200)
+    assert engine.ends(200) == ["cancelled"]
+    engine.wait_for(lambda: engine.statistics()[-1].active == 0)
+    assert engine.statistics()[-1].cache_used == 0.0
 
 
-def test_a_cancelled_request_among_others_leaves_them_alone(
-    engine: EngineProcess, listening: Listening
-) -> None:
+def test_a_cancelled_request_among_others_leaves_them_alone(engine: Listening) -> None:
     numbers = range(300, 364)
     for number in numbers:
         engine.send(Submit(number, [number], 200, GREEDY))
     for number in numbers[::2]:
-        engine.send(Cancel(number))
+        engine.cancel(number)
     for number in numbers:
-        listening.wait_for_end(number)
-    assert {tuple(listening.ends(number)) for number in numbers[::2]} == {("cancelled",)}
+        engine.wait_for_end(number)
+    assert {tuple(engine.ends(number)) for number in numbers[::2]} == {("cancelled",)}
     for number in numbers[1::2]:
-        assert listening.tokens(number) == [(number + 1 + step) % 1000 for step in range(200)]
+        assert engine.tokens(number) == [(number + 1 + step) % 1000 for step in range(200)]
 
 
-def test_more_requests_than_the_batch_holds_wait(engine: EngineProcess, listening: Listening) -> None:
+def test_more_requests_than_the_batch_holds_wait(engine: Listening) -> None:
     numbers = range(400, 500)
     for number in numbers:
         engine.send(Submit(number, [1], 1100, GREEDY))
-    listening.wait_for(
-        lambda: any(isinstance(each, Statistics) and each.queued == 36 for each in listening.messages)
-    )
+    engine.wait_for(lambda: any(each.queued == 36 for each in engine.statistics()))
     for number in numbers:
-        engine.send(Cancel(number))
-        listening.wait_for_end(number)
+        engine.cancel(number)
+        engine.wait_for_end(number)
 
 
-def test_a_core_that_dies_is_told_and_started_again(engine_dir: Path, python: str) -> None:
-    listening = Listening()
-    with running(engine_dir, python, listening) as process:
-        process.send(Submit(1, [7], 2000, GREEDY))
-        process.send(Submit(2, [666], 5, GREEDY))
-        listening.wait_for(lambda: listening.losses)
-        assert listening.losses[0].code == "E2205"
-        assert "CUDA out of memory" in str(listening.losses[0])
+def test_a_core_that_dies_ends_the_engine_server_with_its_error(engine_dir: Path, python: str) -> None:
+    with started(engine_dir, python) as server, Listening(server) as client:
+        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [666], 5, GREEDY))
+        ends = [client.wait_for_end(number) for number in (1, 2)]
+        assert server.exit_code() == 70
+        assert ends == [str(server.exit_reason.read())] * 2
+        assert ends[0].startswith("E2205")
+        assert "CUDA out of memory" in ends[0]
+
+
+def test_a_core_that_is_killed_ends_the_engine_server(engine_dir: Path, python: str) -> None:
+    """vLLM only marks its client as dead: what waits for its outputs would wait for ever."""
+    with started(engine_dir, python) as server, Listening(server) as client:
+        client.send(Submit(1, [7], 2000, GREEDY), Submit(2, [668], 5, GREEDY))
+        ends = [client.wait_for_end(number) for number in (1, 2)]
+        assert server.exit_code() == 70
+        assert ends == [str(server.exit_reason.read())] * 2
+        assert ends[0].startswith("E2205")
+        assert "killed" in ends[0]
 
 
 def test_why_the_core_does_not_start_is_told_with_what_helps(tmp_path: Path, python: str) -> None:
@@ -209,9 +193,9 @@ def test_without_vllm_the_engine_says_where_to_put_it(engine_dir: Path) -> None:
 
 
 def refusal(directory: Path, python: str, **options: str) -> str:
-    with pytest.raises(CodedError) as caught, running(directory, python, Listening(), **options):
-        pass
-    return str(caught.value)
+    with started(directory, python, **options) as server:
+        assert server.exit_code() == 1
+        return str(server.exit_reason.read())
 
 
 def test_an_option_that_is_none_is_named(engine_dir: Path, python: str) -> None:
@@ -220,14 +204,7 @@ def test_an_option_that_is_none_is_named(engine_dir: Path, python: str) -> None:
     assert text.startswith("E1006")
 
 
-def test_the_slots_options_win_over_the_engines_arguments(engine_dir: Path, python: str) -> None:
-    listening = Listening()
-    with running(engine_dir, python, listening, max_batch_size="3") as process:
-        for number in range(5):
-            process.send(Submit(number, [1], 1500, GREEDY))
-        listening.wait_for(
-            lambda: any(
-                isinstance(each, Statistics) and (each.active, each.queued) == (3, 2)
-                for each in listening.messages
-            )
-        )
+def test_the_servers_options_win_over_the_engines_arguments(engine_dir: Path, python: str) -> None:
+    with running(engine_dir, python, max_batch_size="3") as client:
+        client.send(*(Submit(number, [1], 1500, GREEDY) for number in range(5)))
+        client.wait_for(lambda: any((each.active, each.queued) == (3, 2) for each in client.statistics()))

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
-from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, Cancel, Guide, Ready, Sampling, Submit
+
+from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, Guide, Ready, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
-from runner.engines.worker.process import EngineProcess
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running
@@ -31,10 +31,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(directory: Path, tmp_path: Path) -> Iterator[tuple[EngineProcess, Listening]]:
-    listening = Listening()
-    with running(directory, make_python(tmp_path / "python", sys.executable), listening) as engine:
-        yield engine, listening
+def engine(directory: Path, tmp_path: Path) -> Iterator[Listening]:
+    with running(directory, make_python(tmp_path / "python", sys.executable)) as engine:
+        yield engine
 
 
 def test_vllm_gets_the_tokenizer_where_there_is_one(directory: Path, tmp_path: Path) -> None:
@@ -69,30 +68,28 @@ def test_a_guide_is_handed_over_with_an_end(
     assert (free.structured_outputs, free.stop_token_ids) == (None, [7])
 
 
-def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: tuple[EngineProcess, Listening]) -> None:
-    process, heard = engine
-    process.send(Submit(1, [5], 3, GREEDY, guide=Guide("regex", "a(")))
-    process.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
-    process.send(Submit(3, [5], 3, GREEDY))
+def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: Listening) -> None:
+    engine.send(Submit(1, [5], 3, GREEDY, guide=Guide("regex", "a(")))
+    engine.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
+    engine.send(Submit(3, [5], 3, GREEDY))
     for request_id in (1, 2, 3):
-        heard.wait_for_end(request_id)
+        engine.wait_for_end(request_id)
     assert (
         "E1105 InvalidGuide: The regex can't guide the output: at character 2: unclosed group."
-        in heard.ends(1)[0]
+        in engine.ends(1)[0]
     )
-    assert heard.ends(2) == heard.ends(3) == ["length"]
-    assert heard.losses == []
+    assert engine.ends(2) == engine.ends(3) == ["length"]
+    assert not engine.is_closed
 
 
 def test_a_request_cancelled_while_its_guide_compiles_ends_once(
-    engine: tuple[EngineProcess, Listening],
+    engine: Listening,
 ) -> None:
-    process, heard = engine
     properties = ",".join(f'"p{index}":{{}}' for index in range(3000))
-    process.send(Submit(1, [5], 3, GREEDY, guide=Guide("json_schema", f'{{"properties":{{{properties}}}}}')))
-    process.send(Cancel(1))
-    heard.wait_for_end(1)
-    process.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
-    heard.wait_for_end(2)
-    assert heard.ends(1) == ["cancelled"]
-    assert heard.tokens(1) == []
+    engine.send(Submit(1, [5], 3, GREEDY, guide=Guide("json_schema", f'{{"properties":{{{properties}}}}}')))
+    engine.cancel(1)
+    engine.wait_for_end(1)
+    engine.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
+    engine.wait_for_end(2)
+    assert engine.ends(1) == ["cancelled"]
+    assert engine.tokens(1) == []

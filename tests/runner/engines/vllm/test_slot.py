@@ -14,7 +14,8 @@ import pytest
 
 from engine.machine.gpu import Gpu
 from errors.requests import InvalidTensor
-from runner.generation.request import GenerationRequest, SamplingInputs
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
 from runner.triton_server import served_engine
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
@@ -89,7 +90,7 @@ def test_an_adapter_is_named_in_the_request(vllm_triton: TritonUnderTest) -> Non
 
 def test_a_prediction_names_its_adapter(vllm_triton: TritonUnderTest) -> None:
     async def text(lora_name: str | None) -> str:
-        request = GenerationRequest("hi", 4, 0, (), SamplingInputs(temperature=0), lora_name=lora_name)
+        request = GenerationRequest("hi", 4, 0, (), Sampling(temperature=0), lora_name=lora_name)
         return "".join([text async for text in vllm_triton.service.generate(request).text()])
 
     assert vllm_triton.run(text("french")) == vllm_triton.run(text(None)) != ""

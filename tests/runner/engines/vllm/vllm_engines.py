@@ -1,4 +1,4 @@
-"""vLLM engines for the tests: a folder, and the worker that runs the stand-in on it."""
+"""vLLM engines for the tests: a folder, and the engine server that runs the stand-in on it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.engines.worker.command import EngineCommand
-from runner.engines.worker.process import EngineProcess
+from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening
 
 LIBRARY = Path(__file__).resolve().parents[3] / "standins" / "vllm_library"
@@ -25,17 +25,24 @@ def make_vllm_directory(path: Path, vocab_size: int = 1000, **arguments: Any) ->
 
 
 def make_python(path: Path, python: str, library: Path = LIBRARY) -> str:
-    """A Python that has the stand-in: the worker's environment is not the test's."""
+    """A Python that has the stand-in: the engine server's environment is not the test's."""
     path.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{library}"\nexec {python} "$@"\n')
     path.chmod(0o755)
     return str(path)
 
 
 @contextmanager
-def running(directory: Path, python: str, listening: Listening, **options: str) -> Iterator[EngineProcess]:
-    engine = EngineProcess(EngineCommand(python, "vllm", directory, options, start_timeout_s=60), listening)
-    try:
-        engine.start()
-        yield engine
-    finally:
-        engine.stop()
+def running(directory: Path, python: str, **options: str) -> Iterator[Listening]:
+    """A client of an engine server on the directory."""
+    with started(directory, python, **options) as server, Listening(server) as client:
+        yield client
+
+
+@contextmanager
+def started(directory: Path, python: str, **options: str) -> Iterator[EngineServerUnderTest]:
+    with TemporaryDirectory() as folder:
+        server = EngineServerUnderTest("vllm", directory, options, Path(folder), python=python)
+        try:
+            yield server
+        finally:
+            server.stop()

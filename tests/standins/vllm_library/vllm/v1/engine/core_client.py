@@ -18,6 +18,8 @@ BREAKS_THE_ENGINE = 666
 """A prompt that ends with it ends the engine core."""
 FAILS_ALONE = 667
 """A prompt that ends with it ends with vLLM's ``error``."""
+KILLS_THE_CORE = 668
+"""A prompt that ends with it ends the engine core without an error, as SIGKILL does."""
 DOES_NOT_START = 999
 """A vocabulary of this size does not fit into memory."""
 
@@ -36,14 +38,14 @@ class SyncMPClient:
                 log.exception("EngineCore failed to start.")
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         self._slots = vllm_config.scheduler_config.max_num_seqs
-        self._outputs: queue.Queue[EngineCoreOutputs | Exception] = queue.Queue()
+        self.outputs_queue: queue.Queue[EngineCoreOutputs | Exception] = queue.Queue()
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[EngineCoreRequest, list[int]]] = {}
         self._is_closed = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def get_output(self) -> EngineCoreOutputs:
-        output = self._outputs.get()
+        output = self.outputs_queue.get()
         if isinstance(output, Exception):
             raise output
         return output
@@ -65,6 +67,8 @@ class SyncMPClient:
         with self._lock:
             if request_type == "ADD":
                 self._requests[request.request_id] = (request, [])
+                if request.prompt_token_ids[-1] == KILLS_THE_CORE:
+                    self.shutdown()  # All that vLLM does then: get_output goes on waiting.
             if request_type == "ABORT":
                 for key in request:
                     self._requests.pop(key, None)
@@ -84,12 +88,12 @@ class SyncMPClient:
                     raise MemoryError("CUDA out of memory")
                 except MemoryError:
                     log.exception("EngineCore encountered a fatal error.")
-                self._outputs.put(RuntimeError("EngineCore encountered an issue."))
+                self.outputs_queue.put(RuntimeError("EngineCore encountered an issue."))
                 return
             running = min(held, self._slots)
             stats = SchedulerStats(running, held - running, 0, min(1.0, held / 100))
             if outputs or stats != told:
-                self._outputs.put(EngineCoreOutputs([each for each in outputs if each], stats))
+                self.outputs_queue.put(EngineCoreOutputs([each for each in outputs if each], stats))
                 told = stats
 
     def _step(self, request: EngineCoreRequest, made: list[int]) -> EngineCoreOutput | None:

@@ -1,0 +1,116 @@
+"""Streams by each API of a server on a paced engine, which repeats the tokens of the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import cycle, islice, pairwise
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from perf.bench.measure import cog_target, openai_target
+from perf.load.events import events
+from perf.load.http import HttpClient, RequestFailed
+from perf.load.record import Answer
+from perf.load.response import Response
+from perf.load.targets.target import Posting, Workload
+from perf.load.targets.triton import SLOT, TritonTarget
+from perf.servers import Stack
+
+COG, OPENAI, TRITON = APIS = ("Cog", "API", "Triton")
+CLOSED = "closed"
+"""The error of a stream whose connection was closed."""
+_TIMEOUT_S = 90.0
+_TRITON_PROMPT_TOKENS = 8
+_CODE = re.compile(r"E[12]\d{3}")
+_SHOWN_CHARACTERS = 40
+_TARGETS: dict[str, Callable[[Stack, Workload], Posting]] = {
+    COG: partial(cog_target, is_streaming=True),
+    OPENAI: openai_target,
+    TRITON: lambda stack, work: TritonTarget(stack.triton_url, SLOT, work),
+}
+
+
+class Stream(NamedTuple):
+    """``error`` is a code, CLOSED, or blank for a stream that was completed.
+
+    ``is_exact``: the text is the known one, or its beginning if the stream was not completed.
+    """
+
+    api: str
+    error: str
+    is_exact: bool
+    longest_pause_s: float
+
+
+class KnownStreams:
+    """Close it. Without a ``tokenizer`` no text is known, and all count as exact."""
+
+    def __init__(self, stack: Stack, tokenizer: Tokenizer | None) -> None:
+        self._stack = stack
+        self._tokenizer = tokenizer
+        self._http = HttpClient(_TIMEOUT_S)
+        self._reader = ThreadPoolExecutor(1)
+
+    def close(self) -> None:
+        self._http.close()
+        self._reader.shutdown()
+
+    async def request(self, api: str, prompt: str, num_tokens: int) -> Stream:
+        work = Workload(prompt, _TRITON_PROMPT_TOKENS, num_tokens, is_fixed_length=False)
+        target = _TARGETS[api](self._stack, work)
+        response: Response | None
+        try:
+            (response,) = await target.exchange(self._http)
+            is_closed = False
+        except RequestFailed as exc:
+            response, is_closed = exc.response, True
+
+        def read() -> Stream:
+            answer = Answer() if response is None else target.read([response])
+            code = _CODE.search(answer.error)
+            error = CLOSED if is_closed else code[0] if code else answer.error[:_SHOWN_CHARACTERS]
+            text = text_of(response) if response is not None and response.status == 200 else ""
+            # A token has a character at least: no more of the known text may have arrived.
+            most_tokens = min(num_tokens, len(text) + 1) if error else num_tokens
+            if self._tokenizer is None:
+                known = text
+            elif api == TRITON:
+                known = ids_text(islice(cycle(json.loads(target.request.body)["input_ids"]), most_tokens))
+            else:
+                known = repeated_text(self._tokenizer, prompt, most_tokens)
+            is_exact = known.startswith(text) if error else known == text
+            pauses_s = (after - before for before, after in pairwise(answer.output_s))
+            return Stream(api, error, is_exact, max(pauses_s, default=0.0))
+
+        # In a thread, as reading takes time, in which pauses of other streams would seem longer.
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+
+
+def repeated_text(tokenizer: Tokenizer, prompt: str, num_tokens: int) -> str:
+    """A paced engine's answer to the prompt."""
+    return str(tokenizer.decode(list(islice(cycle(tokenizer.encode(prompt).ids), num_tokens))))
+
+
+def text_of(response: Response) -> str:
+    """The text of a stream by any API, as far as it came."""
+    data = (event.data for event in events(response))
+    return "".join(piece(json.loads(each)) for each in data if each != b"[DONE]")
+
+
+def piece(document: dict[str, Any]) -> str:
+    """The text in one event of any API."""
+    if "output_ids" in document:
+        ids = document["output_ids"]
+        return ids_text(ids if isinstance(ids, list) else [ids])
+    return str(document.get("chunk", "")) + "".join(each["text"] for each in document.get("choices", ()))
+
+
+def ids_text(ids: Iterable[int]) -> str:
+    """Triton's slot sends no text."""
+    return "".join(f"{each} " for each in ids)

@@ -1,0 +1,40 @@
+"""Processes can start while the engine is still downloaded; those that need its files wait for them.
+
+The runner announces the engine by a file with the facts that only the engine's files hold. Triton's models
+and the engine server import their libraries first, then wait. Restarted processes find the file at once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+PARAMETER = "engine_arrival"
+"""Parameter of Triton's models: the file's path; empty if the engine is present."""
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Default tokens that end a text and that pad one."""
+
+    end_id: int
+    pad_id: int
+
+
+def announce(path: Path, arrived: Arrived) -> None:
+    """Write the file in one step, so that readers see all of it or nothing."""
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(arrived))
+    part.rename(path)
+
+
+def await_arrival(path: Path) -> Arrived:
+    """Wait without a limit: if the download fails, the runner ends Triton and the processes that wait."""
+    while not path.exists():
+        time.sleep(_POLL_S)
+    return msgspec.json.decode(path.read_bytes(), type=Arrived)

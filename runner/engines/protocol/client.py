@@ -1,0 +1,302 @@
+"""Client of the engine server for an event loop: many concurrent requests over one connection.
+
+A stream ends with its finish reason or with a coded error: E2101 (no answer in time), E2107 (the engine is
+not ready, or the connection is lost), E1009 (the reader stalled), or an error of the engine.
+
+Messages are read from the connection at once, because all requests share it. So a stream buffers what its
+reader has not taken: the tokens of one minute at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.requests import ClientStalled
+from errors.triton import TritonTimeout
+from runner.engines.protocol.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    FromClient,
+    LogProbs,
+    Output,
+    Ready,
+    Statistics,
+    Submit,
+    ToClient,
+    Tokens,
+)
+from runner.engines.protocol.wire import FrameTooLong, decode_frames, frame
+
+_TOKEN_BYTES = 4
+_STALL_TIMEOUT_S = 60.0
+"""How long a reader may leave tokens in the buffer."""
+_CHECKS_PER_TIMEOUT = 10
+_MAX_FRAME_BYTES = 1 << 28
+_POLL_S = 0.02
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """What has arrived of one request and its reader has not taken yet."""
+
+    received_s: float
+    unread_s: float = 0.0
+    """When the first of ``output`` arrived, if there is any."""
+    output: Output = field(default_factory=Output)
+    has_output: bool = False
+    error: CodedError | None = None
+    is_ended: bool = False
+    waiter: asyncio.Future[None] | None = None
+
+    def receive(self, tokens: list[int], now_s: float) -> None:
+        self.received_s = now_s
+        if self.has_output:
+            self.output.tokens += tokens
+        else:
+            self.output.tokens = tokens
+            self._has_first(now_s)
+
+    def finish(self, message: Finished, now_s: float) -> None:
+        self.output.finish_reason = message.reason
+        self.output.times_s = message.times_s
+        self.is_ended = True
+        if not self.has_output:
+            self._has_first(now_s)
+
+    def fail(self, error: CodedError) -> None:
+        self.error = error
+        self.is_ended = True
+        self._wake()
+
+    def _has_first(self, now_s: float) -> None:
+        self.has_output = True
+        self.unread_s = now_s
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def take(self) -> Output:
+        """All that has arrived, at least something. Raises the stream's error after the last output."""
+        while not self.has_output:
+            if self.error is not None:
+                raise self.error
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        output, self.output = self.output, Output()
+        self.has_output = False
+        return output
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with its streams."""
+
+    def __init__(self, timeout_s: float, engine_kind: str) -> None:
+        self._timeout_s = timeout_s
+        self._engine_kind = engine_kind
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._data = bytearray()
+        self._has_sent = False
+        self._unsent: list[FromClient] = []
+        """Further messages of this iteration of the event loop, which are sent together."""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
+        self._ids = itertools.count(1)
+        self._streams: dict[int, _Stream] = {}
+        self._checking: asyncio.TimerHandle | None = None
+        self.is_ready = False
+        """The engine is loaded, and the connection is open."""
+        self.alive_s = 0.0
+        """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
+        self.lost = asyncio.Event()
+
+    def open(self, submit: Submit) -> tuple[int, _Stream]:
+        request_id = next(self._ids)
+        stream = self._streams[request_id] = _Stream(self._loop.time())
+        self._send(msgspec.structs.replace(submit, request_id=request_id))
+        return request_id, stream
+
+    def close_stream(self, request_id: int) -> None:
+        """Forget the stream, and cancel the request if it has not ended."""
+        stream = self._streams.pop(request_id)
+        if not stream.is_ended and not self.lost.is_set():
+            self._send(Cancel(request_id))
+
+    def close(self) -> None:
+        """Close the connection; all streams end with E2107."""
+        self._transport.abort()
+        self._lose("the connection was closed")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._check_streams()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            self._receive_all()
+        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:
+            # After a malformed frame nothing can be read from the connection any more.
+            self._data.clear()
+            self._transport.abort()
+            self._lose(f"malformed message: {exc}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose(str(error) if error else "its connection was closed")
+
+    def _receive_all(self) -> None:
+        now_s = self._loop.time()
+        find = self._streams.get
+        for messages in decode_frames(self._data, self._decoder, _MAX_FRAME_BYTES):
+            for message in messages:
+                match message:
+                    case Tokens(new=new):
+                        for request_id, tokens in new:
+                            if (stream := find(request_id)) is not None:
+                                stream.receive(tokens, now_s)
+                    case Finished(request_id=request_id):
+                        if (stream := find(request_id)) is not None:
+                            stream.finish(message, now_s)
+                    case Failed(request_id=request_id, error=error):
+                        if (stream := find(request_id)) is not None:
+                            stream.fail(error.restore())
+                    case LogProbs(new=values):
+                        for request_id, log_probs in values:
+                            if (stream := find(request_id)) is not None:
+                                stream.output.log_probs += log_probs
+                    case Ready() | Statistics():
+                        self.is_ready = True
+                        self.alive_s = time.monotonic()
+
+    def _lose(self, reason: str) -> None:
+        if self.lost.is_set():
+            return
+        self.lost.set()
+        self.is_ready = False
+        if self._checking is not None:
+            self._checking.cancel()
+        for stream in self._streams.values():
+            if not stream.is_ended:
+                stream.fail(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
+
+    def _check_streams(self) -> None:
+        """Fail the streams without an answer, or with a stalled reader, for too long. Runs periodically."""
+        now_s = self._loop.time()
+        for request_id, stream in self._streams.items():
+            if stream.is_ended:
+                continue
+            if stream.received_s < now_s - self._timeout_s:
+                self._abandon(request_id, stream, TritonTimeout(timeout_s=self._timeout_s))
+            elif stream.has_output and stream.unread_s < now_s - _STALL_TIMEOUT_S:
+                waiting_bytes = _TOKEN_BYTES * len(stream.output.tokens)
+                error = ClientStalled(waiting_bytes=waiting_bytes, timeout_s=_STALL_TIMEOUT_S)
+                self._abandon(request_id, stream, error)
+        interval_s = min(self._timeout_s, _STALL_TIMEOUT_S) / _CHECKS_PER_TIMEOUT
+        self._checking = self._loop.call_later(interval_s, self._check_streams)
+
+    def _abandon(self, request_id: int, stream: _Stream, error: CodedError) -> None:
+        """Cancel now, because a stalled reader may not return for a long time."""
+        self._send(Cancel(request_id))
+        stream.fail(error)
+
+    def _send(self, message: FromClient) -> None:
+        """Send the first message of an iteration of the event loop at once, the others together."""
+        if self._has_sent:
+            self._unsent.append(message)
+            return
+        self._has_sent = True
+        self._loop.call_soon(self._flush)
+        self._transport.write(frame(self._encoder, [message]))
+
+    def _flush(self) -> None:
+        self._has_sent = False
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            self._transport.write(frame(self._encoder, unsent))
+
+
+class EngineClient:
+    """One per process: ``async with``. It connects again whenever the engine server was restarted.
+
+    The engine server's parent listens for it, so that a connection waits until the engine is loaded.
+    """
+
+    def __init__(self, path: Path, timeout_s: float, engine_kind: str) -> None:
+        """``timeout_s``: how long a request may be without an answer."""
+        self._path = path
+        self._timeout_s = timeout_s
+        self._engine_kind = engine_kind
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[None]
+
+    async def __aenter__(self) -> EngineClient:
+        self._connecting = asyncio.create_task(self._stay_connected(), name="engine-client")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end_all()
+        with suppress(asyncio.CancelledError):
+            await self._connecting
+
+    @property
+    def is_ready(self) -> bool:
+        """True while the engine is loaded and connected."""
+        return self._connection is not None and self._connection.is_ready
+
+    async def is_answering(self) -> bool:
+        return self.is_ready
+
+    @property
+    def silence_s(self) -> float:
+        """Time since the last sign of life of an engine that is ready; 0 while it is not."""
+        return time.monotonic() - self._connection.alive_s if self._connection and self.is_ready else 0.0
+
+    async def wait_ready(self) -> None:
+        """Wait without a limit until the engine is loaded."""
+        while not self.is_ready:  # noqa: ASYNC110 - polled at the start alone
+            await asyncio.sleep(_POLL_S)
+
+    def end_all(self) -> None:
+        """Close the client at once: every running request ends with E2107."""
+        self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """Stream a generation: all that has arrived, each time, until the finish reason.
+
+        Leaving the iteration cancels the request. Raises a CodedError.
+        """
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            raise EngineCrashed(engine_kind=self._engine_kind, reason="it is not ready yet", was_ready=False)
+        request_id, stream = connection.open(submit)
+        try:
+            while not stream.is_ended or stream.has_output or stream.error:
+                yield await stream.take()
+        finally:
+            connection.close_stream(request_id)
+
+    async def _stay_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(OSError):
+                _, self._connection = await loop.create_unix_connection(
+                    lambda: _Connection(self._timeout_s, self._engine_kind), str(self._path)
+                )
+                await self._connection.lost.wait()
+            await asyncio.sleep(_POLL_S)

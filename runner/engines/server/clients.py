@@ -1,0 +1,200 @@
+"""The engine server's clients: each has a connection, and gets what a round has for it as one frame."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+
+from runner.engines.protocol.messages import (
+    Failed,
+    Finished,
+    FromClient,
+    LogProbs,
+    Ready,
+    Submit,
+    ToClient,
+    TokenLogProb,
+    Tokens,
+)
+from runner.engines.protocol.wire import FrameReader, FrameTooLong, frame
+from runner.engines.server.requests import Request, Requests
+
+log = logging.getLogger("cog_triton.engine")
+
+_MAX_REQUEST_BYTES = 1 << 28
+_STALL_TIMEOUT_S = 60.0
+"""How long a client may leave its connection unread."""
+_MAX_UNREAD_TOKENS = 1 << 20
+"""How much may wait for it meanwhile."""
+_ACCEPT_RETRY_S = 0.1
+
+
+class Clients:
+    """Accepts connections on ``listener`` from the start until it is closed."""
+
+    def __init__(self, listener: socket.socket, requests: Requests, ready: Ready) -> None:
+        self._listener = listener
+        self._requests = requests
+        self._ready = ready
+        self._connections: set[ClientConnection] = set()
+        threading.Thread(target=self._accept, name="clients", daemon=True).start()
+
+    def send_all(self, message: ToClient) -> None:
+        """Send a message to each client, and disconnect those that do not read."""
+        for connection in tuple(self._connections):
+            connection.send(message)
+            if connection.stalled_s > _STALL_TIMEOUT_S:
+                log.error("closed a client's connection: it was not read for %g s", _STALL_TIMEOUT_S)
+                connection.disconnect()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError as exc:  # Too many open files, for example.
+                if self._listener.fileno() < 0:
+                    return
+                log.error("a client could not connect: %s", exc)
+                time.sleep(_ACCEPT_RETRY_S)
+                continue
+            connection = ClientConnection(accepted, self._requests)
+            connection.send(self._ready)
+            self._connections.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
+
+    def _serve(self, connection: ClientConnection) -> None:
+        try:
+            connection.serve()
+        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError, RecursionError) as exc:
+            log.error("closed a client's connection: malformed message (%s)", exc)
+        except Exception:
+            log.exception("a client's connection failed")
+        finally:
+            self._connections.discard(connection)
+            connection.close()
+
+
+class ClientConnection:
+    """One connection and its requests."""
+
+    def __init__(self, connection: socket.socket, requests: Requests) -> None:
+        self._connection = connection
+        self._requests = requests
+        self._encoder = msgspec.msgpack.Encoder()
+        self._running: dict[int, Request] = {}
+        self._lock = threading.Lock()
+        """Of what follows: the answers of the next frame."""
+        self._messages: list[ToClient] = []
+        self._tokens: list[tuple[int, list[int]]] = []
+        self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
+        self._ends: list[ToClient] = []
+        self._unread_tokens = 0
+        self._full_since_s: float | None = None
+        """The socket's buffer is full: a thread is sending, and further answers wait."""
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the client has not read what was sent."""
+        since_s = self._full_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def serve(self) -> None:
+        """Start requests until the client disconnects, then cancel those that still run."""
+        try:
+            for messages in FrameReader(self._connection, list[FromClient], _MAX_REQUEST_BYTES).batches():
+                for message in messages:
+                    self._receive(message)
+        finally:
+            for request in tuple(self._running.values()):
+                self._requests.cancel(request)
+
+    def _receive(self, message: FromClient) -> None:
+        # NOTE: also if a Submit uses an id again, against the rule: the answers would be mixed up.
+        if (cancelled := self._running.get(message.request_id)) is not None:
+            self._requests.cancel(cancelled)
+        if isinstance(message, Submit):
+            request = self._running[message.request_id] = self._requests.open(message, self)
+            self._requests.submit(request)
+
+    def send(self, message: ToClient) -> None:
+        with self._lock:
+            self._messages.append(message)
+        self.flush()
+
+    def respond(
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
+    ) -> None:
+        """See ``runner.engines.server.requests.Client``."""
+        request_id = request.submit.request_id
+        with self._lock:
+            if tokens:
+                self._tokens.append((request_id, tokens))
+                self._unread_tokens += len(tokens)
+            if log_probs:
+                self._log_probs.append((request_id, log_probs))
+            if end is not None:
+                self._ends.append(end)
+                if self._running.get(request_id) is request:
+                    del self._running[request_id]
+
+    def flush(self) -> None:
+        with self._lock:
+            if self._full_since_s is not None:
+                if self._unread_tokens > _MAX_UNREAD_TOKENS:
+                    self.disconnect()
+                return
+            if not (data := self._take()):
+                return
+            try:
+                sent_bytes = self._connection.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent_bytes = 0
+            except OSError:
+                return  # The client has disconnected, which ends ``serve``.
+            if sent_bytes < len(data):
+                self._full_since_s = time.monotonic()
+                rest = data[sent_bytes:]
+                threading.Thread(target=self._send_all, args=(rest,), name="slow-client", daemon=True).start()
+
+    def close(self) -> None:
+        self.disconnect()
+        self._connection.close()
+
+    def disconnect(self) -> None:
+        """End ``serve`` and what sends."""
+        with suppress(OSError):  # The client was first.
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _take(self) -> bytes:
+        """What there is to send, as a frame. Called with the lock held."""
+        messages, self._messages, self._unread_tokens = self._messages, [], 0
+        if self._log_probs:
+            messages.append(LogProbs(self._log_probs))
+            self._log_probs = []
+        if self._tokens:
+            messages.append(Tokens(self._tokens))
+            self._tokens = []
+        if self._ends:
+            messages += self._ends
+            self._ends = []
+        return frame(self._encoder, messages) if messages else b""
+
+    def _send_all(self, data: bytes) -> None:
+        """Send at the pace of a slow client, in a thread, so that other clients do not wait for it."""
+        while data:
+            try:
+                self._connection.sendall(data)
+            except OSError:
+                return
+            with self._lock:
+                data = self._take()
+                self._full_since_s = time.monotonic() if data else None

@@ -1,0 +1,64 @@
+"""Loads the engine of this process: of the engine server, or of a process below it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from engine.kinds import find_kind
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed, as_coded
+from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.arrival import await_arrival
+from runner.engines.server.start import Start
+from runner.supervision.tuning import uncollected
+
+
+@contextmanager
+def start_errors(engine_kind: str) -> Iterator[None]:
+    """Any error becomes E2108, unless it has a code."""
+    try:
+        yield
+    except CodedError:
+        raise
+    except Exception as exc:
+        raise as_coded(exc, EngineStartFailed, engine_kind) from exc
+
+
+def load_engine(start: Start, sink: Sink) -> Engine:
+    """Wait for the engine's files, and load it. Raises errors of its library as well."""
+    kind = find_kind(start.engine_kind)
+    if kind.preload is not None:
+        with suppress(Exception):  # A failure shows when the engine is loaded.
+            importlib.import_module(kind.preload)
+    await_arrival(start.arrival)
+    with uncollected():
+        engine: Engine = importlib.import_module(kind.adapter).load(start.engine_dir, sink, start.options)
+        return engine
+
+
+def keep_bytecode(packages: Iterable[str], folder: Path) -> bool:
+    """Have this process and its children keep bytecode in ``folder`` if a package has none and can keep none.
+
+    pip compiles what it installs; uv does not, and images often forbid Python to write. Then each start would
+    compile again, which for torch and vLLM takes longer than the import itself. Call it before any of them is
+    imported. ``PYTHONPYCACHEPREFIX`` takes precedence. Returns whether ``folder`` is used.
+    """
+    if sys.pycache_prefix is not None or not any(_stays_without(package) for package in packages):
+        return False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    return True
+
+
+def _stays_without(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None or spec.cached is None or Path(spec.cached).exists():
+        return False
+    return sys.dont_write_bytecode or not os.access(Path(spec.origin).parent, os.W_OK)

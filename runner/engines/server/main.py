@@ -1,0 +1,109 @@
+"""The engine server: a process of its own that holds one engine and serves it to any number of clients.
+
+``runner.engines.server.supervisor`` starts it with the engine environment's Python, so that the engine's
+Python version, numpy and MPI world are its own. It ends when its engine ends, and its parent starts another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from engine.kinds import find_kind
+from errors.coded_error import CodedError
+from errors.wire import ExitReason
+from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.arrival import await_arrival
+from runner.engines.protocol.options import integer, parse_options
+from runner.engines.server.child import ChildEngine
+from runner.engines.server.clients import Clients
+from runner.engines.server.loading import keep_bytecode, load_engine, start_errors
+from runner.engines.server.metrics import EngineMetrics
+from runner.engines.server.requests import Requests
+from runner.engines.server.start import Start
+from runner.observability.logs import set_up_logging
+from runner.observability.otlp_json import SpanExporter
+from runner.supervision.child import die_with_parent
+
+_INTERVAL = "stats_check_period_ms"
+_HEARTBEAT_S = 1.0
+"""Clients get statistics at least so often, by which they know that this process is alive."""
+
+log = logging.getLogger("cog_triton.engine")
+
+
+def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
+    """Load the engine, in this process or in others."""
+    kind = find_kind(start.engine_kind)
+    if cache_dir := start.options.get("engine_cache_dir"):
+        folder = Path(cache_dir) / "bytecode"
+        if keep_bytecode(kind.libraries, folder):
+            log.info("libraries came without bytecode: it is kept in %s", folder)
+    if kind.runs_in_child:
+        return ChildEngine(start, sink, exit_reason)
+    if kind.has_ranks:
+        await_arrival(start.arrival)
+        num_ranks: int = importlib.import_module(kind.adapter).num_ranks(start.engine_dir)
+        if num_ranks > 1:
+            return ChildEngine(start, sink, exit_reason, num_ranks)
+    return load_engine(start, sink)
+
+
+def serve(start: Start, exit_reason: ExitReason) -> int:
+    """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
+    listener = socket.socket(fileno=start.socket_fd)
+    try:
+        interval_s = _statistics_interval_s(start)
+        metrics = EngineMetrics(start.engine_kind, start.restarts, start.metrics_dir)
+        os.register_at_fork(after_in_child=metrics.close)
+        exporter = None if start.traces is None else SpanExporter(start.traces, metrics.dropped)
+        requests = Requests(start.engine_kind, metrics, exit_reason, exporter)
+        with start_errors(start.engine_kind):
+            engine = load(start, requests, exit_reason)
+    except CodedError as exc:
+        log.error("%s", exc, exc_info=exc.__cause__)
+        exit_reason.write(exc)
+        return 1
+    log.info("engine ready: %s", engine.ready)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    requests.serve(engine)
+    clients = Clients(listener, requests, engine.ready)
+    while not stopping.wait(interval_s):
+        requests.check_progress(start.hang_timeout_s)
+        clients.send_all(requests.statistics())
+    engine.close()
+    requests.close()
+    return 0
+
+
+def _statistics_interval_s(start: Start) -> float:
+    """Raises E1006."""
+    interval_ms = parse_options(start.options, {_INTERVAL: integer(1)}).get(_INTERVAL)
+    return _HEARTBEAT_S if interval_ms is None else min(interval_ms / 1000, _HEARTBEAT_S)
+
+
+def main() -> int:
+    start = Start.decode(sys.stdin.buffer.read())
+    set_up_logging()
+    die_with_parent()  # An engine that hangs in native code does not react to SIGTERM.
+    # A terminal's Ctrl-C reaches all processes; our parent ends us in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An engine that forks: its children do not listen, and do not outlive us.
+    os.register_at_fork(after_in_child=lambda: os.close(start.socket_fd))
+    os.register_at_fork(after_in_child=die_with_parent)
+    return serve(start, ExitReason(start.exit_reason_fd))
+
+
+if __name__ == "__main__":
+    # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

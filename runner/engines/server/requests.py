@@ -1,0 +1,288 @@
+"""The requests of all clients: from their messages to the engine, and from the engine through the relay."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineFailed, as_coded
+from errors.wire import ExitReason, WireError
+from runner.engines.protocol.adapter import Engine
+from runner.engines.protocol.checks import check_request
+from runner.engines.protocol.messages import (
+    Failed,
+    Finished,
+    FinishReason,
+    Statistics,
+    Submit,
+    TokenLogProb,
+)
+from runner.engines.protocol.relay import End, Relay, Stream
+from runner.engines.server.metrics import EngineMetrics
+from runner.engines.server.spans import engine_span
+from runner.observability.otlp_json import SpanExporter, parse_traceparent
+
+_BROKEN_EXIT_CODE = 70
+_REST = 30
+"""A response costs a client about this many times what it costs here (docs/measurements/)."""
+_MIN_LOG_PROB = -9999.0
+_COMPLETED = ("end", "stop", "length")
+
+log = logging.getLogger("cog_triton.engine")
+
+
+class Client(Protocol):
+    """A connection that requests came from. Called from the relay's thread."""
+
+    def respond(
+        self,
+        request: Request,
+        tokens: list[int],
+        log_probs: list[TokenLogProb],
+        end: Finished | Failed | None,
+    ) -> None:
+        """Send these with the next ``flush``."""
+
+    def flush(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request of a client, from its ``Submit`` to its end."""
+
+    number: int
+    """The engine's id of it; ``submit.request_id`` is the client's."""
+    submit: Submit
+    client: Client
+    stream: Stream
+    arrival_s: float = field(default_factory=time.perf_counter)
+    last_token_s: float = 0.0
+    """When the engine reported the end."""
+    is_cancelled: bool = False
+    log_probs: list[TokenLogProb] = field(default_factory=list)
+    """Of tokens that the relay has not sent yet."""
+    num_log_probs: int = 0
+    """Those that came for the next tokens."""
+    sequences: list[list[int]] | None = None
+    """Of a beam search, set before its end."""
+    num_tokens: int = 0
+    """Sent so far, of a traced request."""
+
+
+class Requests:
+    """All running requests; the engine's sink (see ``runner.engines.protocol.adapter.Sink``)."""
+
+    def __init__(
+        self,
+        engine_kind: str,
+        metrics: EngineMetrics,
+        exit_reason: ExitReason,
+        exporter: SpanExporter | None = None,
+    ) -> None:
+        self._engine_kind = engine_kind
+        self._metrics = metrics
+        self._exit_reason = exit_reason
+        self._exporter = exporter
+        self._engine: Engine
+        self._numbers = itertools.count(1)
+        self._running: dict[int, Request] = {}
+        self._is_broken = False
+        self._answered: set[Client] = set()
+        """Whom the relay's round has something for."""
+        self._completed: list[Request] = []
+        """Of the relay's round."""
+        self._relay = Relay(_REST, self._flush)
+        self._progress_s = time.monotonic()
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def serve(self, engine: Engine) -> None:
+        """Pass requests to ``engine`` from now on."""
+        self._engine = engine
+
+    def close(self) -> None:
+        """Send what the engine has reported, and its spans."""
+        self._relay.close()
+        if self._exporter is not None:
+            self._exporter.close()
+
+    # From the clients to the engine
+
+    def open(self, submit: Submit, client: Client) -> Request:
+        """A new request, whose results and errors go to ``client``."""
+        stream = Stream(lambda tokens, end: self._respond(request, tokens, end))
+        request = Request(next(self._numbers), submit, client, stream)
+        if self._exporter is not None and (ids := parse_traceparent(submit.traceparent)) is not None:
+            stream.respond = partial(self._respond_traced, request, self._exporter, ids)
+        return request
+
+    def submit(self, request: Request) -> None:
+        """Start it."""
+        submit = request.submit
+        self._metrics.submitted(submit.sent_s, request.arrival_s)
+        if not self._running:
+            self._progress_s = time.monotonic()
+        self._running[request.number] = request
+        try:
+            check_request(submit, self._engine.ready)
+            self._engine.submit(msgspec.structs.replace(submit, request_id=request.number))
+        except CodedError as exc:
+            self._end(request.number, exc)
+        except Exception as exc:  # noqa: BLE001 - of an adapter or its library: other requests go on
+            self.failed(request.number, exc)
+
+    def cancel(self, request: Request) -> None:
+        """Have the engine free what the request holds; it then ends as cancelled."""
+        if not request.is_cancelled and request.number in self._running:
+            request.is_cancelled = True
+            self._metrics.cancelled()
+            self._engine.cancel(request.number)
+
+    # From the engine to the relay
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        feeds: list[tuple[Stream, list[int], End | None]] = []
+        num_tokens = 0
+        find = self._running.get
+        for number, tokens in new:
+            if (request := find(number)) is None:
+                continue
+            if request.submit.wants_log_probs and not self._has_log_probs(request, tokens):
+                continue
+            num_tokens += len(tokens)
+            feeds.append((request.stream, tokens, None))
+        self._metrics.received(num_tokens)
+        self._progress_s = time.monotonic()
+        self._relay.feed(feeds)
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        for number, values in new:
+            if (request := self._running.get(number)) is not None:
+                request.log_probs += map(_finite, values)
+                request.num_log_probs += len(values)
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        if sequences is not None and (request := self._running.get(request_id)) is not None:
+            self._metrics.received(sum(map(len, sequences)))
+            request.sequences = sequences
+        self._end(request_id, reason)
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        coded = as_coded(error, EngineFailed, self._engine_kind)
+        self._log_failed([request_id], f"the engine failed a request: {coded.code}", coded is not error)
+        self._end(request_id, coded)
+
+    def broken(self, error: Exception) -> None:
+        """End all requests with the error, and this process: its parent starts another."""
+        coded = as_coded(error, EngineCrashed, self._engine_kind)
+        self._is_broken = True
+        self._exit_reason.write(coded)
+        log.critical("%s", coded, exc_info=None if coded is error else error)
+        numbers = list(self._running)
+        self._log_failed(numbers, f"requests ended with {coded.code}")
+        for number in numbers:
+            self._end(number, coded)
+        self.close()
+        # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
+        os._exit(_BROKEN_EXIT_CODE)
+
+    def check_progress(self, timeout_s: float) -> None:
+        """End an engine whose requests have had no token for so long; 0: never."""
+        if self._running and 0 < timeout_s < time.monotonic() - self._progress_s:
+            reason = f"it hangs: requests waited and heard nothing for {timeout_s:g} s"
+            self.broken(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
+
+    def statistics(self) -> Statistics:
+        """The engine's own, with the figures of this server."""
+        statistics = self._engine.statistics()
+        counts = self._metrics.counts(running=len(self._running), statistics=statistics)
+        return msgspec.structs.replace(statistics, counts=counts)
+
+    def _has_log_probs(self, request: Request, tokens: list[int]) -> bool:
+        """Whether each token has a value; if not, the request fails."""
+        count, request.num_log_probs = request.num_log_probs, 0
+        if count != len(tokens):
+            reason = f"it sent {count} log probabilities for {len(tokens)} tokens"
+            self.failed(request.number, EngineFailed(engine_kind=self._engine_kind, reason=reason))
+        return count == len(tokens)
+
+    def _end(self, number: int, end: End) -> None:
+        self._progress_s = time.monotonic()
+        request = self._running.pop(number, None)
+        if request is not None:
+            request.last_token_s = time.perf_counter()
+            self._metrics.ended(end)
+            self._relay.feed([(request.stream, [], end)])
+
+    def _log_failed(self, numbers: list[int], message: str, has_trace: bool = False) -> None:
+        """Log the ids of the callers' requests, if they have any."""
+        running = [self._running.get(each) for each in numbers]
+        named = [each.submit.caller_id for each in running if each is not None and each.submit.caller_id]
+        if named or has_trace:
+            fields = {"request_ids": named, "engine_request_ids": numbers}
+            log.error("%s", message, extra={"fields": fields})
+
+    # From the relay to the clients
+
+    def _respond(self, request: Request, tokens: list[int], end: End | None) -> None:
+        log_probs: list[TokenLogProb] = []
+        if request.log_probs:
+            log_probs = request.log_probs[: len(tokens)]
+            del request.log_probs[: len(tokens)]
+        message: Finished | Failed | None = None
+        client_id = request.submit.request_id
+        if isinstance(end, CodedError):
+            message = Failed(client_id, WireError.of(end))
+            if not self._is_broken:
+                self._engine.cancel(request.number)  # It still runs if its output was rejected here.
+        elif end is not None:
+            times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
+            message = Finished(client_id, end, request.sequences, times_s)
+        request.client.respond(request, tokens, log_probs, message)
+        self._answered.add(request.client)
+        if end in _COMPLETED:
+            self._completed.append(request)
+
+    def _respond_traced(
+        self,
+        request: Request,
+        exporter: SpanExporter,
+        ids: tuple[str, str],
+        tokens: list[int],
+        end: End | None,
+    ) -> None:
+        self._respond(request, tokens, end)
+        request.num_tokens += len(tokens)
+        if end is not None:
+            num_tokens = request.num_tokens + sum(map(len, request.sequences or ()))
+            times_s = request.arrival_s, request.last_token_s
+            exporter.add(engine_span(request.submit, ids, num_tokens, end, *times_s))
+
+    def _flush(self) -> None:
+        answered, self._answered = self._answered, set()
+        for client in answered:
+            client.flush()
+        completed, self._completed = self._completed, []
+        for request in completed:
+            self._metrics.completed(request.arrival_s, request.last_token_s)
+
+
+def _finite(log_prob: TokenLogProb) -> TokenLogProb:
+    """NOTE: a token that a guide or top-k excludes has minus infinity, which JSON does not have."""
+    if log_prob.value >= _MIN_LOG_PROB and all(value >= _MIN_LOG_PROB for _, value in log_prob.top):
+        return log_prob
+    top = [(token, max(value, _MIN_LOG_PROB)) for token, value in log_prob.top]
+    return TokenLogProb(max(log_prob.value, _MIN_LOG_PROB), top)

@@ -1,0 +1,123 @@
+"""The engine server as a supervised child: it starts before its engine is there, and before Triton.
+
+The runner listens on the socket itself, from before the child's start to its own end: clients that connect
+while the engine is loaded, or loaded again, wait instead of being refused.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from engine.kinds import find_kind
+from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
+from errors.coded_error import CodedError
+from errors.engines import EngineStartFailed
+from errors.wire import ExitReason
+from runner.engines.protocol.client import EngineClient
+from runner.engines.server.start import Start
+from runner.supervision.child import Child, Log, with_parent
+from runner.supervision.failures import ProcessFailure
+from runner.supervision.supervised import SupervisedProcess
+from runner.supervision.tuning import restore_malloc
+
+_BACKLOG = 64
+_STOP_GRACE_S = 10.0
+_HANG_TIMEOUT_S = 10.0
+_SILENCE_S = 3.0
+"""The engine server sends its statistics every second."""
+
+
+class EngineServer(SupervisedProcess):
+    """``client`` is this process's own client of it, by which it is seen to be ready and alive.
+
+    ``python`` is the engine environment's interpreter; ``start_timeout_s`` counts from the engine's arrival.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        start: Start,
+        socket_path: Path,
+        client: EngineClient,
+        log: Log,
+        on_failure: Callable[[ProcessFailure], bool],
+        *,
+        start_timeout_s: float,
+    ) -> None:
+        child = Child("the engine server", log, log_prefix="engine_server", stop_grace_s=_STOP_GRACE_S)
+        super().__init__(
+            "engine",
+            child,
+            log,
+            on_failure,
+            start_timeout_s=start_timeout_s,
+            hang_timeout_s=_HANG_TIMEOUT_S,
+        )
+        self._python = python
+        self._client = client
+        self._exit_reason = ExitReason()
+        self._is_loaded = False
+        self._socket_path = socket_path
+        self._socket = socket.socket(socket.AF_UNIX)
+        socket_path.unlink(missing_ok=True)
+        self._socket.bind(str(socket_path))
+        socket_path.chmod(0o600)
+        self._socket.listen(_BACKLOG)
+        files = {"socket_fd": self._socket.fileno(), "exit_reason_fd": self._exit_reason.descriptor}
+        self._start_message = msgspec.structs.replace(start, **files)
+
+    async def launch(self) -> None:
+        self._exit_reason.clear()
+        self._is_loaded = False
+        start = msgspec.structs.replace(self._start_message, restarts=self.restarts)
+        await self.child.launch(
+            [*with_parent(os.getpid()), self._python, "-m", "runner.engines.server.main"],
+            engine_environment(start.engine_kind),
+            stdin=start.encode(),
+            pass_fds=[start.socket_fd, start.exit_reason_fd],
+        )
+
+    async def is_ready(self) -> bool:
+        self._is_loaded = self._client.is_ready
+        return self._is_loaded
+
+    def is_waiting(self) -> bool:
+        return not self._start_message.arrival.exists()
+
+    async def is_answering(self) -> bool:
+        return self._client.silence_s < _SILENCE_S
+
+    def end_reason(self, code: int) -> str:
+        cause = self._exit_reason.read()
+        return super().end_reason(code) if cause is None else str(cause)
+
+    def start_error(self, reason: str) -> CodedError:
+        if (cause := self._exit_reason.read()) is not None:
+            return cause
+        reason = f"{reason}; its last log lines: {self.child.last_lines()}"
+        return EngineStartFailed(engine_kind=self._start_message.engine_kind, reason=reason)
+
+    def stop_signal(self) -> signal.Signals:
+        # It reacts to SIGTERM once its engine is loaded.
+        return signal.SIGTERM if self._is_loaded else signal.SIGKILL
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._socket.close()
+        self._socket_path.unlink(missing_ok=True)
+
+
+def engine_environment(engine_kind: str) -> dict[str, str]:
+    """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
+    environment = without_secret_variables(os.environ)
+    environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    restore_malloc(environment)
+    environment.pop("PYTHONHOME", None)
+    return {**find_kind(engine_kind).environment, **environment}

@@ -1,0 +1,167 @@
+"""A process of an engine that does not run in the engine server itself, which starts it (``server.child``).
+
+The engine's loop needs Python's lock, or it has a process (rank) per GPU. The arguments are its ``Start``
+and, for a rank, the Unix socket of ``server.ranks``. It ends when its socket closes: no engine outlives the
+engine server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable
+
+import msgspec
+
+from engine.kinds import find_kind
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineFailed, as_coded
+from errors.wire import ExitReason, WireError
+from runner.engines.protocol.adapter import Engine
+from runner.engines.protocol.messages import (
+    Failed,
+    Finished,
+    FinishReason,
+    FromClient,
+    LogProbs,
+    Statistics,
+    Submit,
+    TokenLogProb,
+    Tokens,
+)
+from runner.engines.protocol.wire import FrameReader, FrameSender
+from runner.engines.server.loading import load_engine, start_errors
+from runner.engines.server.start import Start
+from runner.observability.logs import set_up_logging
+from runner.supervision.child import die_with_parent
+
+_STATISTICS_INTERVAL_S = 0.5
+_BROKEN_EXIT_CODE = 70
+_ORPHANED_EXIT_CODE = 71
+_RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
+
+log = logging.getLogger("cog_triton.engine")
+
+
+class SocketSink:
+    """Turns what an engine reports into frames. See ``runner.engines.protocol.adapter.Sink``."""
+
+    def __init__(self, sender: FrameSender, engine_kind: str, exit_reason: ExitReason) -> None:
+        self._sender = sender
+        self._engine_kind = engine_kind
+        self._exit_reason = exit_reason
+
+    def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
+        self._sender.send(Tokens(list(new)))
+
+    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
+        self._sender.send(LogProbs(list(new)))
+
+    def finished(
+        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+    ) -> None:
+        self._sender.send(Finished(request_id, reason, sequences))
+
+    def failed(self, request_id: int, error: Exception) -> None:
+        coded = as_coded(error, EngineFailed, self._engine_kind)
+        if coded is not error:
+            fields = {"engine_request_ids": [request_id]}
+            log.error("request %d failed", request_id, exc_info=error, extra={"fields": fields})
+        self._sender.send(Failed(request_id, WireError.of(coded)))
+
+    def broken(self, error: Exception) -> None:
+        coded = as_coded(error, EngineCrashed, self._engine_kind)
+        log.critical("%s", coded, exc_info=error)
+        self._exit_reason.write(coded)
+        self._sender.close()
+        # NOTE: not sys.exit: the engine's own threads may hang in native code for ever.
+        os._exit(_BROKEN_EXIT_CODE)
+
+
+def serve(start: Start, exit_reason: ExitReason) -> None:
+    """Load the engine, then work until the socket closes. Raises a CodedError."""
+    connection = socket.socket(fileno=start.socket_fd)
+    # An engine that forks: its children are no ends of this connection, and do not outlive us.
+    os.register_at_fork(after_in_child=connection.close)
+    os.register_at_fork(after_in_child=die_with_parent)
+    sender = FrameSender(connection, "engine-sender")
+    with start_errors(start.engine_kind):
+        engine = load_engine(start, SocketSink(sender, start.engine_kind, exit_reason))
+    sender.send(engine.ready)
+    threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
+    for messages in FrameReader(connection, list[FromClient]).batches():
+        for message in messages:
+            if isinstance(message, Submit):
+                engine.submit(message)
+            else:
+                engine.cancel(message.request_id)
+    engine.close()
+
+
+def _report_statistics(engine: Engine, sender: FrameSender) -> None:
+    last: Statistics | None = None
+    pause = threading.Event()
+    while not pause.wait(_STATISTICS_INTERVAL_S):
+        now = engine.statistics()
+        if now != last:
+            sender.send(now)
+            last = now
+
+
+def _call_server(place: str, rank: int) -> list[int]:
+    """Have this rank end with the engine server. Returns the files that it gives to the rank.
+
+    NOTE: mpirun, not the engine server, is our parent, and may have ended before ``die_with_parent``.
+    """
+    call = socket.socket(socket.AF_UNIX)
+    call.connect(f"\0{place}")
+    call.sendall(str(rank).encode())
+    _, descriptors, _, _ = socket.recv_fds(call, 16, 2)
+
+    def end_with_server() -> None:
+        call.recv(1)
+        os._exit(_ORPHANED_EXIT_CODE)
+
+    threading.Thread(target=end_with_server, name="engine-server", daemon=True).start()
+    return descriptors
+
+
+def main() -> int:
+    document, *place = sys.argv[1:]
+    start = Start.decode(document.encode())
+    set_up_logging("text" if place else None)  # The engine server adds the rank to each line.
+    die_with_parent()  # An engine that hangs does not see its socket close.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    rank = 0
+    if place:
+        rank = int(os.environ[_RANK_VARIABLE])
+        descriptors = dict(zip(("exit_reason_fd", "socket_fd"), _call_server(place[0], rank), strict=False))
+        start = msgspec.structs.replace(start, **descriptors)
+    exit_reason = ExitReason(start.exit_reason_fd)
+    try:
+        if rank == 0:
+            serve(start, exit_reason)
+        else:
+            importlib.import_module(find_kind(start.engine_kind).adapter).follow(
+                start.engine_dir, start.options
+            )
+    except CodedError as exc:
+        log.error("%s", exc, exc_info=exc.__cause__)
+        exit_reason.write(exc)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    if _RANK_VARIABLE in os.environ:
+        sys.exit(code)  # In order: MPI has something to do at exit, and mpirun calls anything else a failure.
+    # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

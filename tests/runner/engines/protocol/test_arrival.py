@@ -1,0 +1,121 @@
+"""Triton starts while its engine is still being fetched; whatever becomes of one of them, both end well."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.tar.manifest import EngineFacts
+from engine.tar.pack import pack
+from errors.coded_error import CodedError
+from errors.engine_tar import EngineFileDamaged
+from errors.settings import PortInUse
+from runner.engines.protocol.messages import Sampling
+from runner.generation.request import GenerationRequest
+from runner.service import Service
+from runner.settings.settings import load_settings
+from tests.engine.tar_server import Fault, TarServer
+from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import HOST, free_ports, shared_memory, triton_environment, triton_pids, wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """More than the first answer brings, so that the rest can be held back."""
+    folder = tmp_path_factory.mktemp("arrival")
+    directory = make_paced_model(folder / "model", 0).directory
+    (directory / "engine_manifest.json").unlink(missing_ok=True)
+    (directory / "zz-last.bin").write_bytes(bytes(2 << 20))
+    pack(directory, EngineFacts(engine_kind="paced"), folder / "engine.tar")
+    return (folder / "engine.tar").read_bytes()
+
+
+@pytest.fixture
+def server(tar: bytes) -> Iterator[TarServer]:
+    with TarServer(tar) as server:
+        yield server
+
+
+class _Held:
+    """Answers the first request; the others wait until they are let go."""
+
+    def __init__(self, server: TarServer) -> None:
+        self.go = threading.Event()
+        server.fault = lambda request: Fault() if request.number == 0 or self.go.wait(60) else None
+
+
+def _service(server: TarServer, folder: Path, ports: list[int], **more: str) -> Service:
+    environment = triton_environment(*ports) | {"COG_WEIGHTS": server.url, "HOME": str(folder), **more}
+    return Service(load_settings(environment), lambda line: None)
+
+
+def test_triton_runs_before_the_engine_is_there_and_serves_it_then(server: TarServer, tmp_path: Path) -> None:
+    held = _Held(server)
+    ports = free_ports(3)
+
+    async def use() -> list[str]:
+        service = _service(server, tmp_path, ports, TRITON_START_TIMEOUT="20")
+        opening = asyncio.create_task(service.open())
+        try:
+            await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
+            assert not opening.done()
+            held.go.set()
+            await opening
+            request = GenerationRequest("hi there", 5, 0, (), Sampling(temperature=0))
+            return [text async for text in service.generate(request).text()]
+        finally:
+            await service.close()
+
+    assert "".join(asyncio.run(use()))
+    assert triton_pids(ports[0]) == []
+
+
+def test_the_time_to_start_counts_from_the_engines_arrival(server: TarServer, tmp_path: Path) -> None:
+    held = _Held(server)
+    timer = threading.Timer(6.0, held.go.set)
+    timer.start()
+
+    async def use() -> None:
+        service = _service(server, tmp_path, free_ports(3), TRITON_START_TIMEOUT="5")
+        await service.open()
+        await service.close()
+
+    asyncio.run(use())
+
+
+def test_an_engine_that_turns_out_damaged_ends_triton_at_once(
+    server: TarServer, tar: bytes, tmp_path: Path
+) -> None:
+    server.content = tar[: -(1 << 20)] + b"\1" + tar[-(1 << 20) + 1 :]
+    held = _Held(server)
+    ports = free_ports(3)
+
+    async def use() -> None:
+        opening = asyncio.create_task(_service(server, tmp_path, ports).open())
+        await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
+        held.go.set()
+        await opening
+
+    with pytest.raises(EngineFileDamaged):
+        asyncio.run(use())
+    assert triton_pids(ports[0]) == []
+    assert shared_memory(ports[0]) == []
+    wait_until(lambda: not list((tmp_path / ".cache" / "cog-triton" / "engines").iterdir()))
+
+
+def test_a_triton_that_can_not_start_ends_the_download(server: TarServer, tmp_path: Path) -> None:
+    ports = free_ports(3)
+    with socket.create_server((HOST, 0)) as taken:
+        ports[0] = taken.getsockname()[1]
+        held = _Held(server)
+        threading.Timer(1.0, held.go.set).start()
+        with pytest.raises(PortInUse) as raised:
+            asyncio.run(_service(server, tmp_path, ports).open())
+    assert isinstance(raised.value, CodedError)

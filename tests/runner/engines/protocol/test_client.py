@@ -1,0 +1,325 @@
+"""The engine server's client for an event loop, against a real engine server and one that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineFailed
+from errors.requests import ClientStalled
+from errors.triton import TritonTimeout
+from errors.wire import WireError
+from runner.engines.protocol import client as client_module
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import (
+    Cancel,
+    Failed,
+    Finished,
+    FromClient,
+    Output,
+    Ready,
+    Submit,
+    ToClient,
+    Tokens,
+)
+from runner.engines.protocol.wire import decode_frames, frame
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.listening import Listening, make_paced_directory
+
+SUBMIT = Submit(0, [5, 6], 20)
+LONG = Submit(0, [5], 90_000)
+READY = Ready("paced", 1000, 100_000, 8)
+WAIT_S = 240.0
+TIMEOUT_S = 0.5
+"""How long clients of the stand-in wait in silence."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
+    directory = make_paced_directory(tmp_path / "model", 1000)
+    server = EngineServerUnderTest("paced", directory, {}, tmp_path)
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def connected(path: Path, timeout_s: float = WAIT_S) -> AsyncIterator[EngineClient]:
+    async with EngineClient(path, timeout_s, "paced") as client:
+        await asyncio.wait_for(client.wait_ready(), WAIT_S)
+        yield client
+
+
+async def tokens_of(client: EngineClient, submit: Submit) -> list[int]:
+    return [token async for output in client.generate(submit) for token in output.tokens]
+
+
+async def error_of(client: EngineClient, submit: Submit) -> tuple[CodedError, list[int]]:
+    """The error that a request ends with, and the tokens before it."""
+    tokens: list[int] = []
+    try:
+        async for output in client.generate(submit):
+            tokens += output.tokens
+    except CodedError as error:
+        return error, tokens
+    raise AssertionError("it ended well")
+
+
+async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:
+    async for _ in outputs:
+        pass
+
+
+async def is_ready(client: EngineClient, *, expected: bool) -> None:
+    while client.is_ready != expected:  # noqa: ASYNC110 - the client has no event for it
+        await asyncio.sleep(0.005)
+
+
+def test_requests_share_a_connection_and_do_not_mix(server: EngineServerUnderTest) -> None:
+    async def run() -> list[list[int]]:
+        async with connected(server.path) as client:
+            submits = [Submit(0, [number, 0], 40 + number) for number in range(1, 50)]
+            return await asyncio.gather(*(tokens_of(client, each) for each in submits))
+
+    for number, tokens in enumerate(asyncio.run(run()), start=1):
+        assert tokens == ([number, 0] * 50)[: 40 + number]
+
+
+def test_the_last_output_has_the_reason_and_the_times(server: EngineServerUnderTest) -> None:
+    async def run() -> list[Output]:
+        async with connected(server.path) as client:
+            submit = msgspec.structs.replace(SUBMIT, returns_times=True)
+            return [output async for output in client.generate(submit)]
+
+    *outputs, last = asyncio.run(run())
+    assert last.finish_reason == "length"
+    assert last.times_s is not None
+    assert not [each for each in outputs if each.finish_reason or each.times_s]
+
+
+def test_leaving_the_iteration_cancels_the_request(server: EngineServerUnderTest) -> None:
+    async def run(listening: Listening) -> None:
+        async with connected(server.path) as client:
+            outputs = client.generate(LONG)
+            await anext(outputs)
+            await asyncio.to_thread(listening.wait_for, lambda: listening.statistics()[-1].active == 1)
+            await outputs.aclose()
+            await asyncio.to_thread(listening.wait_for, lambda: listening.statistics()[-1].active == 0)
+            assert await tokens_of(client, SUBMIT) == [5, 6] * 10
+
+    with Listening(server) as listening:
+        listening.wait_for(listening.statistics)
+        asyncio.run(run(listening))
+
+
+def test_a_request_before_the_engine_is_ready_is_e2107_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with EngineClient(tmp_path / "nowhere", WAIT_S, "paced") as client:
+            error, _ = await error_of(client, SUBMIT)
+            assert isinstance(error, EngineCrashed)
+            assert error.facts["was_ready"] is False
+            assert not await client.is_answering()
+
+    asyncio.run(run())
+
+
+def test_a_lost_connection_is_e2107_and_made_again(server: EngineServerUnderTest) -> None:
+    async def run() -> None:
+        async with connected(server.path) as client:
+            outputs = client.generate(LONG)
+            await anext(outputs)
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(EngineCrashed) as raised:
+                await exhaust(outputs)
+            assert raised.value.facts.get("was_ready", True)
+            await asyncio.wait_for(is_ready(client, expected=False), WAIT_S)
+            assert client.silence_s == 0
+            server.start()
+            await asyncio.wait_for(is_ready(client, expected=True), WAIT_S)
+            assert await tokens_of(client, SUBMIT) == [5, 6] * 10
+            assert client.silence_s < WAIT_S
+
+    asyncio.run(run())
+
+
+def test_ending_all_ends_running_requests_with_e2107_and_takes_no_new_ones(
+    server: EngineServerUnderTest,
+) -> None:
+    async def run() -> None:
+        async with connected(server.path) as client:
+            running = [asyncio.ensure_future(error_of(client, LONG)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            client.end_all()
+            for error, _ in await asyncio.gather(*running):
+                assert isinstance(error, EngineCrashed)
+            assert isinstance((await error_of(client, SUBMIT))[0], EngineCrashed)
+
+    asyncio.run(run())
+
+
+class Connection:
+    """The stand-in's side of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
+
+    def send(self, *messages: ToClient) -> None:
+        self.writer.write(frame(self._encoder, messages))
+
+    async def frames(self) -> AsyncIterator[list[FromClient]]:
+        buffer = bytearray()
+        while data := await self._reader.read(1 << 16):
+            buffer += data
+            for messages in decode_frames(buffer, self._decoder, 1 << 20):
+                yield messages
+
+    async def messages(self) -> AsyncIterator[FromClient]:
+        async for each in self.frames():
+            for message in each:
+                yield message
+
+
+Behaviour = Callable[[Connection], Awaitable[None]]
+
+
+@asynccontextmanager
+async def stand_in(path: Path, behave: Behaviour) -> AsyncIterator[EngineClient]:
+    """A client of a server that says that it is ready and then behaves so."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer)
+        connection.send(READY)
+        with suppress(ConnectionError):
+            await behave(connection)
+        writer.close()
+
+    server = await asyncio.start_unix_server(handle, str(path / "socket"))
+    async with server, connected(path / "socket", TIMEOUT_S) as client:
+        yield client
+
+
+def test_silence_is_e2101_and_cancels(tmp_path: Path) -> None:
+    async def run() -> None:
+        received: list[FromClient] = []
+        cancelled = asyncio.Event()
+
+        async def be_silent(connection: Connection) -> None:
+            async for message in connection.messages():
+                received.append(message)
+                if isinstance(message, Submit):
+                    connection.send(Tokens([(message.request_id, [5])]))
+                else:
+                    cancelled.set()
+
+        async with stand_in(tmp_path, be_silent) as client:
+            error, tokens = await error_of(client, SUBMIT)
+            assert isinstance(error, TritonTimeout)
+            assert tokens == [5]
+            await asyncio.wait_for(cancelled.wait(), WAIT_S)
+        submit, cancel = received
+        assert isinstance(submit, Submit)
+        assert cancel == Cancel(submit.request_id)
+
+    asyncio.run(run())
+
+
+def test_a_failure_comes_after_the_tokens_before_it(tmp_path: Path) -> None:
+    failed = EngineFailed(engine_kind="paced", reason="a test")
+
+    async def fail(connection: Connection) -> None:
+        async for message in connection.messages():
+            number = message.request_id
+            connection.send(
+                Tokens([(number, [5])]), Failed(number, WireError.of(failed)), Finished(4711, "end")
+            )
+
+    async def run() -> None:
+        async with stand_in(tmp_path, fail) as client:
+            error, tokens = await error_of(client, SUBMIT)
+            assert (str(error), error.facts, tokens) == (str(failed), failed.facts, [5])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "data", [b"\3\0\0\0abc", b"\xff\xff\xff\xff", b"\1\0\0\0\1"], ids=["garbage", "huge", "no list"]
+)
+def test_a_malformed_frame_loses_the_connection_and_what_came_before_arrives(
+    tmp_path: Path, data: bytes
+) -> None:
+    connections = 0
+
+    async def run() -> None:
+        async def send_garbage_once(connection: Connection) -> None:
+            nonlocal connections
+            connections += 1
+            async for message in connection.messages():
+                connection.send(Tokens([(message.request_id, [5])]))
+                if connections == 1:
+                    connection.writer.write(data)
+                else:
+                    connection.send(Finished(message.request_id, "end"))
+
+        async with stand_in(tmp_path, send_garbage_once) as client:
+            error, tokens = await error_of(client, SUBMIT)
+            assert isinstance(error, EngineCrashed)
+            assert "malformed message" in str(error)
+            assert tokens == [5]
+            await asyncio.wait_for(is_ready(client, expected=True), WAIT_S)
+            assert await tokens_of(client, SUBMIT) == [5]
+
+    asyncio.run(run())
+    assert connections == 2
+
+
+def test_a_reader_that_stalls_is_e1009_and_its_request_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_STALL_TIMEOUT_S", 0.3)
+
+    async def run() -> None:
+        cancelled = asyncio.Event()
+
+        async def pour(connection: Connection) -> None:
+            messages = connection.messages()
+            submit = await anext(messages)
+            reading = asyncio.ensure_future(anext(messages))
+            while not reading.done():
+                connection.send(Tokens([(submit.request_id, [5])]))
+                await asyncio.sleep(0.01)
+            assert reading.result() == Cancel(submit.request_id)
+            cancelled.set()
+
+        async with stand_in(tmp_path, pour) as client:
+            outputs = client.generate(SUBMIT)
+            await anext(outputs)
+            await asyncio.wait_for(cancelled.wait(), WAIT_S)
+            await anext(outputs)  # What arrived before is not lost.
+            with pytest.raises(ClientStalled, match="E1009"):
+                await anext(outputs)
+
+    asyncio.run(run())
+
+
+def test_requests_of_one_iteration_of_the_loop_take_two_frames(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    async def count(connection: Connection) -> None:
+        async for messages in connection.frames():
+            sizes.append(len(messages))
+            connection.send(*(Finished(message.request_id, "end") for message in messages))
+
+    async def run() -> None:
+        async with stand_in(tmp_path, count) as client:
+            await asyncio.gather(*(tokens_of(client, SUBMIT) for _ in range(100)))
+
+    asyncio.run(run())
+    assert sizes == [1, 99]

@@ -1,0 +1,78 @@
+"""An engine server that the runner's supervisor starts, with the runner's client of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Output, Sampling, Submit
+from runner.engines.server.start import Start
+from runner.engines.server.supervisor import EngineServer
+from runner.supervision.failures import ProcessFailure
+
+SUBMIT = Submit(0, [5, 6], 20, Sampling(top_k=1))
+LONG = Submit(0, [5], 90_000)
+WAIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class EngineCommand:
+    """How to start the engine server."""
+
+    python: str
+    engine_kind: str
+    engine_dir: Path
+    arrival: Path
+    options: dict[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 1800.0
+
+
+class Supervised:
+    """An engine server that runs, with its client and its failures."""
+
+    def __init__(self, command: EngineCommand, client: EngineClient) -> None:
+        self.client = client
+        self.failures: list[ProcessFailure] = []
+        path = command.arrival.parent / "socket"
+        self.server = EngineServer(
+            command.python,
+            Start(command.engine_kind, command.engine_dir, command.options, command.arrival),
+            path,
+            client,
+            lambda line: None,
+            self._fail,
+            start_timeout_s=command.start_timeout_s,
+        )
+
+    def _fail(self, failure: ProcessFailure) -> bool:
+        self.failures.append(failure)
+        return True
+
+    async def answer(self) -> list[int]:
+        return [token async for output in self.client.generate(SUBMIT) for token in output.tokens]
+
+    async def until(self, pid: int) -> None:
+        """Wait until another process than this one serves."""
+        while self.server.pid in (pid, None) or not self.client.is_ready:  # noqa: ASYNC110 - polled
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
+    async with EngineClient(command.arrival.parent / "socket", WAIT_S, "paced") as client:
+        supervised = Supervised(command, client)
+        try:
+            supervised.server.begin()
+            await supervised.server.wait_ready()
+            yield supervised
+        finally:
+            await supervised.server.stop()
+
+
+async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:
+    async for _ in outputs:
+        pass

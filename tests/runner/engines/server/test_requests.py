@@ -1,0 +1,214 @@
+"""A request from Submit to its one end: in the engine server's own process and in a child."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed
+from errors.requests import PromptTooLong
+from runner.engines.protocol.messages import Failed, Submit, TokenLogProb, Tokens
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.listening import Listening
+from tests.runner.engines.server import brittle
+from tests.runner.engines.server.conftest import StartServer
+
+
+@pytest.fixture(params=["brittle", "brittle_child"])
+def server(request: pytest.FixtureRequest, start_server: StartServer) -> EngineServerUnderTest:
+    return start_server(request.param)
+
+
+@pytest.fixture
+def client(server: EngineServerUnderTest) -> Iterator[Listening]:
+    with Listening(server) as client:
+        yield client
+
+
+@pytest.fixture(params=["paced", "paced_child"])
+def paced(request: pytest.FixtureRequest, start_server: StartServer) -> Iterator[Listening]:
+    with Listening(start_server(request.param)) as client:
+        yield client
+
+
+def error_of(client: Listening, request_id: int) -> CodedError:
+    client.wait_for_end(request_id)
+    (failed,) = (
+        each for each in client.messages if isinstance(each, Failed) and each.request_id == request_id
+    )
+    return failed.error.restore()
+
+
+def test_a_request_gets_all_its_tokens_and_one_end(paced: Listening) -> None:
+    paced.send(Submit(1, input_ids=[5, 6, 7], max_tokens=8), Submit(2, input_ids=[9], max_tokens=3))
+    paced.wait_for_end(1)
+    paced.wait_for_end(2)
+    assert paced.tokens(1) == [5, 6, 7, 5, 6, 7, 5, 6]
+    assert paced.tokens(2) == [9, 9, 9]
+    assert paced.ends(1) == paced.ends(2) == ["length"]
+
+
+def test_a_cancelled_request_ends_once_however_often_it_is_cancelled(paced: Listening) -> None:
+    paced.send(Submit(1, input_ids=[5], max_tokens=90_000))
+    paced.wait_for_tokens(1)
+    for _ in range(3):
+        paced.cancel(1)
+    paced.wait_for_end(1)
+    paced.answer(Submit(2, input_ids=[6], max_tokens=5))
+    paced.cancel(2)
+    paced.answer(Submit(3, input_ids=[6], max_tokens=5))
+    assert paced.ends(1) == ["cancelled"]
+    assert paced.ends(2) == paced.ends(3) == ["length"]
+
+
+def test_a_cancel_that_comes_before_its_request_or_for_none_does_nothing(paced: Listening) -> None:
+    paced.cancel(1)
+    paced.cancel(4711)
+    assert paced.answer(Submit(1, input_ids=[5], max_tokens=4)) == ([5] * 4, "length")
+    assert paced.ends(4711) == []
+
+
+def test_a_request_cancelled_at_once_ends_once(paced: Listening) -> None:
+    for number in range(1, 200):
+        paced.send(Submit(number, input_ids=[5], max_tokens=2))
+        paced.cancel(number)
+    for number in range(1, 200):
+        paced.wait_for_end(number)
+    assert all(len(paced.ends(number)) == 1 for number in range(1, 200))
+
+
+def test_an_id_used_again_cancels_the_request_that_has_it(paced: Listening) -> None:
+    paced.send(Submit(1, input_ids=[5], max_tokens=90_000))
+    paced.wait_for_tokens(1)
+    paced.send(Submit(1, input_ids=[6], max_tokens=3))
+    paced.wait_for(lambda: len(paced.ends(1)) == 2)
+    assert sorted(paced.ends(1)) == ["cancelled", "length"]
+    paced.wait_for(lambda: paced.statistics() and paced.statistics()[-1].active == 0)
+
+
+def test_statistics_say_how_much_the_engine_holds(paced: Listening) -> None:
+    paced.send(Submit(1, input_ids=[5], max_tokens=90_000))
+    paced.wait_for(lambda: any(each.active == 1 for each in paced.statistics()))
+    paced.cancel(1)
+    paced.wait_for(lambda: paced.statistics()[-1].active == 0)
+
+
+def test_the_engine_servers_times_come_when_asked_for(paced: Listening) -> None:
+    paced.answer(Submit(1, input_ids=[5], max_tokens=20))
+    paced.answer(Submit(2, input_ids=[5], max_tokens=20, returns_times=True))
+    assert paced.finished(1).times_s is None
+    arrival_s, last_token_s = paced.finished(2).times_s or (0.0, 0.0)
+    assert last_token_s - arrival_s >= 0.02
+
+
+def test_an_error_without_a_code_becomes_e2109(client: Listening) -> None:
+    client.send(Submit(1, input_ids=[brittle.FAIL], max_tokens=1))
+    error = error_of(client, 1)
+    assert error.code == "E2109"
+    assert error.facts["reason"] == "ValueError: no\\nsuch luck"
+
+
+def test_a_coded_error_keeps_its_code_and_its_facts(client: Listening) -> None:
+    client.send(Submit(1, input_ids=[brittle.FAIL_CODED], max_tokens=1))
+    error = error_of(client, 1)
+    assert str(error) == str(PromptTooLong(prompt_tokens=3, max_input_tokens=2))
+    assert error.facts == {"prompt_tokens": 3, "max_input_tokens": 2, "excess_tokens": 1}
+
+
+def test_a_request_that_failed_does_not_touch_the_next(client: Listening) -> None:
+    client.send(Submit(1, [brittle.FAIL], 1), Submit(2, [brittle.ANSWER], 1))
+    assert client.wait_for_end(1).startswith("E2109")
+    assert (client.wait_for_end(2), client.tokens(2)) == ("end", [7])
+
+
+@pytest.mark.parametrize(
+    ("submit", "says"),
+    [
+        (Submit(1, [], 1), "E1103 InvalidTensor: input_ids must be at least one token"),
+        (Submit(1, [100], 1), "input_ids must be token ids from 0 to 99"),
+        (Submit(1, [brittle.ANSWER] * 100, 1), "E1002 PromptTooLong"),
+        (Submit(1, [brittle.ANSWER], 1, lora_name="french"), "E1104 UnsupportedArgument"),
+    ],
+)
+def test_what_the_engine_can_not_take_fails_before_it(client: Listening, submit: Submit, says: str) -> None:
+    client.send(submit, Submit(2, [brittle.ANSWER], 1))
+    assert says in client.wait_for_end(1)
+    assert client.tokens(1) == []
+    assert client.wait_for_end(2) == "end"
+
+
+@pytest.mark.parametrize(
+    ("fault", "counts"),
+    [
+        (brittle.FEW_LOG_PROBS, "1 log probabilities for 2 tokens"),
+        (brittle.NO_LOG_PROBS, "0 log probabilities for 1 tokens"),
+    ],
+)
+def test_an_engine_that_sends_too_few_log_probabilities_fails_the_request(
+    client: Listening, fault: int, counts: str
+) -> None:
+    client.send(Submit(1, [fault], 2, wants_log_probs=True), Submit(2, [brittle.ANSWER], 1))
+    error = error_of(client, 1)
+    assert error.code == "E2109"
+    assert counts in error.sentence
+    assert client.tokens(1) == []
+    assert client.wait_for_end(2) == "end"
+    assert len(client.ends(1)) == 1
+
+
+def test_minus_infinity_is_a_number_that_json_has(client: Listening) -> None:
+    client.answer(Submit(1, [brittle.INFINITE_LOG_PROBS], 2, wants_log_probs=True, num_top_log_probs=2))
+    assert client.log_probs(1) == [
+        TokenLogProb(-0.5, [(8, -0.5)]),
+        TokenLogProb(-9999.0, [(7, -9999.0), (8, -0.5)]),
+    ]
+
+
+@pytest.mark.parametrize("num_top", [0, 1])
+def test_each_token_has_its_log_probability_beside_others_that_have_none(
+    paced: Listening, num_top: int
+) -> None:
+    paced.send(Submit(1, [5, 6], 30, wants_log_probs=True, num_top_log_probs=num_top), Submit(2, [7], 30))
+    paced.wait_for_end(1)
+    paced.wait_for_end(2)
+    top = [[(5, 0.0)], [(6, 0.0)]] if num_top else [[], []]
+    assert [each.top for each in paced.log_probs(1)] == top * 15
+    assert paced.log_probs(2) == []
+
+
+def test_a_beam_searchs_sequences_come_with_its_end(client: Listening) -> None:
+    assert client.answer(Submit(1, [brittle.BEAMS], 2)) == ([], "length")
+    assert client.finished(1).sequences == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(brittle.BREAK, "MemoryError: out of memory"), (brittle.DIE, "killed by SIGKILL")],
+)
+@pytest.mark.parametrize("kind", ["brittle", "brittle_child"])
+def test_a_broken_engine_ends_every_request_of_every_client_with_its_error(
+    start_server: StartServer, kind: str, fault: int, reason: str
+) -> None:
+    if (kind, fault) == ("brittle", brittle.DIE):
+        pytest.skip("the engine server is the engine's process: only its parent can say how it ended")
+    server = start_server(kind)
+    with Listening(server) as one, Listening(server) as other:
+        other.send(Submit(1, [brittle.HOLD], 1), Submit(2, [brittle.HOLD], 1))
+        other.wait_for(lambda: any(each.active == 2 for each in other.statistics()))
+        one.send(Submit(1, [fault], 1))
+        errors = [error_of(client, number) for client, number in ((one, 1), (other, 1), (other, 2))]
+        one.wait_for_close()
+        other.wait_for_close()
+        assert one.tokens(1) == ([7] if fault == brittle.BREAK else [])
+    assert server.exit_code() == 70
+    left = server.exit_reason.read()
+    assert isinstance(left, EngineCrashed)
+    assert reason in str(left)
+    assert {str(error) for error in errors} == {str(left)}
+
+
+def test_ends_of_requests_without_tokens_need_no_message_of_tokens(client: Listening) -> None:
+    client.answer(Submit(1, [brittle.BEAMS], 2))
+    assert not [each for each in client.messages if isinstance(each, Tokens)]

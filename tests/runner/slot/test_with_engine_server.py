@@ -1,0 +1,285 @@
+"""The slot with a real engine server, in a stand-in of Triton's Python backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.engines.protocol.messages import Statistics
+from tests.runner.engines.engine_server import EngineServerUnderTest
+from tests.runner.engines.listening import make_paced_directory
+from tests.runner.servers import wait_until
+from tests.runner.slot.triton_standin import METRICS, SlotUnderTest, TritonError
+
+PROMPT = [10, 11, 12]
+LONG: dict[str, Any] = {"input_ids": PROMPT, "request_output_len": 90_000, "streaming": True}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServerUnderTest]:
+    folder = tmp_path_factory.mktemp("engine")
+    server = EngineServerUnderTest("paced", make_paced_directory(folder / "paced", 1000), {}, folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def slot(engine: EngineServerUnderTest) -> Iterator[SlotUnderTest]:
+    slot = SlotUnderTest(engine.path)
+    yield slot
+    slot.close()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
+    """An engine server of one test, which has not started yet."""
+    engine_dir = make_paced_directory(tmp_path / "paced", 1000)
+    faults = {"COG_TRITON_FAULTS": "requests"}
+    server = EngineServerUnderTest("paced", engine_dir, {}, tmp_path, starts=False, environment=faults)
+    yield server
+    server.stop()
+
+
+def num_active(engine: EngineServerUnderTest) -> int:
+    """What the engine itself counts now."""
+    client = engine.connect()
+    while not isinstance(message := client.receive(), Statistics):
+        pass
+    client.close()
+    return message.active
+
+
+def expected(prompt: list[int], count: int) -> list[int]:
+    return [prompt[index % len(prompt)] for index in range(count)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_streams_at_the_same_time_get_their_own_tokens_in_order(slot: SlotUnderTest, streaming: bool) -> None:
+    clients = [
+        slot.ask(input_ids=[number, 500 + number, 7], request_output_len=40, streaming=streaming)
+        for number in range(100)
+    ]
+    for number, client in enumerate(clients):
+        assert client.tokens() == expected([number, 500 + number, 7], 40)
+
+
+def test_the_last_response_says_why_and_no_other_does(slot: SlotUnderTest) -> None:
+    outputs = slot.ask(input_ids=PROMPT, request_output_len=20, streaming=True).receive_all()
+    assert len(outputs) > 1
+    assert [each.get("finish_reason") for each in outputs] == [None] * (len(outputs) - 1) + [[[b"length"]]]
+    assert all(each["sequence_length"] == [[len(each["output_ids"][0][0])]] for each in outputs)
+
+
+def test_a_response_that_is_not_streamed_may_begin_with_the_input(slot: SlotUnderTest) -> None:
+    client = slot.ask(input_ids=PROMPT, request_output_len=2, exclude_input_in_output=False)
+    (outputs,) = client.receive_all()
+    assert outputs["output_ids"] == [[[*PROMPT, 10, 11]]]
+
+
+def test_each_row_of_a_batch_has_its_index_and_the_last_one_ends_the_request(slot: SlotUnderTest) -> None:
+    client = slot.ask(
+        input_ids=np.array([[1, 2, 3], [5, 6, 0]]),
+        input_lengths=np.array([[3], [2]]),
+        request_output_len=np.array([[9], [5]]),
+        stream_id=np.array([[70], [71]], np.int64),
+    )
+    outputs = client.receive_all()
+    by_row = {each["batch_index"][0][0]: each for each in outputs}
+    assert by_row[0]["output_ids"] == [[expected([1, 2, 3], 9)]]
+    assert by_row[1]["output_ids"] == [[expected([5, 6], 5)]]
+    assert [by_row[row]["stream_id"] for row in (0, 1)] == [[[70]], [[71]]]
+    assert len(outputs) == 2
+
+
+def test_log_probabilities_come_with_their_tokens(slot: SlotUnderTest) -> None:
+    client = slot.ask(
+        input_ids=PROMPT, request_output_len=30, streaming=True, return_log_probs=True, num_top_log_probs=2
+    )
+    tokens: list[int] = []
+    for each in client.receive_all():
+        new = each["output_ids"][0][0]
+        tokens += new
+        assert each["output_log_probs"] == [[[0.0] * len(new)]]
+        assert each["cum_log_probs"] == [[0.0]]
+        # The paced engine knows one token for each place.
+        assert each["top_log_prob_ids"] == [[[token, -1] for token in new]]
+        assert each["top_log_probs"] == [[[0.0, -9999.0]] * len(new)]
+    assert tokens == expected(PROMPT, 30)
+
+
+def test_times_are_sent_to_clients_that_want_them(slot: SlotUnderTest) -> None:
+    times = ("arrival_time_ns", "last_token_time_ns")
+    (outputs,) = slot.ask(input_ids=PROMPT, request_output_len=20, return_perf_metrics=True).receive_all()
+    arrival_ns, last_token_ns = (outputs[name][0][0] for name in times)
+    assert last_token_ns - arrival_ns >= 20_000_000
+    (outputs,) = slot.ask(input_ids=PROMPT, request_output_len=2).receive_all()
+    assert not outputs.keys() & times
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"request_output_len": 0}, "E1103"),
+        ({"input_ids": [1000]}, "E1103"),
+        ({"temperature": -1.0}, "E1103"),
+        ({"beam_width": 4}, "E1104"),
+        ({"logit_bias_ids": [1], "logit_bias_values": [1.0]}, "E1104"),
+        ({"stop": True}, "E1103"),
+    ],
+)
+def test_a_wrong_request_is_rejected_with_one_response(
+    slot: SlotUnderTest, wrong: dict[str, Any], code: str
+) -> None:
+    client = slot.ask(**{"input_ids": PROMPT, "request_output_len": 3, **wrong})
+    response, is_last = client.receive()
+    assert is_last
+    assert str(response.error).startswith(code)
+
+
+def test_a_request_that_cannot_be_read_is_rejected(slot: SlotUnderTest) -> None:
+    response, is_last = slot.ask(input_ids=np.array([[1.5]]), stop=np.zeros((1, 0), np.bool_)).receive()
+    assert is_last
+    assert str(response.error).startswith("E1103")
+
+
+def test_one_wrong_row_rejects_all_of_its_request(slot: SlotUnderTest) -> None:
+    response, is_last = slot.ask(
+        input_ids=np.array([PROMPT, PROMPT]), request_output_len=np.array([[5], [0]])
+    ).receive()
+    assert is_last
+    assert str(response.error).startswith("E1103")
+
+
+def test_a_cancelled_request_is_freed_and_its_response_says_so(
+    slot: SlotUnderTest, engine: EngineServerUnderTest
+) -> None:
+    clients = [slot.ask(**LONG) for _ in range(20)]
+    for client in clients:
+        client.receive()
+    kept = slot.ask(**LONG | {"request_output_len": 300})
+    for client in clients:
+        client.has_cancelled = True
+    for client in clients:
+        with pytest.raises(TritonError) as raised:
+            client.receive_all()
+        assert raised.value.code == TritonError.CANCELLED
+        assert not client.has_more
+    assert kept.tokens() == expected(PROMPT, 300)
+    wait_until(lambda: num_active(engine) == 0)
+
+
+def test_the_stop_input_cancels_the_requests_of_its_id(slot: SlotUnderTest) -> None:
+    mine, others = slot.ask(request_id="mine", **LONG), slot.ask(request_id="another", **LONG)
+    mine.receive()
+    (outputs,) = slot.ask(request_id="unknown", stop=True, **LONG).receive_all()
+    assert outputs["finish_reason"] == [[b"stop"]]
+    slot.ask(request_id="mine", stop=True, **LONG)
+    with pytest.raises(TritonError, match="cancelled"):
+        mine.receive_all()
+    others.receive()
+    slot.ask(request_id="another", stop=True, **LONG)
+    with pytest.raises(TritonError, match="cancelled"):
+        others.receive_all()
+
+
+def test_short_requests_end_while_the_slot_looks_for_cancelled_ones(slot: SlotUnderTest) -> None:
+    """The stand-in fails as Triton crashes if it is asked about a request that has ended."""
+    clients = [slot.ask(input_ids=[5, 6], request_output_len=1 + number % 3) for number in range(1000)]
+    for number, client in enumerate(clients):
+        assert client.tokens() == expected([5, 6], 1 + number % 3)
+    assert any(thread.name == "slot-watch" for thread in threading.enumerate())
+
+
+def test_the_slot_is_ready_when_the_engine_is(mortal: EngineServerUnderTest) -> None:
+    slots: list[SlotUnderTest] = []
+    starting = threading.Thread(target=lambda: slots.append(SlotUnderTest(mortal.path)))
+    starting.start()
+    starting.join(0.2)
+    assert slots == []
+    mortal.start()
+    starting.join()
+    assert slots[0].ask(input_ids=PROMPT, request_output_len=3).tokens() == PROMPT
+    slots[0].close()
+
+
+def test_requests_end_with_the_engine_and_the_next_engine_serves(
+    mortal: EngineServerUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    mortal.start()
+    slot = SlotUnderTest(mortal.path)
+    for _ in range(3):
+        clients = [slot.ask(request_id="mine", **LONG) for _ in range(5)]
+        for client in clients:
+            client.receive()
+        mortal.kill()
+        for client in clients:
+            with pytest.raises(TritonError, match="E2107 EngineCrashed: The paced engine process ended"):
+                client.receive_all()
+            assert not client.has_more
+        for tensors in (LONG, {"stop": True}):
+            with pytest.raises(TritonError, match="it is not ready yet"):
+                slot.ask(request_id="mine", **tensors).receive_all()
+        mortal.start()
+        wait_until(lambda: can_serve(slot))
+        assert slot.ask(input_ids=PROMPT, request_output_len=9).tokens() == expected(PROMPT, 9)
+    slot.close()
+    (fields,) = {str(record.__dict__["fields"]) for record in caplog.records if hasattr(record, "fields")}
+    assert fields == str({"request_ids": ["mine"] * 5})
+
+
+def can_serve(slot: SlotUnderTest) -> bool:
+    try:
+        slot.ask(request_id="nobody's", stop=True).receive_all()
+    except TritonError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("seed", "says"), [(990005, "E2109"), (990003, "E2107")])
+def test_a_fault_of_the_engine_reaches_the_client(
+    mortal: EngineServerUnderTest, seed: int, says: str
+) -> None:
+    mortal.start()
+    slot = SlotUnderTest(mortal.path)
+    with pytest.raises(TritonError, match=says):
+        slot.ask(**LONG, random_seed=np.array([[seed]], np.uint64)).receive_all()
+    slot.close()
+
+
+def test_a_slot_that_is_gone_holds_nothing_in_the_engine(engine: EngineServerUnderTest) -> None:
+    slot = SlotUnderTest(engine.path)
+    clients = [slot.ask(**LONG) for _ in range(5)]
+    for client in clients:
+        client.receive()
+    assert num_active(engine) >= 5
+    slot.close()
+    wait_until(lambda: num_active(engine) == 0)
+
+
+def test_what_the_engine_server_counts_is_published_and_survives_it(mortal: EngineServerUnderTest) -> None:
+    mortal.start()
+    slot = SlotUnderTest(mortal.path)
+    names: dict[str, Any] = {
+        "requests": "cog_triton_slot_requests_total",
+        "tokens": "cog_triton_slot_tokens_total",
+        "ended": 'cog_triton_slot_ended_requests_total{reason="length"}',
+    }
+    assert slot.ask(input_ids=PROMPT, request_output_len=25).tokens() == expected(PROMPT, 25)
+    wait_until(lambda: [METRICS[name].value for name in names.values()] == [1, 25, 1])
+    running = slot.ask(**LONG)
+    wait_until(lambda: METRICS["cog_triton_slot_running_requests"].value == 1)
+    mortal.kill()
+    wait_until(lambda: METRICS["cog_triton_slot_running_requests"].value == 0)
+    with pytest.raises(TritonError, match="E2107"):
+        running.receive_all()
+    before = METRICS[names["tokens"]].value
+    mortal.start()
+    wait_until(lambda: can_serve(slot))
+    assert slot.ask(input_ids=PROMPT, request_output_len=25).tokens() == expected(PROMPT, 25)
+    wait_until(lambda: METRICS[names["tokens"]].value == before + 25)
+    slot.close()

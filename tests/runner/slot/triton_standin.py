@@ -1,0 +1,166 @@
+"""A stand-in of Triton's Python backend, in which the slot's model runs without Triton.
+
+It has what the model uses of ``triton_python_backend_utils``, and Triton's rules that crash a server if they
+are broken: no response and no question after the last response. Import it before ``runner.slot``.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_LAST = 1
+_DEADLINE_S = 240.0
+
+
+class Tensor:
+    def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
+        self._name = name
+        self._array = array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> npt.NDArray[Any]:
+        return self._array
+
+
+class TritonError(Exception):
+    CANCELLED = 1
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class InferenceResponse:
+    def __init__(self, tensors: list[Tensor], error: TritonError | None = None) -> None:
+        self.error = error
+        self.outputs = {tensor.name(): tensor.as_numpy().tolist() for tensor in tensors}
+
+
+class Metric:
+    """Of one family with one set of labels."""
+
+    value = 0.0
+
+    def increment(self, by: float) -> None:
+        assert by >= 0, "Triton raises an error"
+        self.value += by
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+class MetricFamily:
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        self._name = name
+
+    def Metric(self, labels: dict[str, str]) -> Metric:  # noqa: N802 - Triton's name
+        text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+        metric = METRICS[f"{self._name}{{{text}}}" if text else self._name] = Metric()
+        return metric
+
+
+METRICS: dict[str, Metric] = {}
+"""As on Triton's metrics port, by name and labels."""
+
+
+class Client:
+    """A client's request, and the sender of its responses."""
+
+    def __init__(self, request_id: str, tensors: dict[str, npt.NDArray[Any]]) -> None:
+        self._request_id = request_id
+        self._tensors = [Tensor(name, array) for name, array in tensors.items()]
+        self._responses: queue.Queue[tuple[InferenceResponse, bool]] = queue.Queue()
+        self._has_ended = False
+        self.has_cancelled = False
+
+    def request_id(self) -> str:
+        return self._request_id
+
+    def inputs(self) -> list[Tensor]:
+        return self._tensors
+
+    def get_response_sender(self) -> Client:
+        return self
+
+    def is_cancelled(self) -> bool:
+        assert not self._has_ended, "Triton would crash: it has freed the request"
+        return self.has_cancelled
+
+    def send(self, response: InferenceResponse, flags: int = 0) -> None:
+        assert not self._has_ended, "Triton would crash: it has freed the request"
+        self._has_ended = flags == _LAST
+        self._responses.put((response, self._has_ended))
+
+    def receive(self) -> tuple[InferenceResponse, bool]:
+        """The next response, and whether it is the last."""
+        return self._responses.get(timeout=_DEADLINE_S)
+
+    def receive_all(self) -> list[dict[str, Any]]:
+        """The outputs of all responses. Raises the error of the first that has one."""
+        outputs, is_last = [], False
+        while not is_last:
+            response, is_last = self.receive()
+            if response.error is not None:
+                raise response.error
+            outputs.append(response.outputs)
+        return outputs
+
+    def tokens(self) -> list[int]:
+        """All output tokens of a request with one output."""
+        return [token for each in self.receive_all() for token in each["output_ids"][0][0]]
+
+    @property
+    def has_more(self) -> bool:
+        return not self._responses.empty()
+
+
+class SlotUnderTest:
+    """The slot's model. ``initialize`` blocks until there is an engine; close it."""
+
+    def __init__(self, engine_socket: Path, **parameters: str) -> None:
+        from runner.slot.model import TritonPythonModel
+
+        self.model = TritonPythonModel()
+        values = {"engine_socket": str(engine_socket), "cancellation_check_period_ms": "5", **parameters}
+        config = {"parameters": {name: {"string_value": value} for name, value in values.items()}}
+        names = {"model_name": "tensorrt_llm", "model_version": "1"}
+        self.model.initialize({"model_config": json.dumps(config), **names})
+
+    def ask(self, *, request_id: str = "", **tensors: Any) -> Client:
+        """Send one request. Values that are no arrays are those of a request of one row."""
+        types: dict[type, Any] = {bool: np.bool_, float: np.float32, int: np.int32, list: np.int32}
+        arrays = {
+            name: value if isinstance(value, np.ndarray) else np.array([value], types[type(value)])
+            for name, value in tensors.items()
+        }
+        client = Client(request_id, {name: each.reshape(len(each), -1) for name, each in arrays.items()})
+        self.model.execute([client])
+        return client
+
+    def close(self) -> None:
+        self.model.finalize()
+
+
+def install() -> None:
+    """Make it what ``import triton_python_backend_utils`` finds."""
+    module: Any = ModuleType("triton_python_backend_utils")
+    for kind in (InferenceResponse, MetricFamily, Tensor, TritonError):
+        setattr(module, kind.__name__, kind)
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = _LAST
+    sys.modules[module.__name__] = module
+
+
+install()

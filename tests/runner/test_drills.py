@@ -1,0 +1,93 @@
+"""Each process of a loaded server is killed and stopped once: what clients lose, and what is left behind.
+
+Judged are facts, no times: see ``perf.drills.EXPECTED``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, WORKER, Drill, difference
+from perf.engines import paced_engine
+from perf.faults import SIGNALS, files_in, left_behind
+from perf.known_streams import CLOSED, COG, OPENAI, TRITON, Stream
+from perf.servers import Stack, whole_stack
+
+STREAMS = 8
+ROLES = [role for role in EXPECTED if role not in (UNDISTURBED, WORKER, ENGINE_CHILD)]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return paced_engine(tmp_path_factory.mktemp("engine"), TOKENS_PER_SECOND)
+
+
+@contextmanager
+def tidy_stack(engine: Path, folder: Path) -> Iterator[Stack]:
+    """A server that has left nothing behind when it has ended."""
+    tmp = folder / "tmp"
+    tmp.mkdir()
+    settings = {"ENGINE_DIR": str(engine), "FAILURE_LIMIT": "99", "TMPDIR": str(tmp)}
+    with whole_stack(folder, settings, has_api=True) as stack:
+        files = files_in(folder)
+        yield stack
+    assert left_behind(stack, folder, files) == []
+
+
+@pytest.fixture(scope="module")
+def stack(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with tidy_stack(engine, tmp_path_factory.mktemp("drills")) as stack:
+        yield stack
+
+
+def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
+    async def run() -> Drill:
+        tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))
+        drill = Drill(stack, tokenizer, STREAMS, random.Random(0), role, number)
+        await drill.run()
+        return drill
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("role", "stream", "says"),
+    [
+        ("triton", Stream(TRITON, CLOSED, True, 0), ""),
+        ("triton", Stream(COG, "E2105", True, 0), "a stream of Cog was lost (E2105)"),
+        ("triton", Stream(OPENAI, "", False, 0), "a stream of API was not exact (completed)"),
+        ("triton", Stream(TRITON, CLOSED, False, 0), "a stream of Triton was not exact (closed)"),
+        ("engine server", Stream(COG, "E2107", True, 0), ""),
+        ("engine server", Stream(COG, CLOSED, True, 0), "a stream of Cog ended with closed"),
+    ],
+)
+def test_a_drill_tells_what_is_not_as_expected(role: str, stream: Stream, says: str) -> None:
+    assert difference(role, stream) == says
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_process_that_ends_costs_no_more_than_its_own_streams_and_comes_back(
+    stack: Stack, engine: Path, role: str, number: signal.Signals
+) -> None:
+    drill = run(stack, engine, role, number)
+    assert drill.broken == []
+    assert {each.api for each in drill.streams if each.error} == set(EXPECTED[role].loses)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("number", SIGNALS)
+def test_without_its_worker_the_server_ends_and_leaves_nothing(
+    engine: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    with tidy_stack(engine, tmp_path) as stack:
+        assert run(stack, engine, WORKER, number).broken == []
