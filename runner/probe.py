@@ -13,7 +13,7 @@ import os
 import sys
 
 _TIMEOUT_S = 4.0
-"""Cog asks the engine slot, which has 2 s to answer."""
+"""Cog answers at once, unless its worker hangs."""
 _NO_ANSWER = "NO_ANSWER"
 
 QUESTIONS = {
@@ -21,7 +21,7 @@ QUESTIONS = {
     "started": {"READY", "BUSY", "UNHEALTHY", "SETUP_FAILED", "DEFUNCT"},
     # BUSY refuses requests beyond its concurrency, but serves as many as it can.
     "ready": {"READY", "BUSY"},
-    # UNHEALTHY recovers by itself: the runner restarts Triton, and the slot its engine.
+    # UNHEALTHY recovers by itself: the runner restarts what has failed.
     "alive": {"STARTING", "READY", "BUSY", "UNHEALTHY"},
 }
 """The statuses that answer a question with yes."""

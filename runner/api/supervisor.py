@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,14 +33,15 @@ from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, cancelled, with_parent
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.readiness import answers_ok
-from runner.supervision.supervised import SupervisedProcess
+from runner.supervision.supervised import SupervisedProcess, answers_ok
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
 _START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
+_FINAL_RESPONSES_S = 5.0
+"""After the grace period, for the errors of requests that it ended."""
 
 
 class APIServer(SupervisedProcess):
@@ -119,7 +121,8 @@ class APIServer(SupervisedProcess):
         meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
         rejecting = reject(self._socket.dup(), partial(self._record_rejected, meter))
         self._rejecting = asyncio.create_task(rejecting, name="openai-reject")
-        await self.child.exit_code()
+        with suppress(asyncio.TimeoutError):  # It was stopped, or hangs: ``stop`` ends it.
+            await asyncio.wait_for(self.child.exit_code(), self._settings.stop_grace_s + _FINAL_RESPONSES_S)
 
     def _record_rejected(self, meter: Meter, head: bytes, request_id: str) -> None:
         if not is_generation(head):

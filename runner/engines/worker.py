@@ -91,15 +91,19 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     os.register_at_fork(after_in_child=die_with_parent)
     sender = FrameSender(connection, "engine-sender")
     with start_errors(start.engine_kind):
-        engine = load_engine(start, SocketSink(sender, start.engine_kind, exit_reason))
+        sink = SocketSink(sender, start.engine_kind, exit_reason)
+        engine = load_engine(start, sink)
     sender.send(engine.ready)
     threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
     for messages in FrameReader(connection, list[FromClient]).batches():
         for message in messages:
-            if isinstance(message, Submit):
-                engine.submit(message)
-            else:
-                engine.cancel(message.request_id)
+            try:
+                if isinstance(message, Submit):
+                    engine.submit(message)
+                else:
+                    engine.cancel(message.request_id)
+            except Exception as exc:  # noqa: BLE001 - whatever a library raises, the others go on
+                sink.failed(message.request_id, exc)
     engine.close()
 
 

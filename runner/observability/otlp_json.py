@@ -14,6 +14,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote
 
@@ -111,7 +112,7 @@ class SpanExporter:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 response.read()
             self._is_answering = True
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, HTTPException) as exc:
             with self._lock:
                 self._on_drop(len(spans))
             if self._is_answering:

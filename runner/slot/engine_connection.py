@@ -84,8 +84,9 @@ class EngineConnection:
     def _serve(self, connection: socket.socket) -> None:
         """Pass messages on until the connection closes."""
         reason = "its connection was closed"
-        sender = FrameSender(connection, "engine-sender")
+        sender: FrameSender | None = None
         try:
+            sender = FrameSender(connection, "engine-sender")
             for messages in FrameReader(connection, list[ToClient]).batches():
                 if self._sender is None and isinstance(messages[0], Ready):
                     self.ready = messages[0]
@@ -101,6 +102,7 @@ class EngineConnection:
             was_ready, self._sender = self._sender is not None, None
             with suppress(OSError):  # The engine server was first.
                 connection.shutdown(socket.SHUT_RDWR)
-            sender.close()
+            if sender is not None:
+                sender.close()
         if was_ready and not self._closing.is_set():
             self._on_lost(EngineCrashed(engine_kind=self.ready.engine_kind, reason=reason))

@@ -51,7 +51,6 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._log_task: asyncio.Task[None] | None = None
         self.log_tail: deque[str] = deque(maxlen=_LOG_LINES)
-        self.on_line: Callable[[str], None] = lambda line: None
 
     @property
     def pid(self) -> int | None:
@@ -133,7 +132,6 @@ class Child:
         async for line in _lines(stream):
             self.log_tail.append(line)
             self._log(f"{self._log_prefix}: {line}")
-            self.on_line(line)
 
 
 async def cancelled(task: asyncio.Task[None] | None) -> None:

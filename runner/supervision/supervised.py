@@ -17,12 +17,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, repeat
 
+import aiohttp
+
 from engine.machine.processes import StoppedWatch, descendants
 from errors.coded_error import CodedError
 from runner.supervision.child import Child, Log, cancelled, exit_reason
 from runner.supervision.failures import ProcessFailure
 
 _READY_POLL_S = 0.05
+_TIMEOUT = aiohttp.ClientTimeout(2.0)
 _WATCH_POLL_S = 0.1
 _LIST_S = 3.0
 _HEARTBEAT_S = 1.0
@@ -188,8 +191,10 @@ class SupervisedProcess(ABC):
         self.state, self.down_reason = State.READY, None
 
     async def _await_ready(self) -> None:
-        deadline_s = time.monotonic() + self._start_timeout_s
+        deadline_s, stopped = time.monotonic() + self._start_timeout_s, StoppedWatch()
         while not await self.is_ready():
+            if self.pid is not None and stopped.find([self.pid]) is not None:
+                raise self.start_error("it was stopped (SIGSTOP) and did not go on")
             if (code := self.child.returncode) is not None:
                 await self.child.drain_log()
                 raise self.start_error(f"it ended ({exit_reason(code)})")
@@ -300,3 +305,12 @@ class SupervisedProcess(ABC):
         await self.child.drain_log()
         self._processes = {}
         self.clean_up()
+
+
+async def answers_ok(url: str) -> bool:
+    """Whether ``url`` is answered with 200, over a connection of its own."""
+    try:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, asyncio.TimeoutError):
+        return False

@@ -18,8 +18,7 @@ from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
 from runner.supervision.child import Child, Log
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.readiness import answers_ok
-from runner.supervision.supervised import SupervisedProcess
+from runner.supervision.supervised import SupervisedProcess, answers_ok
 from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand, check_triton_ports_free
 

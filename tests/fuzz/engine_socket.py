@@ -223,7 +223,8 @@ def _ids(body: bytes) -> list[tuple[str, int]]:
 
 
 async def _read(client: EngineClient) -> list[int]:
-    await client.wait_ready()
+    while not client.is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     found: list[int] = []
     try:
         async for output in client.generate(GOOD):

@@ -192,7 +192,8 @@ def test_garbage_from_the_engine_server_is_e2107_at_once_and_the_next_request_co
         server = await asyncio.start_unix_server(serve, str(tmp_path / "engine"))
         async with server, EngineClient(tmp_path / "engine", 200.0, "paced") as client:
             for _ in range(2):
-                await client.wait_ready()
+                while not client.is_ready:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
                 with pytest.raises(CodedError, match="E2107"):
                     await _read_all(client)
 

@@ -61,6 +61,8 @@ class _Stream:
 
     def receive(self, tokens: list[int], now_s: float) -> None:
         self.received_s = now_s
+        if self.is_ended:
+            return  # We have cancelled it.
         if self.has_output:
             self.output.tokens += tokens
         else:
@@ -68,6 +70,8 @@ class _Stream:
             self._has_first(now_s)
 
     def finish(self, message: Finished, now_s: float) -> None:
+        if self.is_ended:
+            return
         self.output.finish_reason = message.reason
         self.output.times_s = message.times_s
         self.is_ended = True
@@ -75,9 +79,10 @@ class _Stream:
             self._has_first(now_s)
 
     def fail(self, error: CodedError) -> None:
-        self.error = error
-        self.is_ended = True
-        self._wake()
+        if not self.is_ended:
+            self.error = error
+            self.is_ended = True
+            self._wake()
 
     def _has_first(self, now_s: float) -> None:
         self.has_output = True
@@ -190,8 +195,7 @@ class _Connection(asyncio.Protocol):
         if self._checking is not None:
             self._checking.cancel()
         for stream in self._streams.values():
-            if not stream.is_ended:
-                stream.fail(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
+            stream.fail(EngineCrashed(engine_kind=self._engine_kind, reason=reason))
 
     def _check_streams(self) -> None:
         """Fail the streams without an answer, or with a stalled reader, for too long. Runs periodically."""
@@ -264,11 +268,6 @@ class EngineClient:
     def silence_s(self) -> float:
         """Time since the last sign of life of an engine that is ready; 0 while it is not."""
         return time.monotonic() - self._connection.alive_s if self._connection and self.is_ready else 0.0
-
-    async def wait_ready(self) -> None:
-        """Wait without a limit until the engine is loaded."""
-        while not self.is_ready:  # noqa: ASYNC110 - polled at the start alone
-            await asyncio.sleep(_POLL_S)
 
     def end_all(self) -> None:
         """Close the client at once: every running request ends with E2107."""

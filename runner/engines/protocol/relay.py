@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import FinishReason
 
-log = logging.getLogger("cog_triton.slot")
+log = logging.getLogger("cog_triton.relay")
 
 _LONGEST_REST_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
@@ -50,9 +50,8 @@ class Relay:
     """Takes tokens of streams from any thread, and sends them from its own."""
 
     def __init__(self, rest: float, after_round: Callable[[], None] = lambda: None) -> None:
-        """``rest``: after a round, as a multiple of its processor time: the more, the more a response costs
-        others. ``after_round`` is called after each round of streams, and after new streams were served.
-        """
+        """``rest``: after a round, as a multiple of its processor time. ``after_round`` is called after each
+        round of streams, and after new streams were served."""
         self._rest = rest
         self._after_round = after_round
         self._new: deque[Stream] = deque()

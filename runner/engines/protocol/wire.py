@@ -122,3 +122,7 @@ class FrameSender:
                 self._connection.sendall(frame(self._encoder, messages))
             except OSError:
                 return  # The peer has closed the connection; the reader reports it.
+            except Exception:
+                # A message that can't be encoded, or is too long.
+                self._connection.shutdown(socket.SHUT_RDWR)
+                raise

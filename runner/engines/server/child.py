@@ -83,9 +83,12 @@ class ChildEngine:
         self._exit_code()
 
     def _read(self) -> None:
-        for messages in self._reader.batches():
-            for message in messages:
-                self._receive(message)
+        try:
+            for messages in self._reader.batches():
+                for message in messages:
+                    self._receive(message)
+        except Exception as exc:  # noqa: BLE001 - a malformed message: nothing more can be read
+            self._sink.broken(exc)
         if not self._is_closed:
             self._sink.broken(self._why_ended(EngineCrashed))
 

@@ -65,7 +65,12 @@ class Clients:
             connection = ClientConnection(accepted, self._requests)
             connection.send(self._ready)
             self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="client", daemon=True).start()
+            except RuntimeError as exc:  # The system has no room for another thread.
+                log.error("a client could not be served: %s", exc)
+                self._connections.discard(connection)
+                connection.close()
 
     def _serve(self, connection: ClientConnection) -> None:
         try:
@@ -147,23 +152,30 @@ class ClientConnection:
                     del self._running[request_id]
 
     def flush(self) -> None:
+        """Send what there is. An error ends this connection and nothing else."""
         with self._lock:
             if self._full_since_s is not None:
                 if self._unread_tokens > _MAX_UNREAD_TOKENS:
                     self.disconnect()
                 return
-            if not (data := self._take()):
-                return
             try:
-                sent_bytes = self._connection.send(data, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent_bytes = 0
+                if data := self._take():
+                    self._send(data)
             except OSError:
-                return  # The client has disconnected, which ends ``serve``.
-            if sent_bytes < len(data):
-                self._full_since_s = time.monotonic()
-                rest = data[sent_bytes:]
-                threading.Thread(target=self._send_all, args=(rest,), name="slow-client", daemon=True).start()
+                pass  # The client has disconnected, which ends ``serve``.
+            except Exception:
+                log.exception("closed a client's connection: it could not be answered")
+                self.disconnect()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            sent_bytes = self._connection.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent_bytes = 0
+        if sent_bytes < len(data):
+            self._full_since_s = time.monotonic()
+            rest = data[sent_bytes:]
+            threading.Thread(target=self._send_all, args=(rest,), name="slow-client", daemon=True).start()
 
     def close(self) -> None:
         self.disconnect()

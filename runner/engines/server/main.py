@@ -58,6 +58,7 @@ def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
 def serve(start: Start, exit_reason: ExitReason) -> int:
     """Load the engine, then serve its clients until SIGTERM. Returns an exit code."""
     listener = socket.socket(fileno=start.socket_fd)
+    os.register_at_fork(after_in_child=listener.close)
     try:
         interval_s = _statistics_interval_s(start)
         metrics = EngineMetrics(start.engine_kind, start.restarts, start.metrics_dir)
@@ -77,7 +78,10 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     clients = Clients(listener, requests, engine.ready)
     while not stopping.wait(interval_s):
         requests.check_progress(start.hang_timeout_s)
-        clients.send_all(requests.statistics())
+        try:
+            clients.send_all(requests.statistics())
+        except Exception as exc:  # noqa: BLE001 - of the engine's library
+            requests.broken(exc)
     engine.close()
     requests.close()
     return 0
@@ -95,8 +99,6 @@ def main() -> int:
     die_with_parent()  # An engine that hangs in native code does not react to SIGTERM.
     # A terminal's Ctrl-C reaches all processes; our parent ends us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # An engine that forks: its children do not listen, and do not outlive us.
-    os.register_at_fork(after_in_child=lambda: os.close(start.socket_fd))
     os.register_at_fork(after_in_child=die_with_parent)
     return serve(start, ExitReason(start.exit_reason_fd))
 

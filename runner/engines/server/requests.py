@@ -246,13 +246,13 @@ class Requests:
         client_id = request.submit.request_id
         if isinstance(end, CodedError):
             message = Failed(client_id, WireError.of(end))
-            if not self._is_broken:
-                self._engine.cancel(request.number)  # It still runs if its output was rejected here.
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
             message = Finished(client_id, end, request.sequences, times_s)
         request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
+        if isinstance(end, CodedError) and not self._is_broken:
+            self._engine.cancel(request.number)  # It still runs if its output was rejected here.
         if end in _COMPLETED:
             self._completed.append(request)
 

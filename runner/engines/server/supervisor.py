@@ -92,7 +92,7 @@ class EngineServer(SupervisedProcess):
         return not self._start_message.arrival.exists()
 
     async def is_answering(self) -> bool:
-        return self._client.silence_s < _SILENCE_S
+        return self._client.is_ready and self._client.silence_s < _SILENCE_S
 
     def end_reason(self, code: int) -> str:
         cause = self._exit_reason.read()

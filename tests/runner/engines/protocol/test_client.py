@@ -51,8 +51,13 @@ def server(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
 @asynccontextmanager
 async def connected(path: Path, timeout_s: float = WAIT_S) -> AsyncIterator[EngineClient]:
     async with EngineClient(path, timeout_s, "paced") as client:
-        await asyncio.wait_for(client.wait_ready(), WAIT_S)
+        await asyncio.wait_for(_ready(client), WAIT_S)
         yield client
+
+
+async def _ready(client: EngineClient) -> None:
+    while not client.is_ready:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def tokens_of(client: EngineClient, submit: Submit) -> list[int]:
@@ -296,6 +301,7 @@ def test_a_reader_that_stalls_is_e1009_and_its_request_is_cancelled(
                 connection.send(Tokens([(submit.request_id, [5])]))
                 await asyncio.sleep(0.01)
             assert reading.result() == Cancel(submit.request_id)
+            connection.send(Finished(submit.request_id, "cancelled"))  # As the engine server does.
             cancelled.set()
 
         async with stand_in(tmp_path, pour) as client:
