@@ -112,7 +112,7 @@ class SupervisedProcess(ABC):
         return None
 
     def processes(self) -> dict[int, str]:
-        """Processes of which none may be stopped, and their names. Called every few seconds, in a thread."""
+        """Processes of which none may be stopped, and their names. Called every few seconds."""
         pid = self.pid
         if pid is None:
             return {}
@@ -254,9 +254,7 @@ class SupervisedProcess(ABC):
                 if (code := self.child.returncode) is not None:
                     return self.end_reason(code)
                 if time.monotonic() - listed_s > _LIST_S:
-                    # In a thread: a machine with many processes takes a while.
-                    self._processes = await asyncio.to_thread(self.processes)
-                    listed_s = time.monotonic()
+                    self._processes, listed_s = self.processes(), time.monotonic()
                 if (reason := self.why_unusable() or self._kill_reason) is not None:
                     return reason
                 if (pid := stopped.find(self._processes)) is not None:
