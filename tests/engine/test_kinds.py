@@ -121,7 +121,8 @@ parsed = parse_row(tensors, 0, ready, includes_input=False)
 
 async def ask():
     async with EngineClient(socket_path, 60, "countdown") as client:
-        await asyncio.wait_for(client.wait_ready(), 60)
+        while not client.is_ready:
+            await asyncio.sleep(0.01)
         return [token async for output in client.generate(parsed.submit) for token in output.tokens]
 
 try:

@@ -19,6 +19,8 @@ from runner.cog_server import worker_link
 from runner.cog_server.worker_link import VARIABLE, WorkerWatch, send_line
 from tests.runner.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 _WORKER = """
 import asyncio, sys, time
 from runner.cog_server.worker_link import WorkerLink

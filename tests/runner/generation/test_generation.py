@@ -57,7 +57,8 @@ def generate(
 
     async def read() -> tuple[list[str], Generation]:
         async with EngineClient(served.path, 60, "paced") as client:
-            await client.wait_ready()
+            while not client.is_ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             generation = Generation(request, model or served.facts, client)
             return [text async for text in generation.text()], generation
 

@@ -16,6 +16,8 @@ from tests.runner.engines.listening import make_paced_directory
 from tests.runner.servers import wait_until
 from tests.runner.slot.triton_standin import METRICS, SlotUnderTest, TritonError
 
+pytestmark = pytest.mark.servers
+
 PROMPT = [10, 11, 12]
 LONG: dict[str, Any] = {"input_ids": PROMPT, "request_output_len": 90_000, "streaming": True}
 

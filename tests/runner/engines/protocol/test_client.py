@@ -32,6 +32,8 @@ from runner.engines.protocol.wire import decode_frames, frame
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import Listening, make_paced_directory
 
+pytestmark = pytest.mark.servers
+
 SUBMIT = Submit(0, [5, 6], 20)
 LONG = Submit(0, [5], 90_000)
 READY = Ready("paced", 1000, 100_000, 8)

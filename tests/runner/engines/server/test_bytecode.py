@@ -14,6 +14,8 @@ import pytest
 from engine.machine.root import SOURCE_ROOT
 from tests.runner.engines.vllm.vllm_engines import LIBRARY, make_python, make_vllm_directory, running
 
+pytestmark = pytest.mark.servers
+
 PROGRAM = """
 import pathlib, subprocess, sys
 from runner.engines.server.loading import keep_bytecode

@@ -24,6 +24,8 @@ from tests.runner.engines.server import brittle
 from tests.runner.engines.server.conftest import StartServer
 from tests.runner.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 UNPACED = 0
 MOST_TOKENS = 90_000
 SILENT_CLIENT = """

@@ -27,6 +27,8 @@ from tests.runner.engines.engine_server import EngineServerClient
 from tests.runner.engines.listening import make_paced_directory
 from tests.runner.servers import is_running
 
+pytestmark = pytest.mark.servers
+
 READY = Ready("paced", vocab_size=100, max_sequence_length=100, max_batch_size=8)
 
 

@@ -21,6 +21,8 @@ from tests.runner.engines.server import brittle
 from tests.runner.engines.server.conftest import StartServer
 from tests.runner.servers import is_running, wait_until
 
+pytestmark = pytest.mark.servers
+
 PARENT = """
 import os, pathlib, sys
 from tests.runner.engines.engine_server import EngineServerUnderTest

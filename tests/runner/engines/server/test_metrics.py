@@ -21,6 +21,8 @@ from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 IDLE = Statistics(active=0, queued=0)
 ENDED = "cog_triton_slot_ended_requests_total"
 PHASE = "cog_triton_request_phase_seconds"

@@ -24,6 +24,8 @@ from tests.runner.engines.server.supervised import WAIT_S, EngineCommand, exhaus
 from tests.runner.servers import command_of, is_running, wait_until
 from tests.runner.tensorrt_llm_engine import write_engine, write_engine_python
 
+pytestmark = pytest.mark.servers
+
 GREEDY = Sampling(top_k=1)
 
 

@@ -15,6 +15,8 @@ from tests.runner.engines.listening import Listening
 from tests.runner.engines.server import brittle
 from tests.runner.engines.server.conftest import StartServer
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(params=["brittle", "brittle_child"])
 def server(request: pytest.FixtureRequest, start_server: StartServer) -> EngineServerUnderTest:

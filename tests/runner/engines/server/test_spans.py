@@ -23,6 +23,8 @@ from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 TRACE, PARENT = "a" * 32, "c" * 16
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
 RATE = 200.0

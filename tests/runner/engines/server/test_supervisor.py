@@ -30,6 +30,8 @@ from tests.runner.engines.server.supervised import (
 )
 from tests.runner.servers import is_running
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def command(tmp_path: Path) -> EngineCommand:
