@@ -45,16 +45,9 @@ class Engine(TokenSource, Protocol):
 
 
 class RequestGuard:
-    """A source of tokens in front of ``engine``.
+    """A source of tokens in front of ``engine``. ``shapes`` records the requests' shapes."""
 
-    ``shapes`` records the requests' shapes.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        shapes: RequestShapes | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, shapes: RequestShapes | None = None) -> None:
         self.engine = engine
         self._shapes = shapes
         self._stopping: ServerStopping | None = None
@@ -126,7 +119,7 @@ class RequestGuard:
         return not self.num_running
 
     async def _is_back(self) -> bool:
-        """Wait until the engine answers again; False if they don't soon."""
+        """Wait until the engine answers again; False if it does not soon."""
         deadline_s = time.monotonic() + _RETRY_WAIT_S
         while time.monotonic() < deadline_s and self._stopping is None:
             if await self.engine.is_answering():

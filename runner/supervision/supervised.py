@@ -294,7 +294,7 @@ class SupervisedProcess(ABC):
                 os.kill(pid, signal.SIGKILL)
 
     async def _end(self, first: signal.Signals) -> None:
-        """Send ``first``, and kill what is left after the grace period or the process's end."""
+        """Send ``first``, wait for the end of the process, then kill all that is left of what it started."""
         self._processes = self._processes | self.processes()
         if first == signal.SIGKILL:
             self._kill_all()

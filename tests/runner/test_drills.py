@@ -1,6 +1,6 @@
-"""Each process of a loaded server is killed and stopped once: what clients lose, and what is left behind.
+"""Kills and stops each process of a loaded server once, and checks what clients lose and what is left behind.
 
-Judged are facts, no times: see ``perf.drills.EXPECTED``.
+``perf.drills.EXPECTED`` says what clients may lose. No test depends on a time.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
         tritons = triton_pids(server.triton_http_port)
         for pid in tritons:
             os.kill(pid, signal.SIGSTOP)
-        # It counts as dead, and is replaced: unhealthy for a second or two.
+        # The runner treats a stopped Triton as dead and replaces it. Until then it is unhealthy.
         wait_until(lambda: server.status() == "UNHEALTHY")
         assert [each for each, yes in QUESTIONS.items() if "UNHEALTHY" in yes] == ["started", "alive"]
         assert httpx.get(f"{server.url}/health-check").status_code == 200

@@ -108,7 +108,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     num_top_log_probs: int = 0
     """With these: those of so many of the likeliest tokens at its place."""
     returns_times: bool = False
-    """``Finished`` has ``times``."""
+    """``Finished`` has ``times_s``."""
     sent_s: float | None = None
     """When the client sent it, by ``perf_counter``: for the time that it waited."""
     traceparent: str = ""

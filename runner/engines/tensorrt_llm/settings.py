@@ -1,4 +1,4 @@
-"""From the slot's parameters, by NVIDIA's names, to TensorRT-LLM's ``ExecutorConfig``.
+"""From the engine's options, by NVIDIA's names, to TensorRT-LLM's ``ExecutorConfig``.
 
 Names and meanings are those of the ``tensorrt_llm`` model of NVIDIA's backend 0.16 (its ``model.py``), except
 that an invalid value is E1006 here, where NVIDIA's backend drops it with a warning.
@@ -118,7 +118,7 @@ _FOR_OTHERS = {
     *("FORCE_CPU_ONLY_INPUT_TENSORS", "cancellation_check_period_ms", "stats_check_period_ms"),
     "engine_cache_dir",
 }
-"""Parameters that Triton, the slot or the worker read, or that every engine gets."""
+"""Options that Triton, the slot or the engine server reads, or that every engine gets."""
 
 
 def parse_options(options: Mapping[str, str]) -> Options:

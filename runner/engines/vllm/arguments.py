@@ -1,6 +1,6 @@
-"""vLLM's arguments and environment, from ``engine_args.json`` and the slot's options.
+"""vLLM's arguments and environment, from ``engine_args.json`` and the engine's options.
 
-``engine_args.json`` holds arguments of vLLM's ``AsyncEngineArgs``, checked by the builder. The slot's options
+``engine_args.json`` holds arguments of vLLM's ``AsyncEngineArgs``, checked by the builder. The options
 (server configuration) override them, so that one engine.tar fits machines of different size.
 """
 
@@ -50,7 +50,7 @@ def read_arguments(engine_dir: Path, options: Mapping[str, str]) -> dict[str, An
         "skip_tokenizer_init": guide_end_id(engine_dir) is None,
         # The model's own sampling defaults would mix with the request's.
         "generation_config": "vllm",
-        # ``vllm.scheduler`` sends what the slot's metrics need.
+        # ``vllm.scheduler`` sends what the metrics need.
         "disable_log_stats": True,
     }
 

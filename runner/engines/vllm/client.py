@@ -1,7 +1,7 @@
 """Client of vLLM's engine core, which is a process of its own.
 
 This is the client that vLLM's own ``LLM`` uses. ``AsyncLLM`` would add a queue, a coroutine and a detokenizer
-to each request; the slot needs all tokens of a step together.
+to each request; the engine server needs all tokens of a step together.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Reporting:
     _due_s = 0.0
 
     def make_stats(self, *_: object, **__: object) -> SchedulerStats | None:
-        """The slot's metrics; always after the last step before an idle phase, so that they stay correct."""
+        """Figures for metrics; always after the last step before an idle phase, so that they stay correct."""
         now_s = time.monotonic()
         if self.running and now_s < self._due_s:
             return None
