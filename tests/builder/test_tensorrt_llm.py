@@ -33,10 +33,10 @@ from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import CONVERT, Args, config, make_machine, run, steps_of
 from tests.builder.trtllm.old.old_configs import QUICK_START
-from tests.standins.gpus import has_driver, make_gpus
+from tests.standins.gpus import make_gpus, without_driver
 
 pytestmark = [
-    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    without_driver,
     pytest.mark.slow,
 ]
 

@@ -12,10 +12,10 @@ import yaml
 from builder.build import build
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import config, make_machine, run
-from tests.standins.gpus import has_driver, make_gpus
+from tests.standins.gpus import make_gpus, without_driver
 
 pytestmark = [
-    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    without_driver,
     pytest.mark.slow,
 ]
 

@@ -32,10 +32,10 @@ from tests.builder.test_program import is_running, wait_for
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import CogUnderTest
 from tests.standins.engine_environment import make_engine_environment
-from tests.standins.gpus import has_driver, make_gpus
+from tests.standins.gpus import make_gpus, without_driver
 
 pytestmark = [
-    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    without_driver,
     pytest.mark.servers,
 ]
 

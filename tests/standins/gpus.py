@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import pytest
+
 _NVIDIA_SMI = """#!/bin/sh
 case "$*" in
 *uuid,compute_cap,name,memory.total,memory.free*)
@@ -46,3 +48,8 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+without_driver = pytest.mark.skipif(
+    has_driver(), reason="a real driver tells of other GPUs than the stand-in"
+)

@@ -89,8 +89,9 @@ class ChildEngine:
                     self._receive(message)
         except Exception as exc:  # noqa: BLE001 - a malformed message: nothing more can be read
             self._sink.broken(exc)
-        if not self._is_closed:
-            self._sink.broken(self._why_ended(EngineCrashed))
+        else:
+            if not self._is_closed:
+                self._sink.broken(self._why_ended(EngineCrashed))
 
     def _receive(self, message: ToClient) -> None:
         match message:

@@ -53,13 +53,8 @@ def server(tmp_path: Path) -> Iterator[EngineServerUnderTest]:
 @asynccontextmanager
 async def connected(path: Path, timeout_s: float = WAIT_S) -> AsyncIterator[EngineClient]:
     async with EngineClient(path, timeout_s, "paced") as client:
-        await asyncio.wait_for(_ready(client), WAIT_S)
+        await asyncio.wait_for(is_ready(client, expected=True), WAIT_S)
         yield client
-
-
-async def _ready(client: EngineClient) -> None:
-    while not client.is_ready:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 async def tokens_of(client: EngineClient, submit: Submit) -> list[int]:

@@ -28,7 +28,7 @@ from tests.runner.servers import (
 )
 from tests.runner.slot.test_model import GrpcStream, stream_of, tokens
 from tests.runner.tensorrt_llm_engine import make_compiled_model, write_engine_python
-from tests.standins.gpus import has_driver, make_gpus
+from tests.standins.gpus import make_gpus, without_driver
 
 PROMPT = [10, 11, 12]
 STREAM = f"{SLOT}/generate_stream"
@@ -37,7 +37,7 @@ ARGUMENTS = {"max_queue_size": 6, "max_beam_width": 2, "stats_check_period_ms": 
 
 
 pytestmark = [
-    pytest.mark.skipif(has_driver(), reason="a real driver tells of other GPUs than the stand-in"),
+    without_driver,
     pytest.mark.servers,
 ]
 
