@@ -13,10 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     DirectoryPath,
-    Field,
     FilePath,
     ValidationError,
 )
@@ -26,6 +24,8 @@ from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
+from runner.settings.api_settings import APISettings
+from runner.settings.fields import URL, Port, Seconds, variable
 from runner.settings.ports import local_url
 from runner.settings.prompt_template import format_prompt
 from runner.settings.server_config import ServerArguments, read_server_config, server_arguments
@@ -33,20 +33,11 @@ from runner.settings.server_config import ServerArguments, read_server_config, s
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
 
 
-def _texts(value: object) -> object:
-    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
-
-
 def _program(path: str) -> str:
     if not os.access(path, os.X_OK) or Path(path).is_dir():
         raise ValueError("the path of a Python that can be run")
     return path
 
-
-_Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
-_Port = Annotated[int, Field(ge=1, le=65535)]
-_Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
-_URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
 
 _EXPECTED = {
     "bool_parsing": "true or false",
@@ -57,160 +48,122 @@ _EXPECTED = {
 """By pydantic's type of error."""
 
 
-def _variable(name: str, default: Any, meaning: str, **limits: Any) -> Any:
-    """The field of an environment variable. ``meaning``: for docs/settings.md."""
-    return Field(default, title=name, description=meaning, **limits)
-
-
-class Settings(BaseModel):
+class Settings(APISettings, BaseModel):
     """All settings of the runner. A field with a title is set by the environment variable of that name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    weights: str | None = _variable("COG_WEIGHTS", None, "URL or path of the engine.tar to serve")
-    engine_dir: Path = _variable(
+    weights: str | None = variable("COG_WEIGHTS", None, "URL or path of the engine.tar to serve")
+    engine_dir: Path = variable(
         "ENGINE_DIR", Path(DEFAULT_ENGINE_DIR), "folder of the engine if COG_WEIGHTS is not set"
     )
-    system_prompt: str = _variable("SYSTEM_PROMPT", "", "system prompt of requests that do not set one")
-    prompt_template: str = _variable(
+    system_prompt: str = variable("SYSTEM_PROMPT", "", "system prompt of requests that do not set one")
+    prompt_template: str = variable(
         "PROMPT_TEMPLATE", "{prompt}", "prompt template of requests that do not set one"
     )
-    stop_sequences: str | None = _variable(
+    stop_sequences: str | None = variable(
         "STOP_SEQUENCES", None, "comma-separated stop sequences of requests that do not set any"
     )
-    end_id: int | None = _variable(
+    end_id: int | None = variable(
         "END_ID", None, "token id that ends a text; default: the engine's, else 2", ge=0
     )
-    pad_id: int | None = _variable(
+    pad_id: int | None = variable(
         "PAD_ID", None, "padding token id; default: the engine's, else END_ID", ge=0
     )
-    max_sequence_length: int | None = _variable(
+    max_sequence_length: int | None = variable(
         "MAX_SEQUENCE_LENGTH",
         None,
         "maximum number of tokens of prompt and output together; default: the engine's limit",
         ge=2,
     )
-    world_size: int | None = _variable("WORLD_SIZE", None, "number of GPUs; must equal the engine's", ge=1)
-    log_performance_metrics: bool = _variable(
+    world_size: int | None = variable("WORLD_SIZE", None, "number of GPUs; must equal the engine's", ge=1)
+    log_performance_metrics: bool = variable(
         "LOG_PERFORMANCE_METRICS", False, "report performance metrics for every request"
     )
-    log_format: Literal["json", "console"] | None = _variable(
+    log_format: Literal["json", "console"] | None = variable(
         LOG_FORMAT,
         None,
         "json: one JSON object per line, with the request id; console: plain text; default: Cog's own JSON",
     )
-    cache_dir: Path = _variable(
+    cache_dir: Path = variable(
         "COG_TRITON_CACHE",
         ...,
         "folder for downloaded engines and compiled code; default: ~/.cache/cog-triton",
     )
-    cache_limit_gib: float | None = _variable(
+    cache_limit_gib: float | None = variable(
         "COG_TRITON_CACHE_LIMIT_GIB",
         None,
         "maximum GiB of downloaded engines; the least recently used are removed first; default: no limit",
         ge=0,
         allow_inf_nan=False,
     )
-    engine_python: Annotated[str, AfterValidator(_program)] = _variable(
+    engine_python: Annotated[str, AfterValidator(_program)] = variable(
         ENGINE_PYTHON_VARIABLE, ..., "Python of the engine environment"
     )
-    triton_backend_dir: DirectoryPath | None = _variable(
+    triton_backend_dir: DirectoryPath | None = variable(
         "TRITONSERVER_BACKEND_DIR", None, "folder with further Triton backends, for example tensorrtllm"
     )
-    triton_timeout_s: _Seconds = _variable(
+    triton_timeout_s: Seconds = variable(
         "TRITON_TIMEOUT", 120.0, "seconds without a token after which a request fails with E2101"
     )
-    triton_start_timeout_s: _Seconds = _variable(
+    triton_start_timeout_s: Seconds = variable(
         "TRITON_START_TIMEOUT",
         300.0,
         "maximum seconds until Triton is ready, including the loading of the engine",
     )
-    triton_hang_timeout_s: float = _variable(
+    triton_hang_timeout_s: float = variable(
         "TRITON_HANG_TIMEOUT",
         30.0,
         "seconds without an answer to the heartbeat after which Triton is restarted",
         ge=3,
         allow_inf_nan=False,
     )
-    stop_grace_s: float = _variable(
+    stop_grace_s: float = variable(
         "STOP_GRACE_PERIOD",
         25.0,
         "seconds for running requests to end after SIGTERM; after that they fail with E2110",
         ge=0,
         allow_inf_nan=False,
     )
-    failure_limit: int = _variable(
+    failure_limit: int = variable(
         "FAILURE_LIMIT",
         5,
         "failures of one supervised process within FAILURE_WINDOW after which the runner exits with code 70",
         ge=1,
     )
-    failure_window_s: float = _variable(
+    failure_window_s: float = variable(
         "FAILURE_WINDOW", 600.0, "seconds; see FAILURE_LIMIT", ge=1, allow_inf_nan=False
     )
-    flight_recorder_dir: Path | None = _variable(
+    flight_recorder_dir: Path | None = variable(
         "FLIGHT_RECORDER_DIR",
         None,
         "folder for records of failures; default: flight-recorder in COG_TRITON_CACHE",
     )
     # The user of an image decides which ports to publish.
-    triton_host: str = _variable("TRITON_HOST", "0.0.0.0", "address that Triton listens on")  # noqa: S104
-    triton_http_port: _Port = _variable("TRITON_HTTP_PORT", 8000, "Triton's HTTP port")
-    triton_grpc_port: _Port = _variable("TRITON_GRPC_PORT", 8001, "Triton's gRPC port")
-    triton_metrics_port: _Port = _variable("TRITON_METRICS_PORT", 8002, "Triton's metrics port")
-    otlp_endpoint: _URL | None = _variable(
+    triton_host: str = variable("TRITON_HOST", "0.0.0.0", "address that Triton listens on")  # noqa: S104
+    triton_http_port: Port = variable("TRITON_HTTP_PORT", 8000, "Triton's HTTP port")
+    triton_grpc_port: Port = variable("TRITON_GRPC_PORT", 8001, "Triton's gRPC port")
+    triton_metrics_port: Port = variable("TRITON_METRICS_PORT", 8002, "Triton's metrics port")
+    otlp_endpoint: URL | None = variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         None,
         "URL of an OpenTelemetry collector for traces (OTLP over HTTP); default: no traces",
     )
-    otlp_traces_endpoint: _URL | None = _variable(
+    otlp_traces_endpoint: URL | None = variable(
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", None, "the same for traces only, including the path"
     )
-    otlp_protocol: Literal["http/protobuf"] = _variable(
+    otlp_protocol: Literal["http/protobuf"] = variable(
         "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "protocol of the traces"
     )
-    is_telemetry_disabled: bool = _variable(
-        "OTEL_SDK_DISABLED", False, "disable traces, whatever else is set"
-    )
-    service_name: str = _variable(
+    is_telemetry_disabled: bool = variable("OTEL_SDK_DISABLED", False, "disable traces, whatever else is set")
+    service_name: str = variable(
         "OTEL_SERVICE_NAME",
         "cog-triton",
         "service.name of the traces; the engine server's has -engine appended, Triton's -triton",
     )
-    chat_template: FilePath | None = _variable(
+    chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
-    openai_host: str = _variable(
-        "OPENAI_HOST",
-        "0.0.0.0",  # noqa: S104 - as TRITON_HOST
-        "address that the OpenAI-compatible API listens on",
-    )
-    openai_port: int = _variable(
-        "OPENAI_PORT", 9000, "port of the OpenAI-compatible API; 0 turns it off", ge=0, le=65535
-    )
-    openai_models: _Texts = _variable(
-        "OPENAI_MODELS",
-        (),
-        "comma-separated names of the served model; default: the model's id, else the kind of engine",
-    )
-    openai_api_keys: _Texts = _variable(
-        "OPENAI_API_KEYS",
-        (),
-        "comma-separated API keys, one of which a request must have; default: no key needed",
-        repr=False,
-    )
-    openai_cors_origins: _Texts = _variable(
-        "OPENAI_CORS_ORIGINS",
-        (),
-        "comma-separated origins whose web pages may send requests; * for all",
-    )
-    openai_max_requests: int = _variable(
-        "OPENAI_MAX_REQUESTS", 1024, "maximum number of texts in progress; more get 429", ge=1
-    )
-    openai_max_body_bytes: int = _variable(
-        "OPENAI_MAX_BODY_BYTES", 8 << 20, "maximum size of a request body", ge=1
-    )
-    openai_timeout_s: _Seconds = _variable("OPENAI_TIMEOUT", 3600.0, "maximum seconds of a request")
     server: ServerArguments = {}
 
     @property
@@ -229,8 +182,9 @@ class Settings(BaseModel):
         return f"{local_url(self.triton_host, self.triton_metrics_port)}/metrics"
 
 
-VARIABLES = {field.title: name for name, field in Settings.model_fields.items() if field.title}
-"""Every environment variable of the runner, with its field."""
+_IN_ORDER = sorted(Settings.model_fields.items(), key=lambda field: field[0] in APISettings.model_fields)
+VARIABLES = {field.title: name for name, field in _IN_ORDER if field.title}
+"""Every environment variable of the runner, with its field; those of the API last."""
 
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
 """An empty value sets these to empty; for all other variables an empty value counts as unset."""
@@ -250,9 +204,9 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
         "cache_dir": _default_cache_dir(environment),
         "engine_python": engine_python(environment),
     }
-    for variable, field in VARIABLES.items():
-        if environment.get(variable) or (variable in environment and variable in _MAY_BE_BLANK):
-            values[field] = environment[variable]
+    for name, field in VARIABLES.items():
+        if environment.get(name) or (name in environment and name in _MAY_BE_BLANK):
+            values[field] = environment[name]
     try:
         settings = Settings(**values)
     except ValidationError as exc:

@@ -1,0 +1,41 @@
+"""The settings of the API server."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from runner.settings.fields import Seconds, Texts, variable
+
+
+class APISettings(BaseModel):
+    openai_host: str = variable(
+        "OPENAI_HOST",
+        "0.0.0.0",  # noqa: S104 - as TRITON_HOST
+        "address that the OpenAI-compatible API listens on",
+    )
+    openai_port: int = variable(
+        "OPENAI_PORT", 9000, "port of the OpenAI-compatible API; 0 turns it off", ge=0, le=65535
+    )
+    openai_models: Texts = variable(
+        "OPENAI_MODELS",
+        (),
+        "comma-separated names of the served model; default: the model's id, else the kind of engine",
+    )
+    openai_api_keys: Texts = variable(
+        "OPENAI_API_KEYS",
+        (),
+        "comma-separated API keys, one of which a request must have; default: no key needed",
+        repr=False,
+    )
+    openai_cors_origins: Texts = variable(
+        "OPENAI_CORS_ORIGINS",
+        (),
+        "comma-separated origins whose web pages may send requests; * for all",
+    )
+    openai_max_requests: int = variable(
+        "OPENAI_MAX_REQUESTS", 1024, "maximum number of texts in progress; more get 429", ge=1
+    )
+    openai_max_body_bytes: int = variable(
+        "OPENAI_MAX_BODY_BYTES", 8 << 20, "maximum size of a request body", ge=1
+    )
+    openai_timeout_s: Seconds = variable("OPENAI_TIMEOUT", 3600.0, "maximum seconds of a request")
