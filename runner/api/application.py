@@ -34,6 +34,7 @@ from runner.api.served import Served
 from runner.api.validation import read_body
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
+from runner.settings.api_keys import APIKeys
 
 
 class API:
@@ -129,7 +130,7 @@ class API:
 
 def make_application(api: API, served: Served) -> Starlette:
     settings = served.settings
-    middleware = [Middleware(RequireKey, keys=settings.openai_api_keys)] if settings.openai_api_keys else []
+    middleware = [Middleware(RequireKey, keys=APIKeys(settings.api_keys))] if settings.api_keys else []
     if settings.openai_cors_origins:
         # First, so that a page on another origin can read why its key is refused.
         cors = Middleware(

@@ -70,7 +70,7 @@ def make_document(served: Served) -> dict[str, Any]:
         if "{name}" in path:
             name = {"in": "path", "name": "name", "required": True, "schema": {"type": "string"}}
             operation["parameters"] = [name]
-        if served.settings.openai_api_keys and is_guarded(path):
+        if served.settings.api_keys and is_guarded(path):
             operation["security"] = [{"key": []}]
         paths[path] = {method: operation}
     return {

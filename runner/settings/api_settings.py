@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from runner.settings.api_keys import KeyTexts
 from runner.settings.fields import Seconds, Texts, variable
 
 
@@ -21,10 +22,11 @@ class APISettings(BaseModel):
         (),
         "comma-separated names of the served model; default: the model's id, else the kind of engine",
     )
-    openai_api_keys: Texts = variable(
-        "OPENAI_API_KEYS",
+    api_keys: KeyTexts = variable(
+        "API_KEYS",
         (),
-        "comma-separated API keys, one of which a request must have; default: no key needed",
+        "comma-separated API keys, one of which a request must have; old name: OPENAI_API_KEYS; "
+        "default: no key needed",
         repr=False,
     )
     openai_cors_origins: Texts = variable(

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.redact import HIDDEN
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
@@ -186,6 +187,7 @@ _IN_ORDER = sorted(Settings.model_fields.items(), key=lambda field: field[0] in 
 VARIABLES = {field.title: name for name, field in _IN_ORDER if field.title}
 """Every environment variable of the runner, with its field; those of the API last."""
 
+_OLD_NAMES = {"OPENAI_API_KEYS": "API_KEYS"}
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
 """An empty value sets these to empty; for all other variables an empty value counts as unset."""
 
@@ -207,20 +209,27 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     for name, field in VARIABLES.items():
         if environment.get(name) or (name in environment and name in _MAY_BE_BLANK):
             values[field] = environment[name]
+    for old, name in _OLD_NAMES.items():
+        if environment.get(old):
+            if environment.get(name):
+                raise InvalidSetting(name=old, expected=f"left out where there is {name}", value=HIDDEN)
+            values[VARIABLES[name]] = environment[old]
     try:
         settings = Settings(**values)
     except ValidationError as exc:
-        raise _invalid(exc) from exc
+        raise _invalid(exc, environment) from exc
     _check_template(settings.prompt_template)
     return settings
 
 
-def _invalid(error: ValidationError) -> InvalidSetting:
+def _invalid(error: ValidationError, environment: Mapping[str, str]) -> InvalidSetting:
     first = error.errors(include_url=False)[0]
     field = Settings.model_fields[str(first["loc"][0])]
     text = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ").replace("'", "")
     expected = _EXPECTED.get(first["type"]) or _number(field) or text
-    return InvalidSetting(name=str(field.title), expected=expected, value=first["input"])
+    value = first["input"] if field.repr else HIDDEN
+    name = next((old for old, new in _OLD_NAMES.items() if new == field.title and environment.get(old)), None)
+    return InvalidSetting(name=name or str(field.title), expected=expected, value=value)
 
 
 def _number(field: FieldInfo) -> str | None:

@@ -32,7 +32,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     api = API(
         make_paced_model(folder / "model", 50),
         folder,
-        OPENAI_API_KEYS="first key, second key",
+        API_KEYS="first key, second key",
         OPENAI_CORS_ORIGINS="https://page.example",
         OPENAI_MAX_BODY_BYTES="1000",
         OPENAI_MAX_REQUESTS="4",

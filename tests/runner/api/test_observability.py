@@ -84,7 +84,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             folder,
             CHAT_TEMPLATE=str(template),
             LOG_FORMAT="json",
-            OPENAI_API_KEYS="opens",
+            API_KEYS="opens",
             OPENAI_HOST=HOST,
             OPENAI_PORT=str(port),
             OPENAI_MAX_BODY_BYTES="10000",

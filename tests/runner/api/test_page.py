@@ -46,7 +46,7 @@ def page(browser: Browser, api: API) -> Iterator[Page]:
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     """With a key, and without a chat template."""
     folder = tmp_path_factory.mktemp("locked")
-    api = API(make_paced_model(folder / "model", 200), folder, OPENAI_API_KEYS=KEY)
+    api = API(make_paced_model(folder / "model", 200), folder, API_KEYS=KEY)
     yield api
     api.close()
 

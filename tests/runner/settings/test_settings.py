@@ -55,7 +55,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_PORT", "9001", "openai_port", 9001),
     ("OPENAI_PORT", "0", "openai_port", 0),
     ("OPENAI_MODELS", "a, b/c,", "openai_models", ("a", "b/c")),
-    ("OPENAI_API_KEYS", "one,two", "openai_api_keys", ("one", "two")),
+    ("API_KEYS", "one, two", "api_keys", ("one", "two")),
     ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
     ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
     ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
