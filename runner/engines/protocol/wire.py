@@ -1,7 +1,7 @@
 """Frames of typed messages over a stream socket: between the engine server, its clients and its child.
 
 A frame is a 4-byte little-endian length and that many bytes of msgpack: a list of messages, tagged by
-``type``. Everything that is sent at one time is one frame.
+``type``. A reader takes no frame of more than 256 MiB.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from errors.requests import InvalidTensor
+
 Message = TypeVar("Message")
 
 _LENGTH = struct.Struct("<I")
 _READ_BYTES = 1 << 18
-MOST_BYTES = (1 << 32) - 1
-"""Of a frame: what its length can say."""
+_MAX_FRAME_BYTES = 1 << 28
+_TOGETHER_BYTES = 1 << 20
+"""A frame has more only if it is one message."""
 
 
 class FrameTooLong(ValueError):
@@ -35,8 +38,34 @@ def frame(encoder: msgspec.msgpack.Encoder, messages: Sequence[object]) -> bytes
     return _LENGTH.pack(len(body)) + body
 
 
+class FrameQueue:
+    """Messages that wait to be sent. They are encoded at once, so that a frame has few bytes."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self._encoded: deque[bytes] = deque()
+
+    def add(self, message: object) -> None:
+        """Raises E1103 for a message that no reader takes."""
+        encoded = self._encoder.encode(message)
+        if len(encoded) >= _MAX_FRAME_BYTES:
+            expected = f"less than {_MAX_FRAME_BYTES} bytes"
+            raise InvalidTensor(name="the size of all tensors", expected=expected, value=len(encoded))
+        self._encoded.append(encoded)
+
+    def take(self) -> bytes:
+        """The next frame; empty if nothing waits."""
+        taken: list[msgspec.Raw] = []
+        size_bytes = 0
+        while self._encoded and (not taken or size_bytes + len(self._encoded[0]) <= _TOGETHER_BYTES):
+            encoded = self._encoded.popleft()
+            size_bytes += len(encoded)
+            taken.append(msgspec.Raw(encoded))
+        return frame(self._encoder, taken) if taken else b""
+
+
 def decode_frames(
-    buffer: bytearray, decoder: msgspec.msgpack.Decoder[list[Message]], max_bytes: int
+    buffer: bytearray, decoder: msgspec.msgpack.Decoder[list[Message]]
 ) -> Iterator[list[Message]]:
     """Yield the messages of each whole frame in ``buffer``, then remove these frames from it.
 
@@ -47,7 +76,7 @@ def decode_frames(
         with memoryview(buffer) as view:
             while len(view) - start >= _LENGTH.size:
                 size_bytes = _LENGTH.unpack_from(view, start)[0]
-                if size_bytes > max_bytes:
+                if size_bytes > _MAX_FRAME_BYTES:
                     raise FrameTooLong(f"a frame claims {size_bytes} bytes")
                 end = start + _LENGTH.size + size_bytes
                 if end > len(view):
@@ -61,26 +90,22 @@ def decode_frames(
 class FrameReader(Generic[Message]):
     """Reads what has arrived, batch by batch: a busy peer is drained with few system calls."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        kind: type[list[Message]],
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        """``batches`` raises FrameTooLong for a frame of more than ``most_bytes``."""
-        self._most_bytes = most_bytes
+    def __init__(self, connection: socket.socket, kind: type[list[Message]]) -> None:
         self._connection = connection
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
         """What has arrived of the next frame; kept, so that iterating may stop and go on later."""
 
     def batches(self) -> Iterator[list[Message]]:
-        """Yield the messages of each read, in order, until the peer closes the connection."""
+        """Yield the messages of each read, in order, until the peer closes the connection.
+
+        Raises as ``decode_frames`` does.
+        """
         buffer = self._buffer
         with suppress(OSError):
             while data := self._connection.recv(_READ_BYTES):
                 buffer += data
-                frames = decode_frames(buffer, self._decoder, self._most_bytes)
+                frames = decode_frames(buffer, self._decoder)
                 if messages := list(chain.from_iterable(frames)):
                     yield messages
 
@@ -90,16 +115,16 @@ class FrameSender:
 
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._connection = connection
-        self._encoder = msgspec.msgpack.Encoder()
-        self._queue: deque[object] = deque()
+        self._queue = FrameQueue()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def send(self, message: object) -> None:
+        """Raises E1103 as ``FrameQueue.add`` does."""
         with self._wake:
-            self._queue.append(message)
+            self._queue.add(message)
             self._wake.notify()
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -110,19 +135,13 @@ class FrameSender:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue and not self._closing:
-                    self._wake.wait()
-                messages = list(self._queue)
-                self._queue.clear()
-            if not messages:
-                return
-            try:
-                self._connection.sendall(frame(self._encoder, messages))
-            except OSError:
-                return  # The peer has closed the connection; the reader reports it.
-            except Exception:
-                # A message that can't be encoded, or is too long.
-                self._connection.shutdown(socket.SHUT_RDWR)
-                raise
+        with suppress(OSError):  # The peer has closed the connection; the reader reports it.
+            while data := self._next_frame():
+                self._connection.sendall(data)
+
+    def _next_frame(self) -> bytes:
+        """Wait for it; empty at the end."""
+        with self._wake:
+            while not (data := self._queue.take()) and not self._closing:
+                self._wake.wait()
+            return data

@@ -26,11 +26,11 @@ from runner.engines.server.requests import Request, Requests
 
 log = logging.getLogger("cog_triton.engine")
 
-_MAX_REQUEST_BYTES = 1 << 28
 _STALL_TIMEOUT_S = 60.0
 """How long a client may leave its connection unread."""
-_MAX_UNREAD_TOKENS = 1 << 20
+_MAX_UNREAD_BYTES = 1 << 26
 """How much may wait for it meanwhile."""
+_PIECE_BYTES = 1 << 16
 _ACCEPT_RETRY_S = 0.1
 
 
@@ -98,9 +98,10 @@ class ClientConnection:
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
         self._ends: list[ToClient] = []
-        self._unread_tokens = 0
+        self._unread = bytearray()
+        """Frames, while the socket's buffer is full and a thread sends."""
         self._full_since_s: float | None = None
-        """The socket's buffer is full: a thread is sending, and further answers wait."""
+        """When that thread began to send a piece; None without it."""
 
     @property
     def stalled_s(self) -> float:
@@ -111,7 +112,7 @@ class ClientConnection:
     def serve(self) -> None:
         """Start requests until the client disconnects, then cancel those that still run."""
         try:
-            for messages in FrameReader(self._connection, list[FromClient], _MAX_REQUEST_BYTES).batches():
+            for messages in FrameReader(self._connection, list[FromClient]).batches():
                 for message in messages:
                     self._receive(message)
         finally:
@@ -143,7 +144,6 @@ class ClientConnection:
         with self._lock:
             if tokens:
                 self._tokens.append((request_id, tokens))
-                self._unread_tokens += len(tokens)
             if log_probs:
                 self._log_probs.append((request_id, log_probs))
             if end is not None:
@@ -154,10 +154,6 @@ class ClientConnection:
     def flush(self) -> None:
         """Send what there is. An error ends this connection and nothing else."""
         with self._lock:
-            if self._full_since_s is not None:
-                if self._unread_tokens > _MAX_UNREAD_TOKENS:
-                    self.disconnect()
-                return
             try:
                 if data := self._take():
                     self._send(data)
@@ -168,14 +164,22 @@ class ClientConnection:
                 self.disconnect()
 
     def _send(self, data: bytes) -> None:
+        """Called with the lock held."""
+        if self._full_since_s is not None:
+            self._unread += data
+            if len(self._unread) > _MAX_UNREAD_BYTES:
+                log.error("closed a client's connection: it left %d bytes unread", len(self._unread))
+                self._unread.clear()
+                self.disconnect()
+            return
         try:
             sent_bytes = self._connection.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent_bytes = 0
         if sent_bytes < len(data):
+            self._unread += data[sent_bytes:]
             self._full_since_s = time.monotonic()
-            rest = data[sent_bytes:]
-            threading.Thread(target=self._send_all, args=(rest,), name="slow-client", daemon=True).start()
+            threading.Thread(target=self._send_unread, name="slow-client", daemon=True).start()
 
     def close(self) -> None:
         self.disconnect()
@@ -188,7 +192,7 @@ class ClientConnection:
 
     def _take(self) -> bytes:
         """What there is to send, as a frame. Called with the lock held."""
-        messages, self._messages, self._unread_tokens = self._messages, [], 0
+        messages, self._messages = self._messages, []
         if self._log_probs:
             messages.append(LogProbs(self._log_probs))
             self._log_probs = []
@@ -200,13 +204,15 @@ class ClientConnection:
             self._ends = []
         return frame(self._encoder, messages) if messages else b""
 
-    def _send_all(self, data: bytes) -> None:
+    def _send_unread(self) -> None:
         """Send at the pace of a slow client, in a thread, so that other clients do not wait for it."""
-        while data:
-            try:
+        with suppress(OSError):  # The client has disconnected, which ends ``serve``.
+            while data := self._take_piece():
                 self._connection.sendall(data)
-            except OSError:
-                return
-            with self._lock:
-                data = self._take()
-                self._full_since_s = time.monotonic() if data else None
+
+    def _take_piece(self) -> bytes:
+        with self._lock:
+            data = bytes(self._unread[:_PIECE_BYTES])
+            del self._unread[:_PIECE_BYTES]
+            self._full_since_s = time.monotonic() if data else None
+            return data

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
+from itertools import chain
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from errors.requests import InvalidTensor
 from errors.wire import WireError
+from runner.engines.protocol import wire
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -22,7 +27,14 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.wire import FrameReader, FrameSender, frame
+from runner.engines.protocol.wire import (
+    FrameQueue,
+    FrameReader,
+    FrameSender,
+    FrameTooLong,
+    decode_frames,
+    frame,
+)
 
 IDS = st.integers(0, 2**63 - 1)
 FACTS = st.dictionaries(st.text(), st.none() | st.booleans() | IDS | st.floats(allow_nan=False) | st.text())
@@ -141,3 +153,47 @@ def test_a_sender_whose_peer_is_gone_ends_quietly() -> None:
     sender.close()
     ours.close()
     assert not [each for each in threading.enumerate() if each.name == "sender"]
+
+
+def test_what_waits_is_sent_as_frames_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_TOGETHER_BYTES", 1000)
+    decoder = msgspec.msgpack.Decoder(list[FromClient])
+    queue = FrameQueue()
+    messages = [Submit(number, [1] * (number % 40), 1) for number in range(300)]
+    messages.insert(150, Submit(0, [1] * 5000, 1))
+    for message in messages:
+        queue.add(message)
+    frames = list(iter(queue.take, b""))
+    assert sorted(map(len, frames))[-2] < 1100
+    assert len(frames) < 40
+    assert list(chain.from_iterable(decode_frames(bytearray(b"".join(frames)), decoder))) == messages
+
+
+def test_a_message_that_no_reader_takes_is_rejected_and_others_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "_MAX_FRAME_BYTES", 1 << 21)
+    ours, theirs = socket.socketpair()
+    sender = FrameSender(ours, "sender")
+    messages: list[FromClient] = [
+        Submit(number, [1] * 9, 1, caller_id="x" * (1 << 20)) for number in range(8)
+    ]
+    with ours, theirs:
+        reading = iter(FrameReader(theirs, list[FromClient]).batches())
+        for message in messages:
+            sender.send(message)
+            with pytest.raises(InvalidTensor, match="less than 2097152 bytes"):
+                sender.send(Submit(9, [1], 1, caller_id="x" * (1 << 21)))
+        received: list[FromClient] = []
+        while len(received) < len(messages):
+            received += next(reading)
+        assert received == messages
+        sender.close()
+
+
+def test_a_frame_that_is_too_long_is_not_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(struct.pack("<I", (1 << 28) + 1))
+        with pytest.raises(FrameTooLong, match="268435457 bytes"):
+            next(FrameReader(theirs, list[FromClient]).batches())

@@ -164,7 +164,7 @@ def frames(connection: socket.socket, last: type[ToClient]) -> list[list[ToClien
     found: list[list[ToClient]] = []
     while not any(isinstance(message, last) for each in found for message in each):
         buffer += connection.recv(1 << 16)
-        found += decode_frames(buffer, decoder, 1 << 20)
+        found += decode_frames(buffer, decoder)
     assert not buffer, "it was sent in parts"
     return found
 
