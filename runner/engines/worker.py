@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable
 
 import msgspec
@@ -94,7 +95,8 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
         sink = SocketSink(sender, start.engine_kind, exit_reason)
         engine = load_engine(start, sink)
     sender.send(engine.ready)
-    threading.Thread(target=_report_statistics, args=(engine, sender), name="statistics", daemon=True).start()
+    reporting = engine, sender, sink
+    threading.Thread(target=_report_statistics, args=reporting, name="statistics", daemon=True).start()
     for messages in FrameReader(connection, list[FromClient]).batches():
         for message in messages:
             try:
@@ -107,14 +109,17 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     engine.close()
 
 
-def _report_statistics(engine: Engine, sender: FrameSender) -> None:
+def _report_statistics(engine: Engine, sender: FrameSender, sink: SocketSink) -> None:
     last: Statistics | None = None
-    pause = threading.Event()
-    while not pause.wait(_STATISTICS_INTERVAL_S):
-        now = engine.statistics()
-        if now != last:
-            sender.send(now)
-            last = now
+    try:
+        while True:
+            now = engine.statistics()
+            if now != last:
+                sender.send(now)
+                last = now
+            time.sleep(_STATISTICS_INTERVAL_S)
+    except Exception as exc:  # noqa: BLE001 - of the engine's library
+        sink.broken(exc)
 
 
 def _call_server(place: str, rank: int) -> list[int]:

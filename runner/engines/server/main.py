@@ -12,8 +12,9 @@ import os
 import signal
 import socket
 import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
@@ -72,11 +73,12 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
         exit_reason.write(exc)
         return 1
     log.info("engine ready: %s", engine.ready)
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    # NOTE: no Event: its ``set`` waits for a lock, which the thread that the signal interrupts may hold.
+    orders: SimpleQueue[int] = SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda number, _: orders.put(number))
     requests.serve(engine)
     clients = Clients(listener, requests, engine.ready)
-    while not stopping.wait(interval_s):
+    while not _is_stopped(orders, interval_s):
         requests.check_progress(start.hang_timeout_s)
         try:
             clients.send_all(requests.statistics())
@@ -85,6 +87,13 @@ def serve(start: Start, exit_reason: ExitReason) -> int:
     engine.close()
     requests.close()
     return 0
+
+
+def _is_stopped(orders: SimpleQueue[int], timeout_s: float) -> bool:
+    """Wait for a signal."""
+    with suppress(Empty):
+        return bool(orders.get(timeout=timeout_s))
+    return False
 
 
 def _statistics_interval_s(start: Start) -> float:

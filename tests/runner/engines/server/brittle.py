@@ -17,7 +17,7 @@ from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb
 
 FAIL, FAIL_CODED, BREAK, FEW_LOG_PROBS, NO_LOG_PROBS = range(5)
-INFINITE_LOG_PROBS, HOLD, RELEASE, DIE, BEAMS = range(5, 10)
+INFINITE_LOG_PROBS, HOLD, RELEASE, DIE, BEAMS, NO_STATISTICS = range(5, 11)
 """What a request with this as its first input id has the engine do; others get the token 7 and an end."""
 ANSWER = 20
 
@@ -47,6 +47,7 @@ class BrittleEngine:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._held: list[int] = []
+        self._has_statistics = True
         self.ready = Ready("brittle", vocab_size=100, max_sequence_length=100, max_batch_size=1)
 
     def submit(self, request: Submit) -> None:
@@ -80,6 +81,8 @@ class BrittleEngine:
                 time.sleep(60)
             case 9:
                 sink.finished(number, "length", [[1, 2], [3]])
+            case 10:
+                self._has_statistics = False
             case _:
                 sink.tokens([(number, [7])])
                 sink.finished(number, "end")
@@ -90,6 +93,8 @@ class BrittleEngine:
             self._sink.finished(request_id, "cancelled")
 
     def statistics(self) -> Statistics:
+        if not self._has_statistics:
+            raise RuntimeError("no statistics")
         return Statistics(active=len(self._held), queued=0)
 
     def close(self) -> None:

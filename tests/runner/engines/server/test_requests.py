@@ -187,7 +187,11 @@ def test_a_beam_searchs_sequences_come_with_its_end(client: Listening) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [(brittle.BREAK, "MemoryError: out of memory"), (brittle.DIE, "killed by SIGKILL")],
+    [
+        (brittle.BREAK, "MemoryError: out of memory"),
+        (brittle.DIE, "killed by SIGKILL"),
+        (brittle.NO_STATISTICS, "RuntimeError: no statistics"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["brittle", "brittle_child"])
 def test_a_broken_engine_ends_every_request_of_every_client_with_its_error(
