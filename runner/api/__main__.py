@@ -115,6 +115,7 @@ async def serve(start: Start) -> None:
             timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),
         )
         freeze_loaded_objects()
+        await requests.wait_for_engine()  # The first clients may be waiting already.
         server = Server(config, requests, settings.stop_grace_s, tracing)
         await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
 

@@ -76,7 +76,7 @@ class RequestGuard:
                     return
                 except _GONE as exc:
                     was_ready = exc.facts.get("was_ready", True)
-                    if has_tokens or not may_retry or not was_ready or not await self._is_back():
+                    if has_tokens or not may_retry or not was_ready or not await self.wait_for_engine():
                         raise
                     may_retry = False
         except CodedError as exc:
@@ -87,6 +87,15 @@ class RequestGuard:
             self.num_running -= 1
             if shape is not None:
                 shape.ended(ended)
+
+    async def wait_for_engine(self) -> bool:
+        """Wait until the engine answers; False if it does not soon."""
+        deadline_s = time.monotonic() + _RETRY_WAIT_S
+        while time.monotonic() < deadline_s and self._stopping is None:
+            if await self.engine.is_answering():
+                return True
+            await asyncio.sleep(_RETRY_POLL_S)
+        return False
 
     def _reported(self, error: CodedError) -> CodedError:
         """E2110 in place of a lost connection during a graceful shutdown, which closes the connections."""
@@ -117,15 +126,6 @@ class RequestGuard:
         while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
         return not self.num_running
-
-    async def _is_back(self) -> bool:
-        """Wait until the engine answers again; False if it does not soon."""
-        deadline_s = time.monotonic() + _RETRY_WAIT_S
-        while time.monotonic() < deadline_s and self._stopping is None:
-            if await self.engine.is_answering():
-                return True
-            await asyncio.sleep(_RETRY_POLL_S)
-        return False
 
 
 def _inputs(submit: Submit) -> dict[str, object]:

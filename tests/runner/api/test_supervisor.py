@@ -8,15 +8,35 @@ import signal
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from errors.chat import ChatTemplateBroken
 from runner.api.supervisor import APIServer
+from runner.engines.protocol.messages import Finished, FromClient, Ready
+from runner.engines.protocol.wire import decode_frames, frame
 from runner.observability.meter import clear_folder
 from runner.settings.paths import make_runtime_dir, metrics_dir
 from runner.settings.ports import free_ports
-from runner.settings.settings import load_settings
+from runner.settings.settings import Settings, load_settings
 from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import DEADLINE_S
+
+
+def settings_of(folder: Path) -> tuple[Settings, int]:
+    """Of an API on a free port, which is returned too."""
+    engine = make_paced_model(folder / "model", 0)
+    port, triton_port = free_ports(2)
+    environment = {
+        "HOME": str(folder),
+        "OPENAI_HOST": "127.0.0.1",
+        "OPENAI_PORT": str(port),
+        "TRITON_HTTP_PORT": str(triton_port),
+    }
+    settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
+    make_runtime_dir(triton_port)
+    clear_folder(metrics_dir(triton_port))
+    return settings, port
 
 
 def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
@@ -44,33 +64,60 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     assert "line 1" in str(raised.value.facts["reason"])
 
 
+async def engine_that_takes_a_moment(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accepts a client, is ready a moment later, and ends each request at once."""
+    encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
+    decoder: msgspec.msgpack.Decoder[list[FromClient]] = msgspec.msgpack.Decoder(list[FromClient])
+    await asyncio.sleep(1)
+    writer.write(frame(encoder, [Ready("paced", 1000, 1000, 8)]))
+    while data := await reader.read(1 << 16):
+        buffer += data
+        for messages in decode_frames(buffer, decoder):
+            writer.write(frame(encoder, [Finished(message.request_id, "end") for message in messages]))
+    writer.close()
+
+
+def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_engine_yet(
+    tmp_path: Path,
+) -> None:
+    """As after a SIGKILL of the API server: its port is open all the time."""
+    settings, port = settings_of(tmp_path)
+    path = tmp_path / "engine_socket"
+
+    async def run() -> list[httpx.Response]:
+        server = APIServer(settings, path, log=lambda line: None, on_failure=lambda failure: True)
+        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
+            server.begin()
+            try:
+                async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
+                    url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
+                    return await asyncio.gather(*(client.post(url, json=body) for _ in range(4)))
+            finally:
+                await server.stop()
+
+    responses = asyncio.run(run())
+    assert [each.status_code for each in responses] == [200] * 4, responses[0].text
+
+
 def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Path) -> None:
-    engine = make_paced_model(tmp_path / "model", 0)
-    port, triton_port = free_ports(2)
-    environment = {
-        "HOME": str(tmp_path),
-        "OPENAI_HOST": "127.0.0.1",
-        "OPENAI_PORT": str(port),
-        "TRITON_HTTP_PORT": str(triton_port),
-    }
-    settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
-    make_runtime_dir(triton_port)
-    clear_folder(metrics_dir(triton_port))
+    settings, port = settings_of(tmp_path)
+    path = tmp_path / "engine_socket"
 
     async def run() -> httpx.Response:
-        server = APIServer(settings, None, log=lambda line: None, on_failure=lambda failure: True)
-        server.begin()
-        try:
-            await server.wait_ready()
-            assert server.pid is not None
-            os.kill(server.pid, signal.SIGKILL)
-            while server.pid is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            await server.drain()
-            assert server.pid is None
-            async with httpx.AsyncClient(timeout=60) as client:
-                return await client.get(f"http://127.0.0.1:{port}/health")
-        finally:
-            await server.stop()
+        server = APIServer(settings, path, log=lambda line: None, on_failure=lambda failure: True)
+        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
+            server.begin()
+            try:
+                await server.wait_ready()
+                assert server.pid is not None
+                os.kill(server.pid, signal.SIGKILL)
+                while server.pid is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                await server.drain()
+                assert server.pid is None
+                async with httpx.AsyncClient(timeout=60) as client:
+                    return await client.get(f"http://127.0.0.1:{port}/health")
+            finally:
+                await server.stop()
 
     assert asyncio.run(run()).status_code == 503
