@@ -12,9 +12,7 @@ class TritonUnknownError(CodedError):
 class TritonTimeout(CodedError):
     code = "E2101"
     summary = "Triton timed out after {TRITON_TIMEOUT}s: httpx.ReadTimeout."
-    template = (
-        "Triton timed out after {timeout_s:g}s: httpx.ReadTimeout. Raise TRITON_TIMEOUT to wait longer."
-    )
+    template = "{who} timed out after {timeout_s:g}s: {reason}. Raise TRITON_TIMEOUT to wait longer."
 
 
 class TritonTokenizerError(CodedError):

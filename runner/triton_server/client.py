@@ -96,7 +96,7 @@ class TritonClient:
         except aiohttp.ConnectionTimeoutError as exc:
             raise TritonUnavailable(reason=f"no connection within {_CONNECT_TIMEOUT_S:g} s") from exc
         except asyncio.TimeoutError as exc:
-            raise TritonTimeout(timeout_s=self._timeout_s) from exc
+            raise TritonTimeout(who="Triton", timeout_s=self._timeout_s, reason="httpx.ReadTimeout") from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
 

@@ -36,14 +36,14 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
-from runner.engines.protocol.wire import FrameTooLong, decode_frames, frame
+from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
 _TOKEN_BYTES = 4
 _STALL_TIMEOUT_S = 60.0
 """How long a reader may leave tokens in the buffer."""
 _CHECKS_PER_TIMEOUT = 10
-_MAX_FRAME_BYTES = 1 << 28
 _POLL_S = 0.02
+_WHO = "The engine server"
 
 
 @dataclass(slots=True, eq=False)
@@ -115,9 +115,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._data = bytearray()
         self._has_sent = False
-        self._unsent: list[FromClient] = []
+        self._unsent = FrameQueue()
         """Further messages of this iteration of the event loop, which are sent together."""
-        self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         self._ids = itertools.count(1)
         self._streams: dict[int, _Stream] = {}
@@ -130,8 +129,8 @@ class _Connection(asyncio.Protocol):
 
     def open(self, submit: Submit) -> tuple[int, _Stream]:
         request_id = next(self._ids)
-        stream = self._streams[request_id] = _Stream(self._loop.time())
         self._send(msgspec.structs.replace(submit, request_id=request_id))
+        stream = self._streams[request_id] = _Stream(self._loop.time())
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
@@ -166,7 +165,7 @@ class _Connection(asyncio.Protocol):
     def _receive_all(self) -> None:
         now_s = self._loop.time()
         find = self._streams.get
-        for messages in decode_frames(self._data, self._decoder, _MAX_FRAME_BYTES):
+        for messages in decode_frames(self._data, self._decoder):
             for message in messages:
                 match message:
                     case Tokens(new=new):
@@ -204,7 +203,8 @@ class _Connection(asyncio.Protocol):
             if stream.is_ended:
                 continue
             if stream.received_s < now_s - self._timeout_s:
-                self._abandon(request_id, stream, TritonTimeout(timeout_s=self._timeout_s))
+                silent = TritonTimeout(who=_WHO, timeout_s=self._timeout_s, reason="it sent no token")
+                self._abandon(request_id, stream, silent)
             elif stream.has_output and stream.unread_s < now_s - _STALL_TIMEOUT_S:
                 waiting_bytes = _TOKEN_BYTES * len(stream.output.tokens)
                 error = ClientStalled(waiting_bytes=waiting_bytes, timeout_s=_STALL_TIMEOUT_S)
@@ -219,18 +219,16 @@ class _Connection(asyncio.Protocol):
 
     def _send(self, message: FromClient) -> None:
         """Send the first message of an iteration of the event loop at once, the others together."""
-        if self._has_sent:
-            self._unsent.append(message)
-            return
-        self._has_sent = True
-        self._loop.call_soon(self._flush)
-        self._transport.write(frame(self._encoder, [message]))
+        self._unsent.add(message)
+        if not self._has_sent:
+            self._has_sent = True
+            self._loop.call_soon(self._flush)
+            self._transport.write(self._unsent.take())
 
     def _flush(self) -> None:
         self._has_sent = False
-        unsent, self._unsent = self._unsent, []
-        if unsent:
-            self._transport.write(frame(self._encoder, unsent))
+        while data := self._unsent.take():
+            self._transport.write(data)
 
 
 class EngineClient:

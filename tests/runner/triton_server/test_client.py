@@ -188,7 +188,7 @@ def test_a_huge_wrong_event_is_not_shown_whole() -> None:
 def test_silence_is_e2101_with_the_time_it_took(pieces: tuple[bytes, ...]) -> None:
     error, _ = error_of(stream(*pieces, then=be_silent))
     assert isinstance(error, TritonTimeout)
-    assert f"after {TIMEOUT_S}s: httpx.ReadTimeout." in error.sentence
+    assert f"Triton timed out after {TIMEOUT_S}s: httpx.ReadTimeout." in error.sentence
 
 
 def test_a_long_answer_that_goes_on_is_no_timeout() -> None:

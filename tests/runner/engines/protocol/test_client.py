@@ -180,7 +180,7 @@ class Connection:
         buffer = bytearray()
         while data := await self._reader.read(1 << 16):
             buffer += data
-            for messages in decode_frames(buffer, self._decoder, 1 << 20):
+            for messages in decode_frames(buffer, self._decoder):
                 yield messages
 
     async def messages(self) -> AsyncIterator[FromClient]:
@@ -224,6 +224,7 @@ def test_silence_is_e2101_and_cancels(tmp_path: Path) -> None:
         async with stand_in(tmp_path, be_silent) as client:
             error, tokens = await error_of(client, SUBMIT)
             assert isinstance(error, TritonTimeout)
+            assert "The engine server timed out after 0.5s: it sent no token." in str(error)
             assert tokens == [5]
             await asyncio.wait_for(cancelled.wait(), WAIT_S)
         submit, cancel = received
