@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import string
+from typing import Any, ClassVar
+
+from errors.bounded_repr import bounded_repr
 
 _MOST_CHARACTERS = 4000
 _LAST_CHARACTERS = 1000
@@ -24,7 +27,7 @@ class CodedError(Exception):
     sentence: str
 
     def __init__(self, **facts: object) -> None:
-        self._set(self.template.format(**facts) if self.template else self.summary, facts)
+        self._set(_formatter.format(self.template, **facts) if self.template else self.summary, facts)
 
     @classmethod
     def restore(cls, sentence: str, facts: dict[str, object]) -> CodedError:
@@ -37,6 +40,22 @@ class CodedError(Exception):
         self.facts = facts
         self.sentence = one_line(sentence)
         super().__init__(f"{self.code} {type(self).__name__}: {self.sentence}")
+
+
+class _Formatter(string.Formatter):
+    """Of a fact, which may be a client's megabytes, it formats only as much as fits into the sentence."""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return bounded_repr(value) if conversion == "r" else super().convert_field(value, conversion)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, str) and not format_spec:
+            return one_line(value)
+        text: str = super().format_field(value, format_spec)
+        return text
+
+
+_formatter = _Formatter()
 
 
 def one_line(sentence: str) -> str:
