@@ -56,6 +56,12 @@ class TooManyRequests(CodedError):
     )
 
 
+class UnsupportedContentType(CodedError):
+    code = "E1608"
+    summary = "The body of a request is not declared as JSON"
+    template = "The content type {given!r} is not supported; send JSON with `Content-Type: application/json`."
+
+
 class OpenAIServerFailed(CodedError):
     code = "E2600"
     summary = "The process of the OpenAI-compatible API did not become ready"

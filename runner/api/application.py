@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -20,21 +21,25 @@ from starlette.routing import Route
 from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
+from runner.api.body_reader import BodyReader
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
+from runner.api.generations import PromptRequest
 from runner.api.keys import RequireKey
-from runner.api.limits import Admission
+from runner.api.limits import Admission, run_within
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
-from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
-from runner.api.openai.requests import chat_prompt, chat_request, completion_requests
+from runner.api.openai.requests import chat_prompt, chat_request, completion_requests, num_prompts
 from runner.api.page import page_response
 from runner.api.served import Served
-from runner.api.validation import read_body
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
+
+B = TypeVar("B", bound=Body)
+T = TypeVar("T")
 
 
 class API:
@@ -51,12 +56,12 @@ class API:
         self._served = served
         self._metrics_dir = metrics_dir
         self._is_engine_ready = is_engine_ready
-        self._max_body_bytes = settings.openai_max_body_bytes
+        self._bodies = BodyReader(settings)
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
-        self._service = GenerationService(
-            generate, Admission(settings.openai_max_requests), settings.openai_timeout_s
-        )
+        self._timeout_s = settings.openai_timeout_s
+        self._admission = Admission(settings.openai_max_requests)
+        self._service = GenerationService(generate, self._admission, self._timeout_s)
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""
@@ -80,24 +85,37 @@ class API:
         ]
 
     async def chat_completions(self, request: Request) -> Response:
-        body = await read_body(request, ChatBody, self._max_body_bytes)
+        body = await self._read(request, ChatBody)
         model = self._served.find(body.model)
-        # In a thread, as rendering waits for another process.
-        prompt_request = await asyncio.to_thread(chat_request, body, self._served)
-        return GenerationResponse(self._service, body, [prompt_request], ChatFormat(self._tokens), model)
+
+        async def prepare() -> list[PromptRequest]:
+            # In a thread, as rendering waits for another process.
+            return [await asyncio.to_thread(chat_request, body, self._served)]
+
+        return GenerationResponse(self._service, body, 1, prepare, ChatFormat(self._tokens), model)
 
     async def completions(self, request: Request) -> Response:
-        body = await read_body(request, CompletionBody, self._max_body_bytes)
+        body = await self._read(request, CompletionBody)
         model = self._served.find(body.model)
-        requests = completion_requests(body, self._served)
-        return GenerationResponse(self._service, body, requests, CompletionFormat(self._tokens), model)
+
+        async def prepare() -> list[PromptRequest]:
+            if isinstance(body.prompt, str):
+                return completion_requests(body, self._served)
+            # In a thread, as the lists may be long.
+            return await asyncio.to_thread(completion_requests, body, self._served)
+
+        count = num_prompts(body.prompt)
+        return GenerationResponse(self._service, body, count, prepare, CompletionFormat(self._tokens), model)
 
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))
 
     async def tokenize(self, request: Request) -> Response:
-        body = await read_body(request, TokenizeBody, self._max_body_bytes)
+        body = await self._read(request, TokenizeBody)
         self._served.find(body.model)
+        return _json(await self._run(self._encoded(body), request))
+
+    async def _encoded(self, body: TokenizeBody) -> Tokens:
         if (body.prompt is None) == (body.messages is None):
             raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
         text, adds_special_tokens = body.prompt or "", body.add_special_tokens
@@ -106,12 +124,25 @@ class API:
         if adds_special_tokens is None:
             adds_special_tokens = body.messages is None  # A chat template writes them itself.
         ids = await self._served.model.encode(text, adds_special_tokens=adds_special_tokens)
-        return _json(Tokens(len(ids), self._served.model.max_sequence_length, ids))
+        return Tokens(len(ids), self._served.model.max_sequence_length, ids)
 
     async def detokenize(self, request: Request) -> Response:
-        body = await read_body(request, DetokenizeBody, self._max_body_bytes)
+        body = await self._read(request, DetokenizeBody)
         self._served.find(body.model)
-        return _json(Text(self._served.model.tokenizer.decode(body.tokens, skip_special_tokens=False)))
+        text = asyncio.to_thread(self._served.model.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return _json(Text(await self._run(text, request)))
+
+    async def _read(self, request: Request, kind: type[B]) -> B:
+        """The body. Raises E1607 before it is read if the server could do nothing with it now."""
+        self._admission.check(1)
+        return await self._bodies.read(request, kind)
+
+    async def _run(self, work: Coroutine[Any, Any, T], request: Request) -> T:
+        """The result of ``work``, which counts as a text. Raises E1607, E2601, ClientDisconnect."""
+        with ExitStack() as exits:
+            exits.callback(work.close)
+            exits.enter_context(self._admission.admitted(1))
+            return await run_within(work, request.receive, self._timeout_s)
 
     async def ready(self, request: Request) -> Response:
         """200 while the engine answers too, else 503."""

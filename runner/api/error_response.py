@@ -15,6 +15,7 @@ from errors.api import (
     TooManyRequests,
     UnknownEndpoint,
     UnknownModel,
+    UnsupportedContentType,
 )
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
@@ -28,6 +29,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     401: (InvalidAPIKey,),
     404: (UnknownModel, UnknownEndpoint),
     413: (BodyTooLarge,),
+    415: (UnsupportedContentType,),
     429: (TooManyRequests, QueueFull),
     503: (*_UNAVAILABLE, ServerStopping),
     504: (TritonTimeout, RequestTimedOut),
@@ -38,6 +40,7 @@ _TYPES = {
     401: "authentication_error",
     404: "not_found_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
 }
 _MAX_MESSAGE_CHARACTERS = 1000

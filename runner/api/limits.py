@@ -29,19 +29,26 @@ class Admission:
 
         Raises E1607 if they are too many.
         """
-        if self.running + count > self.limit:
-            raise TooManyRequests(running=self.running, asked=count, most=self.limit)
+        self.check(count)
         self.running += count
         with ExitStack() as exits:
             exits.callback(self._release, count)
             yield exits.close
+
+    def check(self, count: int) -> None:
+        """Raise E1607 if ``count`` more are too many."""
+        if self.running + count > self.limit:
+            raise TooManyRequests(running=self.running, asked=count, most=self.limit)
 
     def _release(self, count: int) -> None:
         self.running -= count
 
 
 async def run_within(
-    work: Coroutine[Any, Any, T], receive: Receive, timeout_s: float, fail: Callable[[CodedError], None]
+    work: Coroutine[Any, Any, T],
+    receive: Receive,
+    timeout_s: float,
+    fail: Callable[[CodedError], None] = lambda error: None,
 ) -> T:
     """The result of ``work``. When this returns or raises, ``work`` has ended and released its resources.
 

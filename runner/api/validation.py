@@ -1,25 +1,30 @@
-"""A request's body: bytes within the limit, JSON, and the fields of its endpoint.
+"""A request's body is JSON, with the fields of its endpoint.
 
-msgspec reports a field that does not fit in a sentence only. So ``check_document`` looks for it, once msgspec
-has refused a document: a valid request pays nothing for it.
+msgspec reports a field that does not fit in a sentence only. So ``check_document`` describes it, once msgspec
+has refused a document: a valid request pays nothing for it. It follows the path at the end of the sentence,
+because a document may have hundreds of thousands of other values.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
-from starlette.requests import Request
 
-from errors.api import BodyTooLarge, InvalidBody, UnknownField
+from errors.api import InvalidBody, UnknownField
 from errors.requests import InvalidInput
 
-_MAX_LENGTH_DIGITS = 18
+_PATH = re.compile(r" - at `\$(.*)`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+_MAX_NAME_CHARACTERS = 100
+"""Shown of an unknown field."""
 _SIMILARITY = 0.8
 """How similar, by difflib, a known field must be to an unknown one to be suggested."""
 _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
@@ -35,86 +40,84 @@ _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
 _type_info = cache(inspect.type_info)
 
 B = TypeVar("B", bound=msgspec.Struct)
+Path = Iterator[re.Match[str]] | None
 
 
-async def read_body(request: Request, kind: type[B], max_bytes: int) -> B:
-    """Raises E1606, E1600, E1601, or E1005 with the field; ClientDisconnect if the client leaves."""
-    content = await _read(request, max_bytes)
+def decode(content: bytearray, kind: type[B]) -> B:
+    """Raises E1600, E1601, or E1005 with the field."""
     try:
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.ValidationError as exc:
             # NOTE: msgspec validates while it reads: only now it is known whether all of it is JSON.
-            check_document(msgspec.json.decode(content), kind)
+            check_document(msgspec.json.decode(content), kind, str(exc))
             # Such as a field that is given twice.
             raise InvalidBody(reason=f"it is not valid ({exc})") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidBody(reason=f"it is not JSON ({exc})".replace("\n", " ")) from exc
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > max_bytes):
-        raise BodyTooLarge(max_bytes=max_bytes)
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > max_bytes:
-            raise BodyTooLarge(max_bytes=max_bytes)
-    return bytes(content)
-
-
-def check_document(document: object, kind: type) -> None:
-    """Raise E1600, E1601 or E1005 for the first field that does not fit ``kind``."""
+def check_document(document: object, kind: type, refusal: str = "") -> None:
+    """Raise E1600, E1601 or E1005 for a field that does not fit ``kind``. ``refusal``: msgspec's sentence."""
     struct = _type_info(kind)
     if not _has_type(document, struct):
         raise InvalidBody(reason=f"it must be {_describe(struct)}")
-    _check(document, struct, "")
+    found = _PATH.search(refusal)
+    _check(document, struct, "", _STEP.finditer(found[1] if found else "") if refusal else None)
 
 
-def _check(value: Any, kind: inspect.Type, name: str) -> None:
-    """``name`` is the path of ``value`` in the document."""
+def _check(value: Any, kind: inspect.Type, name: str, path: Path) -> None:
+    """``name`` is the path of ``value`` in the document; ``path`` leads on from there.
+
+    Without a path all is checked, until something does not fit.
+    """
     match kind:
         case inspect.Metadata():
-            _check(value, kind.type, name)
+            _check(value, kind.type, name, path)
         case inspect.UnionType():
-            _check_union(value, kind, name)
+            _check_union(value, kind, name, path)
         case inspect.AnyType():
             pass
         case _ if not _has_type(value, kind) or not _is_within_limits(value, kind):
             raise InvalidInput(name=name, expected=_describe(kind), value=value)
         case inspect.StructType():
-            _check_struct(value, kind, name)
+            _check_struct(value, kind, name, path)
         case inspect.ListType():
-            for index, item in enumerate(value):
-                _check(item, kind.item_type, f"{name}[{index}]")
-        case inspect.DictType():
+            indices = range(len(value)) if path is None else (int(step[2]) for step in islice(path, 1))
+            for index in indices:
+                _check(value[index], kind.item_type, f"{name}[{index}]", path)
+        case inspect.DictType() if path is None or next(path, None):
             for key, item in value.items():
-                _check(item, kind.value_type, f"{name}.{key}")
+                _check(item, kind.value_type, f"{name}.{key}", path)
 
 
-def _check_union(value: Any, kind: inspect.UnionType, name: str) -> None:
+def _check_union(value: Any, kind: inspect.UnionType, name: str, path: Path) -> None:
     alternatives = [each for each in _alternatives(kind) if _has_type(value, each)]
     if not alternatives:
         raise InvalidInput(name=name, expected=_describe(kind), value=value)
     tags = {each.tag: each for each in alternatives if isinstance(each, inspect.StructType)}
     if len(tags) < 2:
-        _check(value, alternatives[0], name)
+        _check(value, alternatives[0], name, path)
         return
     tag_field = next(iter(tags.values())).tag_field
     tag = value.get(tag_field)
     if not isinstance(tag, str) or tag not in tags:
         raise InvalidInput(name=f"{name}.{tag_field}", expected=_one_of(tags), value=tag)
-    _check_struct(value, tags[tag], name)
+    _check_struct(value, tags[tag], name, path)
 
 
-def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str) -> None:
+def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, path: Path) -> None:
     fields = {field.encode_name: field for field in kind.fields}
     prefix = f"{name}." if name else ""
+    for step in islice(path or (), 1):
+        if step[1] in fields:
+            _check(value[step[1]], fields[step[1]].type, prefix + step[1], path)
     for key, item in value.items():
         if key in fields:
-            _check(item, fields[key].type, prefix + key)
+            if path is None:
+                _check(item, fields[key].type, prefix + key, None)
         elif key != kind.tag_field:
+            key = key[:_MAX_NAME_CHARACTERS]
             similar = difflib.get_close_matches(key, fields, n=1, cutoff=_SIMILARITY)
             remedy = f"leave it out, or send {similar[0]} if that is meant" if similar else "leave it out"
             raise UnknownField(name=prefix + key, remedy=remedy)
@@ -146,7 +149,7 @@ def _is_within_limits(value: Any, kind: inspect.Type) -> bool:
             return False  # A number of JSON has any number of digits.
         case inspect.IntType() | inspect.FloatType():
             low, high, size = kind.ge, kind.le, value
-        case inspect.StrType() | inspect.ListType():
+        case inspect.StrType() | inspect.ListType() | inspect.DictType():
             low, high, size = kind.min_length, kind.max_length, len(value)
         case _:
             return True
@@ -171,6 +174,8 @@ def _describe(kind: inspect.Type) -> str:
             return "a list" + _limits(kind.min_length, kind.max_length, " items")
         case inspect.BoolType():
             return "true or false"
+        case inspect.DictType():
+            return "an object" + _limits(kind.min_length, kind.max_length, " keys")
     return "an object"
 
 

@@ -40,4 +40,7 @@ class APISettings(BaseModel):
     openai_max_body_bytes: int = variable(
         "OPENAI_MAX_BODY_BYTES", 8 << 20, "maximum size of a request body", ge=1
     )
+    openai_max_body_values: int = variable(
+        "OPENAI_MAX_BODY_VALUES", 300_000, "maximum number of keys and values in a request body", ge=1
+    )
     openai_timeout_s: Seconds = variable("OPENAI_TIMEOUT", 3600.0, "maximum seconds of a request")

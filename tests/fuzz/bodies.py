@@ -58,6 +58,7 @@ _WORDS: tuple[object, ...] = (
         [-1],
     ),
 )
+JSON = {"content-type": "application/json"}
 _HEADERS = ({}, {"content-length": "9" * 5000}, {"content-length": "-1"}, {"content-type": "text/plain"})
 _LONGEST_S = 60.0
 _loop = asyncio.new_event_loop()
@@ -80,7 +81,7 @@ async def _post(choices: Choices) -> None:
     async with httpx.AsyncClient(transport=transport(), base_url="http://api") as client:
         content = choices.damaged(document)
         response = await client.post(
-            path, content=content, headers=choices.of((*_HEADERS[:1] * 6, *_HEADERS))
+            path, content=content, headers={**JSON, **choices.of((*_HEADERS[:1] * 6, *_HEADERS))}
         )
     assert response.status_code < 500, response.text
     if response.status_code != 200:

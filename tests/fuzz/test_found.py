@@ -240,7 +240,7 @@ async def _read_all(client: EngineClient | TritonClient) -> None:
 def test_such_a_body_is_refused(content: bytes, headers: dict[str, str]) -> None:
     async def post() -> httpx.Response:
         async with httpx.AsyncClient(transport=bodies.transport(), base_url="http://api") as client:
-            return await client.post("/v1/completions", content=content, headers=headers)
+            return await client.post("/v1/completions", content=content, headers={**bodies.JSON, **headers})
 
     response = asyncio.run(post())
     assert response.status_code in (400, 413)

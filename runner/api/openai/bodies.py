@@ -11,12 +11,14 @@ import msgspec
 from msgspec import Meta
 
 _MAX_TOP_LOG_PROBS = 20
+_MAX_KEYS = 10_000
 MAX_INT32 = (1 << 31) - 1
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="Randomness; 0 is greedy.")]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+Biases = Annotated[dict[str, Bias], Meta(max_length=_MAX_KEYS)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
@@ -91,7 +93,7 @@ class GenerationBody(Body, kw_only=True):
     presence_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used before.")] | None = None
     frequency_penalty: Annotated[Penalty, Meta(description="Above 0: fewer tokens used often.")] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, description="Above 1: less repetition.")] | None = None
-    logit_bias: Annotated[dict[str, Bias], Meta(description="By token id.")] | None = None
+    logit_bias: Annotated[Biases, Meta(description="By token id.")] | None = None
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
     stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
@@ -105,7 +107,7 @@ class GenerationBody(Body, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Meta(description="No effect.")] | None = None
-    metadata: Annotated[dict[str, str], Meta(description="No effect.")] | None = None
+    metadata: Annotated[dict[str, str], Meta(max_length=_MAX_KEYS, description="No effect.")] | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -56,16 +56,21 @@ class GenerationResponse(Response):
         self,
         service: GenerationService,
         body: GenerationBody,
-        requests: Sequence[PromptRequest],
+        num_prompts: int,
+        prepare: Callable[[], Awaitable[Sequence[PromptRequest]]],
         formatter: Format,
         model: str,
     ) -> None:
-        """Raises E1005 for more texts than this server ever generates at once."""
-        _check_count(body.n or 1, len(requests), service.admission.limit)
+        """``prepare`` makes the requests, one for each prompt; it runs once they are admitted.
+
+        Raises E1005 for more texts than this server ever generates at once.
+        """
+        _check_count(body.n or 1, num_prompts, service.admission.limit)
+        self._num_texts = (body.n or 1) * num_prompts
         self._service = service
         self._is_stream = bool(body.stream)
         self._options = body.stream_options or StreamOptions()
-        self._requests = requests
+        self._prepare = prepare
         self._format = formatter
         prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
         self._fields = Fields(prompt_field, body_field(body))
@@ -74,6 +79,7 @@ class GenerationResponse(Response):
         self._created = int(time.time())
         self._send: Send
         self._has_started = False
+        self._generations: Generations | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
@@ -82,11 +88,9 @@ class GenerationResponse(Response):
         self._send = send
         response: Response | None
         try:
-            with service.admission.admitted(sum(each.count for each in self._requests)) as release:
-                call.is_generating = True
-                generations = Generations(self._requests, lambda request: service.generate(request, call))
-                answer = self._stream(generations, release) if self._is_stream else self._whole(generations)
-                response = await run_within(answer, receive, service.timeout_s, generations.fail)
+            with service.admission.admitted(self._num_texts) as release:
+                answer = self._generate(call, release)
+                response = await run_within(answer, receive, service.timeout_s, self._fail)
         except ClientDisconnect:
             return  # There is nothing to answer.
         except CodedError as exc:
@@ -98,6 +102,21 @@ class GenerationResponse(Response):
             response = ErrorResponse(exc, self._fields)
         if response is not None:
             await response(scope, receive, send)
+
+    async def _generate(self, call: Call, release: Callable[[], None]) -> Response | None:
+        """The whole answer; None if it was streamed."""
+        requests = await self._prepare()
+        generations = Generations(requests, lambda request: self._service.generate(request, call))
+        call.is_generating = True
+        self._generations = generations
+        if not self._is_stream:
+            return await self._whole(generations)
+        await self._stream(generations, release)
+        return None
+
+    def _fail(self, error: CodedError) -> None:
+        if self._generations is not None:
+            self._generations.fail(error)
 
     async def _whole(self, generations: Generations) -> Response:
         pieces: dict[int, list[Piece]] = defaultdict(list)

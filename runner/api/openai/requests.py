@@ -31,15 +31,23 @@ _MAX_ID_DIGITS = 10
 
 def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequest]:
     """One per prompt. Raises a CodedError that names the field."""
-    requests = []
-    for prompt in _prompts(body.prompt):
-        request = _request(body, served, prompt, DEFAULT_COMPLETION_TOKENS, body.logprobs)
-        echo = _text(prompt, served.model) if body.echo else ""
-        requests.append(PromptRequest(request, body.n or 1, echo))
     if body.echo and body.logprobs is not None:
         expected = "false where there is logprobs, as those of the prompt are not known"
         raise InvalidInput(name="echo", expected=expected, value=True)
+    prompts = _prompts(body.prompt)
+    first = _request(body, served, prompts[0], DEFAULT_COMPLETION_TOKENS, body.logprobs)
+    requests = []
+    for prompt in prompts:
+        sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
+        echo = _text(prompt, served.model) if body.echo else ""
+        request = replace(first, prompt=prompt, sampling=sampling)
+        requests.append(PromptRequest(request, body.n or 1, echo))
     return requests
+
+
+def num_prompts(given: Prompt) -> int:
+    """Of a completion's ``prompt``, before it is checked: token ids are one prompt."""
+    return 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
 
 
 def chat_request(body: ChatBody, served: Served) -> PromptRequest:
@@ -103,8 +111,11 @@ def _sampling(body: GenerationBody) -> Sampling:
         given["top_k"] = max(body.top_k, 0)
     if body.top_p == 0:
         given["top_p"] = _MIN_TOP_P  # In the core 0 means no limit; here it means the most likely token only.
-    seed = random_seed() if body.seed is None else body.seed % SEEDS
-    return Sampling(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=seed)
+    return Sampling(**given, logit_bias=_logit_bias(body.logit_bias or {}), seed=_seed(body))
+
+
+def _seed(body: GenerationBody) -> int:
+    return random_seed() if body.seed is None else body.seed % SEEDS
 
 
 def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | None) -> None:

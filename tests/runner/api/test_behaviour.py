@@ -118,7 +118,8 @@ def test_pages_of_the_named_origin_may_ask(strict: API) -> None:
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_beyond_the_limit_is_413(strict: API, is_chunked: bool) -> None:
     body = json.dumps({"prompt": "a" * 1000}).encode()
-    response = strict.client.post(TEXT, content=iter([body]) if is_chunked else body)
+    content = iter([body]) if is_chunked else body
+    response = strict.client.post(TEXT, content=content, headers={"Content-Type": "application/json"})
     assert response.status_code == 413
     assert error_of(response)["code"] == "E1606"
 

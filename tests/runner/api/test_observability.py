@@ -176,7 +176,11 @@ def test_a_refusal_is_counted_once_by_its_code_logged_and_traced(
 ) -> None:
     before = watched.requests()
     request_id, trace_id = f"refused-{code}-{path}", os.urandom(16).hex()
-    headers |= {"X-Request-ID": request_id, "traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01"}
+    headers |= {
+        "Content-Type": "application/json",
+        "X-Request-ID": request_id,
+        "traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01",
+    }
     response = watched.client.post(path, content=content, headers=headers)
     assert response.status_code == status
     assert response.json()["error"]["code"] == code

@@ -85,7 +85,7 @@ def test_a_chats_field_is_refused_by_name(api: API, field: str, value: object, c
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b'{"prompt": "\xff"}', b"[" * 100_000])
 def test_what_is_no_json_object_is_refused(api: API, body: bytes) -> None:
-    response = api.client.post(TEXT, content=body)
+    response = api.client.post(TEXT, content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
     assert error_of(response)["code"] == "E1600"
 

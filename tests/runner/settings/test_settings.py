@@ -59,6 +59,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_CORS_ORIGINS", "*", "openai_cors_origins", ("*",)),
     ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
     ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
+    ("OPENAI_MAX_BODY_VALUES", "1000", "openai_max_body_values", 1000),
     ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 

@@ -1,0 +1,60 @@
+"""Reads the body of a request: as JSON, within the bounds of the settings, checked before it is parsed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from errors.api import BodyTooLarge, UnsupportedContentType
+from runner.api.validation import decode
+from runner.http_server.json_bounds import JSONBounds
+from runner.settings.api_settings import APISettings
+
+_MAX_LENGTH_DIGITS = 18
+_LARGE_BYTES = 1 << 16
+"""A larger body may take tens of milliseconds to parse: one at a time, and in a thread."""
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class BodyReader:
+    def __init__(self, settings: APISettings) -> None:
+        self._max_bytes = settings.openai_max_body_bytes
+        self._max_values = settings.openai_max_body_values
+        self._parsing = asyncio.Lock()
+
+    async def read(self, request: Request, kind: type[B]) -> B:
+        """Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
+        _check_content_type(request.headers.get("content-type", ""))
+        content = await self._receive(request)
+        if len(content) <= _LARGE_BYTES:
+            return decode(content, kind)
+        async with self._parsing:
+            return await asyncio.to_thread(decode, content, kind)
+
+    async def _receive(self, request: Request) -> bytearray:
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes):
+            raise BodyTooLarge(max_bytes=self._max_bytes)
+        bounds = JSONBounds(self._max_values, "OPENAI_MAX_BODY_VALUES")
+        content = bytearray()
+        async for part in request.stream():
+            if len(content) + len(part) > self._max_bytes:
+                raise BodyTooLarge(max_bytes=self._max_bytes)
+            bounds.feed(part)
+            content += part
+        return content
+
+
+def _check_content_type(given: str) -> None:
+    """Raise E1608 unless it is JSON.
+
+    NOTE: without a content type, or with that of a form or of plain text, a page on any site could make a
+    browser send the request, without asking this server first (CORS).
+    """
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise UnsupportedContentType(given=given)

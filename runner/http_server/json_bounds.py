@@ -1,0 +1,59 @@
+"""Bounds of a JSON document, checked on its bytes while they arrive: before it is parsed, and without loops.
+
+A parser makes up to thirty bytes of objects from one byte of JSON, and holds Python's lock meanwhile.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from errors.api import InvalidBody
+
+MAX_DEPTH = 256
+"""Python's own encoder and validators fail at about 1,000 levels."""
+_STRUCTURE = b'",:[]{}'
+_OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""As signed bytes: one level down, one level up."""
+
+
+class JSONBounds:
+    """Feed it all parts of one document. ``setting`` is the variable that sets ``max_values``."""
+
+    def __init__(self, max_values: int, setting: str) -> None:
+        self._max_values = max_values
+        self._setting = setting
+        self._is_in_string = False
+        self._is_escaping = False
+        """The last part ended within an escape sequence."""
+        self._depth = 0
+        self.num_values = 1
+        """Keys and values so far, approximately."""
+
+    def feed(self, part: bytes) -> None:
+        """Raises E1600 as soon as there are too many keys and values, or too many levels of them."""
+        structure = self._outside_strings(part)
+        brackets = structure.translate(_STEPS, b",:")
+        self.num_values += len(structure) - brackets.count(b"\xff")
+        if self.num_values > self._max_values:
+            reason = (
+                f"it has more than {self._max_values} keys and values; send less, or raise {self._setting}"
+            )
+            raise InvalidBody(reason=reason)
+        depths = [*accumulate(memoryview(brackets).cast("b"), initial=self._depth)]
+        self._depth = depths[-1]
+        if max(depths) > MAX_DEPTH:
+            raise InvalidBody(reason=f"it is nested more than {MAX_DEPTH} levels deep")
+
+    def _outside_strings(self, part: bytes) -> bytes:
+        """The brackets, commas and colons that are not part of a string."""
+        if self._is_escaping:
+            part = b"\\" + part
+        num_backslashes = len(part) - len(part.rstrip(b"\\"))
+        self._is_escaping = num_backslashes % 2 == 1
+        if self._is_escaping:
+            part = part[:-1]
+        pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS).split(b'"')
+        outside = b"".join(pieces[self._is_in_string :: 2])
+        self._is_in_string ^= len(pieces) % 2 == 0
+        return outside

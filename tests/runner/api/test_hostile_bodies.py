@@ -1,0 +1,208 @@
+"""Bodies of any size and shape get a coded answer, at the cost of their bytes alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from errors.api import InvalidBody
+from errors.coded_error import CodedError
+from runner.http_server.json_bounds import MAX_DEPTH, JSONBounds
+from tests.fuzz import bodies
+
+CHAT, TEXT, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
+MIB = 1 << 20
+PATHS = (CHAT, TEXT, TOKENIZE, DETOKENIZE)
+
+
+def post(path: str, content: bytes, content_type: str | None = "application/json") -> httpx.Response:
+    headers = {} if content_type is None else {"content-type": content_type}
+
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=bodies.transport(), base_url="http://api") as client:
+            return await client.post(path, content=content, headers=headers)
+
+    return asyncio.run(send())
+
+
+def with_prompt(value: Any) -> bytes:
+    return json.dumps({"prompt": value, "max_tokens": 1}).encode()
+
+
+def with_message(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hi", **fields}]}).encode()
+
+
+MANY: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "prompts": (TEXT, lambda: with_prompt(["a"] * 1_300_000)),
+    "token ids": (TEXT, lambda: with_prompt([1] * 2_000_000)),
+    "lists of token ids": (TEXT, lambda: with_prompt([[1]] * 1_000_000)),
+    "messages": (CHAT, lambda: json.dumps({"messages": [{"role": "a"}] * 400_000}).encode()),
+    "empty messages": (CHAT, lambda: b'{"messages": [' + b"{}," * 2_700_000 + b"{}]}"),
+    "lists in a message": (CHAT, lambda: b'{"messages": [{"a": [' + b"[]," * 2_700_000 + b"[]]}]}"),
+    "keys": (TEXT, lambda: json.dumps(dict.fromkeys(map(str, range(600_000)), 1)).encode()),
+    "template arguments": (
+        CHAT,
+        lambda: with_message()[:-1] + b', "chat_template_kwargs": ' + _object(500_000) + b"}",
+    ),
+    "biases": (TEXT, lambda: b'{"prompt": "a", "logit_bias": ' + _object(600_000) + b"}"),
+    "stop sequences": (TEXT, lambda: json.dumps({"prompt": "a", "stop": ["a"] * 1_500_000}).encode()),
+    "commas": (TEXT, lambda: b'{"prompt": [' + b"," * (7 * MIB) + b"]}"),
+    "token ids to text": (DETOKENIZE, lambda: json.dumps({"tokens": [1] * 2_500_000}).encode()),
+    "tools": (TOKENIZE, lambda: b'{"prompt": "a", "tools": [' + b"{}," * 2_500_000 + b"{}]}"),
+    "an array": (TEXT, lambda: b"[" * (7 * MIB)),
+    "objects": (CHAT, lambda: b'{"a":' * MIB),
+    "an array after a text": (TEXT, lambda: b'{"prompt": "' + b'\\"[' * MIB + b'", "a": ' + b"[" * MIB),
+}
+
+
+def _object(size: int) -> bytes:
+    return json.dumps(dict.fromkeys(map(str, range(size)), 1)).encode()
+
+
+@pytest.mark.parametrize(("path", "make"), MANY.values(), ids=MANY.keys())
+def test_too_many_values_are_refused_before_they_are_parsed(path: str, make: Callable[[], bytes]) -> None:
+    body = make()
+    start_s = time.process_time()
+    response = post(path, body)
+    assert time.process_time() - start_s < 1  # Tens of milliseconds; up to 25 s without a bound.
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "E1600")
+    assert "OPENAI_MAX_BODY_VALUES" in error["message"] or "levels deep" in error["message"]
+
+
+NEARLY: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
+    "a number at the end": (TEXT, lambda: with_prompt([1] * 290_000 + [-1]), "E1005", "prompt[290000] must"),
+    "null at the end": (TEXT, lambda: with_prompt(["a"] * 290_000 + [None]), "E1005", "prompt[290000] must"),
+    "an empty list at the end": (
+        TEXT,
+        lambda: with_prompt([[1]] * 99_000 + [[]]),
+        "E1005",
+        "prompt[99000] m",
+    ),
+    "a mixture": (TEXT, lambda: with_prompt([1] * 290_000 + ["a"]), "E1005", "a list of strings only"),
+    "prompts": (TEXT, lambda: with_prompt(["a"] * 290_000), "E1005", "at most 1024 prompts"),
+    "a field after many ids": (
+        TEXT,
+        lambda: b'{"prompt": ' + json.dumps([1] * 290_000).encode() + b', "zz": 1}',
+        "E1601",
+        "The field zz",
+    ),
+    "metadata": (
+        TEXT,
+        lambda: b'{"prompt": "a", "metadata": ' + _object(140_000) + b"}",
+        "E1005",
+        "metadata must be an object of at most 10000 keys",
+    ),
+    "a key of a bias": (
+        TEXT,
+        lambda: json.dumps({"prompt": "a", "logit_bias": {"1" * 5000: 1}}).encode(),
+        "E1005",
+        "logit_bias must be",
+    ),
+    "a bias that is no token": (TEXT, lambda: b'{"prompt":"a","logit_bias":{"1e400":1}}', "E1005", "logit_b"),
+    "a bias beyond numbers": (TEXT, lambda: b'{"prompt":"a","logit_bias":{"1":1e400}}', "E1600", "JSON"),
+    "a huge number": (TEXT, lambda: b'{"prompt":' + b"1" * 7 * MIB + b"}", "E1600", "out of range"),
+    "a huge number in a message": (
+        CHAT,
+        lambda: b'{"messages":[{"role":"user","content":' + b"1" * 7 * MIB + b"}]}",
+        "E1600",
+        "out of range",
+    ),
+    "no number": (TEXT, lambda: b'{"prompt":"a","temperature":NaN}', "E1600", "JSON"),
+    "half a character": (TEXT, lambda: b'{"prompt":"\\ud800"}', "E1600", "JSON"),
+    "a role": (
+        CHAT,
+        lambda: json.dumps({"messages": [{"role": 5, "content": "a" * MIB}] * 7}).encode(),
+        "E1005",
+        "messages[0]",
+    ),
+    "a field's name": (TEXT, lambda: b'{"' + b"a" * 7 * MIB + b'": 1}', "E1601", "aaa"),
+    "a model's name": (TEXT, lambda: b'{"prompt":"a","model":"' + b"a" * 7 * MIB + b'"}', "E1603", "aaa"),
+    "a type": (
+        TEXT,
+        lambda: b'{"prompt":"a","response_format":{"type":"' + b"a" * 7 * MIB + b'"}}',
+        "E1005",
+        "aaa",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "make", "code", "words"), NEARLY.values(), ids=NEARLY.keys())
+def test_what_is_within_the_bounds_and_wrong_is_named_at_once(
+    path: str, make: Callable[[], bytes], code: str, words: str
+) -> None:
+    body = make()
+    start_s = time.process_time()
+    response = post(path, body)
+    assert time.process_time() - start_s < 2
+    error = response.json()["error"]
+    assert error["code"] == code, error
+    assert words in error["message"]
+    assert len(response.content) < 2000
+
+
+def test_a_schema_that_is_nested_deeply_is_refused() -> None:
+    deep = b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH
+    response = post(TEXT, b'{"prompt": "a", "guided_json": ' + deep + b"}")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "E1600")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "text/json",
+        "application/jsonp",
+        "a" * 9000,
+    ],
+)
+def test_a_body_that_is_not_declared_as_json_is_415(path: str, content_type: str | None) -> None:
+    response = post(path, b'{"prompt": "a"}', content_type)
+    assert (response.status_code, response.json()["error"]["code"]) == (415, "E1608")
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json; charset=utf-8", "Application/JSON", "application/x+json"]
+)
+def test_json_by_any_of_its_names_is_read(content_type: str) -> None:
+    assert post(TEXT, b'{"prompt": "a", "max_tokens": 1}', content_type).status_code == 200
+
+
+def fed(document: bytes, cuts: int, max_values: int = 1 << 30) -> JSONBounds:
+    bounds = JSONBounds(max_values, "SETTING")
+    at = sorted(random.Random(cuts).randrange(len(document) + 1) for _ in range(cuts))
+    for start, end in zip([0, *at], [*at, len(document)], strict=True):
+        bounds.feed(document[start:end])
+    return bounds
+
+
+def test_values_are_counted_outside_strings_however_the_bytes_arrive() -> None:
+    texts = ["[[[", '"', "\\", '\\"', '"\\\\"', "a, b: {c}", "\\\\\\", "é[", '\n"[,]']
+    document = json.dumps({text: [text, {text: 1}] for text in texts}).encode()
+    counted = {fed(document, cuts).num_values for cuts in range(60)}
+    assert len(counted) == 1
+    with pytest.raises(InvalidBody, match="raise SETTING"):
+        fed(document, 3, max_values=counted.pop() - 1)
+
+
+@pytest.mark.parametrize(("depth", "is_refused"), [(MAX_DEPTH, False), (MAX_DEPTH + 1, True)])
+def test_levels_are_counted_however_the_bytes_arrive(depth: int, is_refused: bool) -> None:
+    for cuts in (0, 1, 300):
+        try:
+            fed(b"[{}," + b"[" * (depth - 1) + b'"]]]"' + b"]" * depth, cuts)
+        except CodedError as exc:
+            assert is_refused, exc
+        else:
+            assert not is_refused
