@@ -12,12 +12,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from engine.disk import reading
+from engine.download.address import ALLOW_VARIABLE
 from engine.download.body import DEFAULT_TRANSFER, Body, Transfer
 from engine.download.http import Client
 from engine.download.ranges import RangedDownload
 from engine.progress import Progress
 from engine.redact import redact_url
-from errors.download import SourceUnsupported
+from errors.download import AddressRefused, SourceUnsupported
 from errors.engine_tar import EngineNotFound
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://|file:", re.IGNORECASE)
@@ -90,6 +91,8 @@ def fetch(
     SourceFailed, SourceInterrupted, SourceChanged, RedirectRefused, AddressRefused.
     """
     path = local_path(source)
+    if path is not None and only_public:
+        raise AddressRefused(host=shown(source), address="a path of this machine", variable=ALLOW_VARIABLE)
     if path is not None:
         return _open_file(path, progress)
     client = Client(

@@ -30,7 +30,8 @@ def proxy_for(url: Url) -> Url | None:
     proxies = urllib.request.getproxies()
     for_all = proxies.get("all", "")  # One for SOCKS is left alone.
     proxy = proxies.get(url.scheme or "") or (for_all if for_all.startswith("http") else "")
-    if not proxy or urllib.request.proxy_bypass(url.netloc or ""):
+    names = url.netloc or "", (url.host or "").strip("[]")  # curl has ::1 in no_proxy as well as [::1].
+    if not proxy or any(map(urllib.request.proxy_bypass, names)):
         return None
     try:
         found = parse_url(proxy if "//" in proxy else f"http://{proxy}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from typing import Annotated, Any
 
 from pydantic import (
@@ -28,6 +30,8 @@ MANIFEST_NAME = "engine_manifest.json"
 FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 16 << 20
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Two of these are a character, one alone is none."""
 _DIGEST_KEY = "manifest_sha256"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -174,12 +178,23 @@ def _digest(fields: dict[str, Any]) -> str:
 
 def _json_object(data: bytes, place: str) -> dict[str, Any]:
     try:
-        fields = json.loads(data.decode(), object_pairs_hook=_unique_keys)
+        fields = json.loads(
+            data.decode(), object_pairs_hook=_unique_keys, parse_constant=_finite, parse_float=_finite
+        )
+        if _SURROGATE.search(data):
+            json.dumps(fields, ensure_ascii=False).encode()
     except ValueError as exc:
         raise InvalidManifest(place=place, reason=f"it is not JSON ({exc})") from exc
     if not isinstance(fields, dict):
         raise InvalidManifest(place=place, reason="it is not a JSON object")
     return fields
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return number
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 from engine.download.address import ALLOW_VARIABLE, allows_private_urls, is_public
 from engine.download.body import Transfer
 from engine.download.fetch import fetch
+from engine.download.url import checked_url, proxy_for
 from errors.coded_error import CodedError
 from errors.download import AddressRefused, RedirectRefused, SourceUnreachable
 from errors.settings import InvalidSetting
@@ -175,6 +176,31 @@ def test_tls_still_checks_the_name_and_not_the_address(
         with pytest.raises(SourceUnreachable):
             fetch(url, only_public=True, transfer=QUICK)
     assert names[0] == "tls.example"
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "FILE:/etc/passwd", "/etc/passwd", Path("/etc/passwd")]
+)
+def test_a_path_of_this_machine_is_no_url_of_a_caller(url: str | Path) -> None:
+    with pytest.raises(AddressRefused, match="a path of this machine"):
+        fetch(url, only_public=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1]/x", "http://[::1]:80/x", "http://[::ffff:127.0.0.1]/", "http://[::]"]
+)
+def test_an_ipv6_address_needs_no_port(url: str) -> None:
+    with pytest.raises(AddressRefused):
+        fetch(url, only_public=True, transfer=QUICK)
+
+
+@pytest.mark.parametrize("excepted", ["::1", "[::1]", "example.com,::1"])
+@pytest.mark.parametrize("url", ["http://[::1]/x", "http://[::1]:80/x"])
+def test_no_proxy_may_name_an_ipv6_address(excepted: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", excepted)
+    assert proxy_for(checked_url(url)) is None
+    assert proxy_for(checked_url("http://[::2]/x")) is not None
 
 
 @pytest.fixture

@@ -113,6 +113,21 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
         parse_manifest(content, "engine.tar")
 
 
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", '"\\ud800"', '"\\uDFFF x"', '{"\\ud83d": 1}']
+)
+def test_a_value_that_would_change_is_refused(value: str) -> None:
+    content = _fields(build_config={"a": [0]}).replace(b"[0]", f"[{value}]".encode())
+    with pytest.raises(InvalidManifest):
+        parse_manifest(content, "x")
+
+
+def test_a_pair_of_surrogates_is_a_character() -> None:
+    content = _fields(build_config={"a": "\U0001f600"})
+    assert b"\\ud83d\\ude00" in content
+    assert parse_manifest(content, "x").build_config == {"a": "\U0001f600"}
+
+
 def test_facts_can_not_be_changed_or_misspelt() -> None:
     with pytest.raises(ValidationError):
         MANIFEST.sm = 90
