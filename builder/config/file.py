@@ -46,6 +46,7 @@ MAX_CONFIG_NODES = 10_000
 _TRANSFER = Transfer(connections=1, attempts=3, head_bytes=MAX_CONFIG_BYTES + 1)
 
 TOKEN_KEY = "hf_token"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|data:")
 _PLACEHOLDER = re.compile(r"<?your[ _-][a-z _-]+>?", re.IGNORECASE)
 _SECTIONS: dict[str, type[BaseModel]] = {
     "convert_to_ft": ProgramStep,
@@ -55,6 +56,17 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "paced": PacedEngine,
     "lora": LoraAdapter,
 }
+_OTHER_FILES = {
+    "this is a runner's server YAML: name it in COG_TRITON_CONFIG, or give it to `cog-triton instantiate`.": (
+        *("instantiate", "base_model", "staging_dest", "weights", "system_prompt", "prompt_template"),
+        *("ensemble", "preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"),
+    ),
+    "this is a Truss config, which has other keys: write a build config (docs/build-config.md).": (
+        *("trt_llm", "model_metadata", "model_framework", "model_class_name", "model_module_dir"),
+        *("bundled_packages_dir", "python_version", "external_package_dirs", "data_dir"),
+    ),
+}
+"""What a file is that has one of the keys."""
 _UNKNOWN = ("extra_forbidden", "invalid_key")
 _EXPECTED = {
     "string_type": "text (put it in quotes)",
@@ -123,7 +135,7 @@ def _open(source: str | Path, only_public: bool) -> io.BufferedReader | io.Bytes
 
 
 def is_config_url(source: str | Path) -> bool:
-    return isinstance(source, str) and source.startswith(("http://", "https://", "data:"))
+    return isinstance(source, str) and _URL.match(source) is not None
 
 
 def _data_of(url: str) -> bytes:
@@ -145,12 +157,19 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
     token, notes = _take_token(keys)
     if keys.pop("merge", None) is not None:
         notes = (*notes, "merge: ignored (cog-trt-llm added it to the configs that it packed)")
+    _check_is_build_config(keys)
     keys, changes = migrate(keys)
     try:
         config = BuildConfig.model_validate(keys)
     except ValidationError as exc:
         raise _translated(exc) from None  # NOTE: pydantic's text repeats values
     return ConfigFile(config, token, folder, notes + changes)
+
+
+def _check_is_build_config(keys: dict[Any, Any]) -> None:
+    for remedy, others in _OTHER_FILES.items():
+        if found := next((key for key in others if key in keys), None):
+            raise UnknownBuildKey(key=found, where="the build config", remedy=remedy)
 
 
 def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:

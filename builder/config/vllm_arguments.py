@@ -53,6 +53,48 @@ _DECIDED = {
     "trust_remote_code": "the build config has a key of this name",
     "enable_lora": "use the key lora of the build config",
 }
+_NO_MEDIA = "requests have text only"
+_NO_VLLM_METRICS = "vLLM's own metrics are not served; see docs/observability.md"
+_WITHOUT_EFFECT = {
+    "enable_sleep_mode": "nothing puts the engine to sleep or wakes it",
+    "weight_transfer_config": "nothing sends it other weights",
+    "worker_extension_cls": "nothing calls the extension",
+    "profiler_config": "nothing starts the profiler",
+    "enable_elastic_ep": "nothing changes the number of GPUs of an engine",
+    "enable_return_routed_experts": "no response has the experts",
+    "stream_interval": "every token is streamed",
+    "renderer_num_workers": "the runner makes the prompts",
+    **dict.fromkeys(
+        ("otlp_traces_endpoint", "collect_detailed_traces"), "set OTEL_EXPORTER_OTLP_ENDPOINT of the runner"
+    ),
+    **dict.fromkeys(
+        (
+            "cudagraph_metrics",
+            "enable_mfu_metrics",
+            "enable_mm_processor_stats",
+            "kv_cache_metrics",
+            "kv_cache_metrics_sample",
+            "show_hidden_metrics_for_version",
+        ),
+        _NO_VLLM_METRICS,
+    ),
+    **dict.fromkeys(
+        (
+            "allowed_local_media_path",
+            "allowed_media_domains",
+            "default_mm_loras",
+            "ec_transfer_config",
+            "enable_mm_embeds",
+            "enable_tower_connector_lora",
+            "interleave_mm_strings",
+            "media_io_kwargs",
+            "mm_encoder_only",
+            "video_pruning_rate",
+        ),
+        _NO_MEDIA,
+    ),
+}
+"""Arguments that vLLM's server honours and this runner can't. Their value may be off or empty."""
 _GONE = {
     "disable_log_requests": "leave it out: requests are not logged",
     "swap_space": "leave it out: vLLM recomputes instead of swapping",
@@ -116,6 +158,15 @@ def _check(name: str, value: object) -> None:
     reason = "run one runner for each replica" if is_replica else _DECIDED.get(name)
     if reason is not None:
         raise ConflictingBuildKeys(problem=f"gives vllm.{name}", remedy=f"leave it out: {reason}")
+    if name in _WITHOUT_EFFECT and value not in (None, False, {}, []):
+        raise ConflictingBuildKeys(
+            problem=f"gives vllm.{name}", remedy=f"leave it out: {_WITHOUT_EFFECT[name]}"
+        )
+    if (name, value) == ("scheduling_policy", "priority"):
+        raise ConflictingBuildKeys(
+            problem="gives vllm.scheduling_policy priority",
+            remedy="leave it out: requests have no priority, and run in the order of their arrival",
+        )
     known = _data()["arguments"]
     if name not in known:
         raise UnknownBuildKey(

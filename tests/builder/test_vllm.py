@@ -13,7 +13,7 @@ import yaml
 from builder.build import OWN_FOLDER, build
 from builder.config.config import BuildConfig
 from builder.config.file import read_config
-from builder.config.vllm_arguments import engine_arguments
+from builder.config.vllm_arguments import _DECIDED, _WITHOUT_EFFECT, _data, engine_arguments
 from builder.kinds import engine_plan
 from engine.tar.manifest import Manifest
 from engine.tar.unpack import unpack
@@ -81,6 +81,35 @@ def _choices(name: str) -> list[str]:
     data = json.loads((OWN_FOLDER / "config" / "vllm_arguments.json").read_text())
     choices: list[str] = data["arguments"][name]["choices"]
     return choices
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"enable_sleep_mode": True}, "nothing puts the engine to sleep"),
+        ({"scheduling_policy": "priority"}, "requests have no priority"),
+        ({"stream_interval": 10}, "every token is streamed"),
+        ({"otlp_traces_endpoint": "http://c:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"kv_cache_metrics": True}, "vLLM's own metrics are not served"),
+        ({"allowed_local_media_path": "/"}, "requests have text only"),
+        ({"weight_transfer_config": {"backend": "nccl"}}, "nothing sends it other weights"),
+    ],
+)
+def test_what_nothing_can_honour_is_refused_with_the_reason(given: dict[str, Any], reason: str) -> None:
+    text = refusal(**given)
+    assert text.startswith("E1204")
+    assert reason in text
+    assert next(iter(given)) in text
+
+
+def test_what_is_off_needs_nothing_that_honours_it() -> None:
+    given = {"enable_sleep_mode": False, "scheduling_policy": "fcfs", "kv_cache_metrics": False}
+    assert arguments(**given) == given
+
+
+def test_every_argument_that_is_refused_is_one_of_vllms() -> None:
+    assert set(_WITHOUT_EFFECT) <= set(_data()["arguments"])
+    assert not set(_WITHOUT_EFFECT) & set(_DECIDED)
 
 
 def test_keys_that_every_kind_has_are_vllms_arguments_too() -> None:

@@ -128,6 +128,27 @@ def test_an_ignored_key_of_old_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "key", "what"),
+    [
+        (
+            "version: 1\ninstantiate: {weights: x}\nbuild: {model_id: a/b}\n",
+            "instantiate",
+            "a runner's server YAML",
+        ),
+        ("weights: x\nsystem_prompt: y\n", "weights", "a runner's server YAML"),
+        ("ensemble: {args: {}}\ntensorrt_llm: {args: {}}\n", "ensemble", "a runner's server YAML"),
+        ("model_metadata: {}\nmodel_name: x\ntrt_llm: {build: {}}\n", "trt_llm", "a Truss config"),
+        ("model_metadata: {}\nmodel_name: x\nresources: {}\n", "model_metadata", "a Truss config"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_as_what_it_is(text: str, key: str, what: str) -> None:
+    with pytest.raises(UnknownBuildKey) as raised:
+        parse(text)
+    assert raised.value.facts["key"] == key
+    assert f"this is {what}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("text", "key", "remedy"),
     [
         ("model_idd: a", "model_idd", "did you mean model_id?"),
