@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +44,7 @@ def build(
     try:
         file = read_config(config_source, only_public=only_public)
         planned = engine_plan(file.config)
+        _check_destination(destination.absolute())
         with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
             work = Work(
                 config=file.config,
@@ -65,6 +68,14 @@ def build(
             return work.manifest
     except OSError as exc:
         raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or destination) from exc
+
+
+def _check_destination(destination: Path) -> None:
+    """Raise OSError if no file can be written there; what is there stays."""
+    if destination.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(destination))
+    with scratch(destination) as path:
+        path.touch()
 
 
 def first_token(given: str | None, configured: SecretStr | None) -> SecretStr | None:

@@ -23,16 +23,24 @@ from errors.requests import InvalidInput
 _GIVE_CONFIG = "give the model's config.json with --model-config"
 
 
-def plan_lines(config_source: str | Path, *, model_config: Path | None = None) -> list[str]:
+def plan_lines(config_source: str | Path, *, model_config: Path | None = None) -> Iterator[str]:
     """The plan of the config at ``config_source`` (path or URL).
 
     ``model_config`` is a local copy of the model's config.json; without one it is downloaded. If the Hub
-    can't be reached, a line says so in place of sizes. Raises 12xx for a config that can't be built.
+    can't be reached, a line says so in place of sizes, and DownloadFailed is raised after it. Raises 12xx
+    for a config that can't be built, before the first line.
     """
     file = read_config(config_source)
     planned = engine_plan(file.config)
-    sizes = list(_sizes(file, planned, model_config))
-    return [*file.notes, *planned.notes, *(line for line, _ in all_steps(planned)), *sizes]
+    failure = None
+    try:
+        sizes = list(_sizes(file, planned, model_config))
+    except DownloadFailed as exc:
+        failure = exc
+        sizes = [f"not known     downloads and sizes; {_GIVE_CONFIG}"]
+    yield from [*file.notes, *planned.notes, *(line for line, _ in all_steps(planned)), *sizes]
+    if failure is not None:
+        raise failure
 
 
 def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> Iterator[str]:
@@ -59,14 +67,9 @@ def _sizes_on_hub(file: ConfigFile, planned: EnginePlan) -> Iterator[str]:
     config = file.config
     assert config.model_id is not None, "a checked config names a model"
     hub = Hub(token=first_token(None, file.hf_token), cache=cache_folder())
-    try:
-        snapshot = hub.snapshot(config.model_id, config.revision)
-        names = wanted_names(config, snapshot.names, with_weights=planned.takes_weights)
-        found = hub.fetch(snapshot, {"config.json"} & set(snapshot.names), None)
-    except DownloadFailed as exc:
-        reason = f"{exc.facts['endpoint']} can't be reached ({exc.facts['reason']})"
-        yield f"not known     downloads and sizes: {reason}; {_GIVE_CONFIG}"
-        return
+    snapshot = hub.snapshot(config.model_id, config.revision)
+    names = wanted_names(config, snapshot.names, with_weights=planned.takes_weights)
+    found = hub.fetch(snapshot, {"config.json"} & set(snapshot.names), None)
     values = checkpoint.read_config(Model(config.model_name, snapshot.commit, found)).values
     sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
     yield from _files("download", sizes, f" at {snapshot.commit}")

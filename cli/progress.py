@@ -25,7 +25,7 @@ def progress_on_stderr() -> Iterator[Progress]:
         if bar is None or bar.desc != what:
             if bar is not None:
                 bar.close()
-            bar = tqdm(desc=what, unit="B", unit_scale=True, unit_divisor=1024, leave=False)
+            bar = tqdm(desc=what, unit="iB", unit_scale=True, unit_divisor=1024, leave=False)
         bar.total = total_bytes
         bar.update(done_bytes - bar.n)
 

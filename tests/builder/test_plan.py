@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from builder.plan import plan_lines
+from cli.main import main
 from errors.build_config import InvalidBuildValue, ModelNotFound, ModelTooLarge, SequenceTooLong
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
@@ -31,9 +32,9 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def lines_of(folder: Path, keys: dict[str, Any], model: dict[str, Any] | None = None) -> list[str]:
     (folder / "config.yaml").write_text(yaml.safe_dump(keys))
     if model is None:
-        return plan_lines(folder / "config.yaml")
+        return [*plan_lines(folder / "config.yaml")]
     (folder / "model.json").write_text(json.dumps(model))
-    return plan_lines(folder / "config.yaml", model_config=folder / "model.json")
+    return [*plan_lines(folder / "config.yaml", model_config=folder / "model.json")]
 
 
 def line_of(lines: list[str], name: str) -> str:
@@ -88,15 +89,20 @@ def test_of_a_model_on_the_hub_files_and_sizes_are_told_and_config_json_alone_is
     assert not hub.asked_for("tokenizer.json")
 
 
-def test_without_the_hub_one_line_tells_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_the_hub_one_line_tells_what_is_missing_and_the_command_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    lines = lines_of(tmp_path, config())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()))
+    assert main(["plan", str(tmp_path / "config.yaml")]) == 1
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     (unknown,) = (line for line in lines if line.startswith("not known"))
-    assert "http://127.0.0.1:9 can't be reached" in unknown
     assert unknown.endswith("give the model's config.json with --model-config")
     assert len(lines) == 9
+    (error,) = printed.err.splitlines()
+    assert error.startswith("E2301 DownloadFailed")
+    assert "http://127.0.0.1:9" in error
 
 
 def test_a_model_in_a_tar_is_not_fetched_for_a_plan(tmp_path: Path) -> None:
@@ -161,9 +167,9 @@ def test_a_model_config_that_is_none_is_told(tmp_path: Path, content: str) -> No
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config()))
     (tmp_path / "model.json").write_text(content)
     with pytest.raises(InvalidInput, match=r"--model-config must be a model's config\.json"):
-        plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "model.json")
+        list(plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "model.json"))
     with pytest.raises(InvalidInput):
-        plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "nothing.json")
+        list(plan_lines(tmp_path / "config.yaml", model_config=tmp_path / "nothing.json"))
 
 
 def test_a_model_that_the_hub_does_not_have_is_the_callers_to_fix(tmp_path: Path, hub: HubServer) -> None:

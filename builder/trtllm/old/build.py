@@ -103,7 +103,7 @@ def _add_lengths(migration: Migration) -> None:
         return
     args["max_seq_len"] = prompt + output
     step["fit_lengths"] = True
-    why = "max_input_len + max_output_len, cut to the model's positions"
+    why = "max_input_len + max_output_len; the build reduces it if the model has fewer positions"
     migration.note("build.args.max_output_len", f"now max_seq_len {prompt + output}", why)
 
 

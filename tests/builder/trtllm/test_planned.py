@@ -21,7 +21,7 @@ def planned(path: Path, folder: Path) -> list[str]:
     """The plan of ``path``, with its model's config.json from here."""
     model_config = folder / "config.json"
     model_config.write_text(json.dumps(MODEL_CONFIGS[str(read_config(path).config.model_id)]))
-    return plan_lines(path, model_config=model_config)
+    return [*plan_lines(path, model_config=model_config)]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda each: each.stem)
