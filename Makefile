@@ -24,6 +24,9 @@ LOCKS := serving engine vllm test dev torch-cuda clients
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
+# The command in $(1). Its end by Ctrl-C is no error of make's.
+stopped-by-ctrl-c = trap : INT; $(1); status=$$?; [ $$status = 130 ] || exit $$status
+
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
@@ -39,10 +42,10 @@ setup: ## make the two environments, or bring them up to date
 	exit 2
 
 demo: setup ## build a tiny engine, serve it, stream a prediction, stop
-	@$(RUN) cli demo
+	@$(call stopped-by-ctrl-c,$(RUN) cli demo)
 
 serve: setup ## serve an engine until Ctrl-C: Cog on 5000, Triton on 8000, 8001 and 8002
-	@$(RUN) cli serve $(ENGINE)
+	@$(call stopped-by-ctrl-c,$(RUN) cli serve $(ENGINE))
 
 test: setup ## run all tests: in .venv, then those of the engine's environment
 	@status=0; \

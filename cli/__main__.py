@@ -2,6 +2,9 @@
 
 import sys
 
-from cli.main import main
+try:
+    from cli.main import main
 
-sys.exit(main())
+    sys.exit(main())
+except KeyboardInterrupt:  # During the import.
+    sys.exit(130)

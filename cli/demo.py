@@ -17,7 +17,7 @@ import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
 from cli.inspect import describe
-from cli.serve import DEMO_DIR
+from cli.serve import DEMO_DIR, LOOPBACK, engine_environment, on_loopback
 from engine.inspect import read_manifest
 from engine.tar.unpack import unpack
 from errors import find_in_text
@@ -33,7 +33,6 @@ DESCRIPTION = (
     "(8001) and TRITON_METRICS_PORT (8002) are Triton's, OPENAI_PORT (9000) the OpenAI-compatible API's."
 )
 
-_HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 300.0
 _BUILD_TIMEOUT_S = 600.0
 _STREAM_PROMPT = "Once upon a time"
@@ -45,7 +44,7 @@ _SHOWN_WIDTH = 300
 
 def run(options: argparse.Namespace) -> int:
     started_s = time.monotonic()
-    port = int(os.environ.get("PORT", "5000"))
+    port = load_settings().cog.port
     folder = DEMO_DIR / f"demo-{port}"
     folder.mkdir(parents=True, exist_ok=True)
     tar = _build(port, folder)
@@ -60,7 +59,7 @@ def _build(port: int, folder: Path) -> Path:
     tar = folder / "engine.tar"
     extra = {"ENGINE_TAR": str(tar)}
     log_path = folder / "builder.log"
-    with CogServer("builder", host=_HOST, port=port, log_path=log_path, extra=extra) as builder:
+    with CogServer("builder", host=LOOPBACK, port=port, log_path=log_path, extra=extra) as builder:
         builder.wait_ready(_READY_TIMEOUT_S)
         body = {"input": {"config": "./examples/tiny/config.yaml"}}
         print(f"POST {builder.url}/predictions {json.dumps(body)}")
@@ -84,11 +83,11 @@ def _unpack(tar: Path, folder: Path) -> Path:
 
 def _serve(port: int, engine_dir: Path, folder: Path) -> None:
     _step(3, "Serve: the runner's Cog server, with a real Triton behind it")
-    extra = {"ENGINE_DIR": str(engine_dir), "COG_WEIGHTS": "", "TRITON_HOST": _HOST, "OPENAI_HOST": _HOST}
+    extra = {**engine_environment(str(engine_dir)), **on_loopback(os.environ)}
     settings = load_settings({**os.environ, **extra})
     triton_port = settings.triton_http_port
     started_s = time.monotonic()
-    with CogServer("runner", host=_HOST, port=port, log_path=folder / "runner.log", extra=extra) as runner:
+    with CogServer("runner", host=LOOPBACK, port=port, log_path=folder / "runner.log", extra=extra) as runner:
         runner.wait_ready(_READY_TIMEOUT_S)
         seconds = time.monotonic() - started_s
         print(f"ready after {seconds:.1f} s: Cog at {runner.url}, Triton's HTTP at port {triton_port}")

@@ -20,7 +20,7 @@ from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
-from errors.settings import InvalidSetting, MissingRequirement
+from errors.settings import MissingRequirement
 from runner.api.supervisor import check_openai_port_free
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
@@ -120,20 +120,13 @@ def _triton(settings: Settings) -> str:
 
 
 def _ports(settings: Settings) -> str:
-    port = _cog_port()
+    port = settings.cog.port
     check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
     check_triton_ports_free(settings)
     if settings.openai_port:
         check_openai_port_free(settings)
     triton = settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port
     return f"{', '.join(map(str, filter(None, (port, *triton, settings.openai_port))))} are free"
-
-
-def _cog_port() -> int:
-    text = os.environ.get("PORT") or "5000"
-    if not text.isdecimal():
-        raise InvalidSetting(name="PORT", expected="a port, 1 to 65535", value=text)
-    return int(text)
 
 
 def _engine(settings: Settings) -> str:

@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from errors.coded_error import CodedError
@@ -24,7 +25,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
         description="From a build config to an engine.tar, and from an engine.tar to streamed predictions.",
         epilog="Exit codes: 0 success; 1 failure (E2...); 2 wrong input or usage (E1...); 130 interrupted.",
     )
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.set_defaults(run=lambda options: parser.print_help())
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         name = command.__name__.rpartition(".")[2]
         subparser = subparsers.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
@@ -34,16 +37,25 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
     return parser, list(subparsers.choices.values())
 
 
+def _version() -> str:
+    try:
+        return version("cog-triton")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser()[0].parse_args(arguments)
-    # SIGTERM ends a command like Ctrl-C, with clean-up.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM ends a command like Ctrl-C, with clean-up. A script's background job begins with SIGINT ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
-        return int(options.run(options))
+        return options.run(options) or 0
     except CodedError as exc:
         print(exc, file=sys.stderr)
         return EXIT_WRONG_INPUT if exc.code.startswith("E1") else EXIT_FAILED
     except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has exited.

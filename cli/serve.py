@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from builder.build import build
@@ -20,16 +21,24 @@ DESCRIPTION = (
     "PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
 )
 
+LOOPBACK = "127.0.0.1"
+_HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo"
 _READY_TIMEOUT_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "engine", nargs="?", help="engine.tar (path or URL) or engine folder; default: the tiny example"
+        "engine",
+        nargs="?",
+        help="engine.tar (path or URL) or engine folder; default: COG_WEIGHTS or ENGINE_DIR, "
+        "else the tiny example",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
-    parser.add_argument("--port", type=int, default=None, help="Cog's port (default: PORT or 5000)")
+    parser.add_argument(
+        "--host",
+        help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
+    )
+    parser.add_argument("--port", help="Cog's port (default: PORT or 5000)")
 
 
 def engine_environment(engine: str) -> dict[str, str]:
@@ -40,14 +49,22 @@ def engine_environment(engine: str) -> dict[str, str]:
     return {"COG_WEIGHTS": engine if is_url else str(Path(engine).resolve())}
 
 
+def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the addresses that ``environment`` does not set: only this machine is served."""
+    return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
+
+
 def run(options: argparse.Namespace) -> int:
-    engine = options.engine or str(_built_example_engine())
-    print(describe(read_manifest(engine)))
-    port = options.port or int(os.environ.get("PORT", "5000"))
-    extra = {"TRITON_HOST": options.host, "OPENAI_HOST": options.host, **engine_environment(engine)}
+    extra = dict.fromkeys(_HOSTS, options.host) if options.host else on_loopback(os.environ)
+    if options.port is not None:
+        extra["PORT"] = options.port
     settings = load_settings({**os.environ, **extra})
+    engine = options.engine or settings.weights or os.environ.get("ENGINE_DIR") or _built_example_engine()
+    extra |= engine_environment(str(engine))
+    print(describe(read_manifest(engine)))
+    host, port = options.host or LOOPBACK, settings.cog.port
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
-    with CogServer("runner", host=options.host, port=port, log_path=log_path, extra=extra) as server:
+    with CogServer("runner", host=host, port=port, log_path=log_path, extra=extra) as server:
         print(f"starting; log: {log_path}", flush=True)
         server.wait_ready(_READY_TIMEOUT_S)
         print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
@@ -56,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics){openai}. Try:\n")
         for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
-        print("Ctrl-C stops it.", flush=True)
+        print("Ctrl-C (SIGINT) or SIGTERM stops it.", flush=True)
         server.wait()
     return 0
 

@@ -11,13 +11,17 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from cli.main import make_parser
 from engine.machine.root import SOURCE_ROOT
 from errors import markdown_table
 from runner.observability.metrics import ENGINE_METRICS, METRICS, PHASE_SECONDS
 from runner.run import Runner
+from runner.settings.cog_settings import COG_VARIABLES, CogSettings
 from runner.settings.settings import VARIABLES, Settings
 from tools.generated import write_or_check
 
@@ -54,10 +58,10 @@ def _type_name(hint: object) -> str:
     return str(getattr(inner[0] if inner else hint, "__name__", hint))
 
 
-def settings_table() -> str:
+def settings_table(model: type[BaseModel], variables: Mapping[str, str]) -> str:
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
-    for variable, name in VARIABLES.items():
-        field = Settings.model_fields[name]
+    for variable, name in variables.items():
+        field = model.model_fields[name]
         shown = "" if field.is_required() or field.default in (None, "", ()) else f"`{field.default}`"
         rows.append(f"| `{variable}` | {shown} | {field.description} |")
     return "\n".join(rows)
@@ -77,7 +81,10 @@ def metrics_table() -> str:
 PARTS: dict[Path, dict[str, Callable[[], str]]] = {
     README: {"errors": markdown_table, "inputs": input_table},
     SOURCE_ROOT / "docs" / "cli.md": {"help": help_text},
-    SOURCE_ROOT / "docs" / "settings.md": {"settings": settings_table},
+    SOURCE_ROOT / "docs" / "settings.md": {
+        "settings": partial(settings_table, Settings, VARIABLES),
+        "cog-settings": partial(settings_table, CogSettings, COG_VARIABLES),
+    },
     SOURCE_ROOT / "docs" / "observability.md": {"metrics": metrics_table},
 }
 """By file."""

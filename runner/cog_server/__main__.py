@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import os
 import runpy
-from collections.abc import Mapping, MutableMapping
-from contextlib import nullcontext, suppress
+import sys
+from collections.abc import MutableMapping
+from contextlib import nullcontext
 
+from errors.settings import InvalidSetting
 from runner.cog_server.json_logs import flat_log
 from runner.cog_server.shutdown import start_graceful_shutdown
 from runner.observability.logs import JSON, log_in
 from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.observability.tracing import SERVICE_NAME
+from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.supervision.child import Log
 from runner.supervision.tuning import tune_environment
 
+_WRONG_INPUT = 2
+"""Exit code of an invalid setting."""
 _MAX_STREAMS = 511
 """Each prediction holds one of coglet's 512 threads, and sending their output needs one."""
 
 
-def warn_of_concurrency(environment: Mapping[str, str], log: Log) -> None:
+def warn_of_concurrency(settings: CogSettings, log: Log) -> None:
     """Beyond the limit predictions wait for a thread before they send anything, which looks like a hang."""
-    concurrency = environment.get("COG_MAX_CONCURRENCY", "")
-    if concurrency.isdecimal() and int(concurrency) > _MAX_STREAMS:
+    if settings.max_concurrency > _MAX_STREAMS:
         log(
-            f"warning: COG_MAX_CONCURRENCY is {concurrency}, but Cog streams {_MAX_STREAMS} predictions at "
-            "once: while more run, none of the others sends its text until one ends; set it to "
-            f"{_MAX_STREAMS} or less, or let clients that stream use the OpenAI-compatible API."
+            f"warning: COG_MAX_CONCURRENCY is {settings.max_concurrency}, but Cog streams {_MAX_STREAMS} "
+            "predictions at once: while more run, none of the others sends its text until one ends; set it "
+            f"to {_MAX_STREAMS} or less, or let clients that stream use the OpenAI-compatible API."
         )
 
 
@@ -46,11 +50,15 @@ def switch_tracing_on(environment: MutableMapping[str, str]) -> None:
 
 def main() -> None:
     log = log_in(os.environ.get(LOG_FORMAT))
-    warn_of_concurrency(os.environ, log)
+    try:
+        settings = load_cog_settings(os.environ)
+    except InvalidSetting as exc:
+        log(str(exc))
+        sys.exit(_WRONG_INPUT)
+    warn_of_concurrency(settings, log)
     switch_tracing_on(os.environ)
     tune_environment(os.environ)
-    with suppress(ValueError):  # Cog refuses a port that is not a number.
-        start_graceful_shutdown(int(os.environ.get("PORT", "5000")), log)
+    start_graceful_shutdown(settings.port, log)
     with flat_log() if os.environ.get(LOG_FORMAT) == JSON else nullcontext():
         runpy.run_module("cog.server.http", run_name="__main__", alter_sys=True)
 

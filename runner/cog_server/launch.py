@@ -20,7 +20,10 @@ from engine.machine.root import SOURCE_ROOT
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.triton import ServerEnded, TritonStartFailed
+from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.ports import check_port_free
+from runner.settings.server_config import CONFIG_VARIABLE, DEFAULT_CONFIG
+from runner.settings.settings import PATH_VARIABLES
 from runner.supervision.child import exit_reason, with_parent
 from runner.supervision.tuning import TOKIO_THREADS
 
@@ -31,17 +34,23 @@ _LOG_TAIL_LINES = 15
 
 
 def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """What Cog's server reads: which runner, which port, how many predictions at once."""
+    """What Cog's server reads: which runner, which port, how many predictions at once.
+
+    Paths are absolute: the server runs in a folder of its own.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    default_config = DEFAULT_CONFIG if Path(DEFAULT_CONFIG).is_file() else ""
+    given = {CONFIG_VARIABLE: default_config, **os.environ}
     return {
         **TOKIO_THREADS,
-        "COG_MAX_CONCURRENCY": "1" if kind == "builder" else "64",
+        "COG_MAX_CONCURRENCY": "1" if kind == "builder" else str(CogSettings().max_concurrency),
         **os.environ,
         "PATH": path,  # Cog starts its worker as `python`.
         "PORT": str(port),
         "COG_PREDICT_TYPE_STUB": f"{SOURCE_ROOT / kind / 'run.py'}:Runner",
         "PYTHONPATH": str(SOURCE_ROOT),
         "PYTHONSAFEPATH": "1",
+        **{name: str(Path(given[name]).absolute()) for name in PATH_VARIABLES if given.get(name)},
         **extra,
     }
 
@@ -64,6 +73,8 @@ class CogServer:
         options: Sequence[str] = (),
     ) -> None:
         """``folder``: to run in, with a schema; None: the kind's own. ``options``: of ``cog.server.http``."""
+        variables = environment(kind, port, extra)
+        load_cog_settings(variables)
         check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
         self.kind = kind
         self.url = f"http://{host}:{port}"
@@ -75,7 +86,7 @@ class CogServer:
             self._process = subprocess.Popen(
                 [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host, *options],
                 cwd=folder or SOURCE_ROOT / kind,
-                env=environment(kind, port, extra),
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -160,6 +160,15 @@ def read_folder(folder: Path) -> list[Reading]:
     return list(readings.values())
 
 
+def is_counting(folder: Path) -> bool:
+    """Whether a process that lives counts there."""
+    for path in folder.glob("*-*"):
+        with path.open("rb") as file:
+            if _is_locked(file.fileno()):
+                return True
+    return False
+
+
 def _is_locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

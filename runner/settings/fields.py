@@ -1,22 +1,85 @@
-"""Fields of the settings: environment variables, and the types that several of them have."""
+"""Environment variables as fields of pydantic models: their types, and E1006 for an invalid value."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from engine.redact import HIDDEN
+from errors.settings import InvalidSetting
 
 
 def _texts(value: object) -> object:
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
 
+def _program(path: str) -> str:
+    if not os.access(path, os.X_OK) or Path(path).is_dir():
+        raise ValueError("the path of a Python that can be run")
+    return path
+
+
+_HIGHEST_PORT = 65535
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Program = Annotated[str, AfterValidator(_program)]
+Port = Annotated[int, Field(ge=1, le=_HIGHEST_PORT)]
 Seconds = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
 URL = Annotated[str, Field(pattern=r"^https?://[^/\s,]+\S*$")]
+
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "path_not_file": "a file that exists",
+    "path_not_directory": "a folder that exists",
+    "string_pattern_mismatch": "an http or https URL",
+}
+"""By pydantic's type of error."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def variable(name: str, default: Any, meaning: str, **limits: Any) -> Any:
     """The field of an environment variable. ``meaning``: for docs/settings.md."""
     return Field(default, title=name, description=meaning, **limits)
+
+
+def variables_of(model: type[BaseModel]) -> dict[str, str]:
+    """Every environment variable of ``model``, with its field."""
+    return {field.title: name for name, field in model.model_fields.items() if field.title}
+
+
+def checked(
+    model: type[_Model], values: dict[str, Any], old_names: Mapping[str, str] | None = None
+) -> _Model:
+    """The model of ``values``. Raises E1006, which names the first invalid variable.
+
+    ``old_names``: by field, of the variables that were set instead of the field's own.
+    """
+    try:
+        return model(**values)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        field = model.model_fields[name]
+        text = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ").replace("'", "")
+        raise InvalidSetting(
+            name=old_names.get(name) or str(field.title),
+            expected=_EXPECTED.get(first["type"]) or _number(field) or text,
+            value=first["input"] if field.repr else HIDDEN,
+        ) from exc
+
+
+def _number(field: FieldInfo) -> str | None:
+    """The limits of a field that has a number."""
+    minimum = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+    maximum = next((limit.le for limit in field.metadata if hasattr(limit, "le")), None)
+    if minimum is None:
+        return None
+    if maximum == _HIGHEST_PORT:
+        return "a port, 1 to 65535" if minimum else "a port, 1 to 65535, or 0 for none"
+    noun = "a number" if field.annotation in (float, float | None) else "a whole number"
+    return f"{noun} of at least {minimum:g}" if maximum is None else f"{noun} from {minimum:g} to {maximum:g}"

@@ -14,6 +14,7 @@ import yaml
 
 from errors.settings import InvalidSetting
 
+CONFIG_VARIABLE = "COG_TRITON_CONFIG"
 DEFAULT_CONFIG = "config.yaml"
 
 _INSTANTIATE_KEYS = ("base_model", "staging_dest", "weights", "system_prompt", "prompt_template", "server")
@@ -27,16 +28,17 @@ ServerArguments = dict[str, dict[str, Any]]
 
 def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
     """The ``instantiate`` section of the server YAML (older files have its keys at top level)."""
-    named = environment.get("COG_TRITON_CONFIG", "")
+    named = environment.get(CONFIG_VARIABLE, "")
     path = Path(named or DEFAULT_CONFIG)
     if not named and not path.is_file():
         return {}
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        reason = " ".join(str(exc).split())
+    # NOTE: PyYAML's constructors of tagged values (!!bool, !!timestamp, ...) raise any exception.
+    except Exception as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else " ".join(str(exc).split())
         raise InvalidSetting(
-            name="COG_TRITON_CONFIG", expected=f"a readable YAML file ({reason})", value=str(path)
+            name=CONFIG_VARIABLE, expected=f"a readable YAML file ({reason})", value=named or DEFAULT_CONFIG
         ) from exc
     document = _mapping(path.name, document, (*_TOP_KEYS, *_SERVER_MODELS))
     if "instantiate" in document:

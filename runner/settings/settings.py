@@ -8,17 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    DirectoryPath,
-    FilePath,
-    ValidationError,
-)
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, DirectoryPath, FilePath
 
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.redact import HIDDEN
@@ -26,27 +18,18 @@ from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
 from runner.settings.api_settings import APISettings
-from runner.settings.fields import URL, Port, Seconds, variable
+from runner.settings.cog_settings import CogSettings, load_cog_settings
+from runner.settings.fields import URL, Port, Program, Seconds, checked, variable, variables_of
 from runner.settings.ports import local_url
 from runner.settings.prompt_template import format_prompt
-from runner.settings.server_config import ServerArguments, read_server_config, server_arguments
+from runner.settings.server_config import (
+    CONFIG_VARIABLE,
+    ServerArguments,
+    read_server_config,
+    server_arguments,
+)
 
 DEFAULT_ENGINE_DIR = "/src/triton_model_repo/tensorrt_llm/1"
-
-
-def _program(path: str) -> str:
-    if not os.access(path, os.X_OK) or Path(path).is_dir():
-        raise ValueError("the path of a Python that can be run")
-    return path
-
-
-_EXPECTED = {
-    "bool_parsing": "true or false",
-    "path_not_file": "a file that exists",
-    "path_not_directory": "a folder that exists",
-    "string_pattern_mismatch": "an http or https URL",
-}
-"""By pydantic's type of error."""
 
 
 class Settings(APISettings, BaseModel):
@@ -98,9 +81,7 @@ class Settings(APISettings, BaseModel):
         ge=0,
         allow_inf_nan=False,
     )
-    engine_python: Annotated[str, AfterValidator(_program)] = variable(
-        ENGINE_PYTHON_VARIABLE, ..., "Python of the engine environment"
-    )
+    engine_python: Program = variable(ENGINE_PYTHON_VARIABLE, ..., "Python of the engine environment")
     triton_backend_dir: DirectoryPath | None = variable(
         "TRITONSERVER_BACKEND_DIR", None, "folder with further Triton backends, for example tensorrtllm"
     )
@@ -166,6 +147,7 @@ class Settings(APISettings, BaseModel):
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
     server: ServerArguments = {}
+    cog: CogSettings = CogSettings()
 
     @property
     def otlp_traces_url(self) -> str | None:
@@ -183,11 +165,22 @@ class Settings(APISettings, BaseModel):
         return f"{local_url(self.triton_host, self.triton_metrics_port)}/metrics"
 
 
-_IN_ORDER = sorted(Settings.model_fields.items(), key=lambda field: field[0] in APISettings.model_fields)
-VARIABLES = {field.title: name for name, field in _IN_ORDER if field.title}
+VARIABLES = dict(
+    sorted(variables_of(Settings).items(), key=lambda variable: variable[1] in APISettings.model_fields)
+)
 """Every environment variable of the runner, with its field; those of the API last."""
 
 _OLD_NAMES = {"OPENAI_API_KEYS": "API_KEYS"}
+PATH_VARIABLES = (
+    CONFIG_VARIABLE,
+    "ENGINE_DIR",
+    "COG_TRITON_CACHE",
+    ENGINE_PYTHON_VARIABLE,
+    "TRITONSERVER_BACKEND_DIR",
+    "FLIGHT_RECORDER_DIR",
+    "CHAT_TEMPLATE",
+)
+"""Those that are relative to the current folder."""
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")
 """An empty value sets these to empty; for all other variables an empty value counts as unset."""
 
@@ -203,44 +196,26 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     }
     values |= {
         "server": server_arguments(config),
+        "cog": load_cog_settings(environment),
         "cache_dir": _default_cache_dir(environment),
         "engine_python": engine_python(environment),
     }
     for name, field in VARIABLES.items():
         if environment.get(name) or (name in environment and name in _MAY_BE_BLANK):
             values[field] = environment[name]
-    for old, name in _OLD_NAMES.items():
-        if environment.get(old):
-            if environment.get(name):
-                raise InvalidSetting(name=old, expected=f"left out where there is {name}", value=HIDDEN)
-            values[VARIABLES[name]] = environment[old]
-    try:
-        settings = Settings(**values)
-    except ValidationError as exc:
-        raise _invalid(exc, environment) from exc
+    if environment.get("ENGINE_DIR") and not environment.get("COG_WEIGHTS"):
+        values.pop("weights", None)
+    old_names = {VARIABLES[name]: old for old, name in _OLD_NAMES.items() if environment.get(old)}
+    for field, old in old_names.items():
+        if field in values:
+            raise InvalidSetting(
+                name=old, expected=f"left out where there is {_OLD_NAMES[old]}", value=HIDDEN
+            )
+        values[field] = environment[old]
+    settings = checked(Settings, values, old_names)
     _check_template(settings.prompt_template)
+    _check_ports(settings)
     return settings
-
-
-def _invalid(error: ValidationError, environment: Mapping[str, str]) -> InvalidSetting:
-    first = error.errors(include_url=False)[0]
-    field = Settings.model_fields[str(first["loc"][0])]
-    text = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ").replace("'", "")
-    expected = _EXPECTED.get(first["type"]) or _number(field) or text
-    value = first["input"] if field.repr else HIDDEN
-    name = next((old for old, new in _OLD_NAMES.items() if new == field.title and environment.get(old)), None)
-    return InvalidSetting(name=name or str(field.title), expected=expected, value=value)
-
-
-def _number(field: FieldInfo) -> str | None:
-    """The limits of a field that has a number."""
-    minimum = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    if minimum is None:
-        return None
-    if any(hasattr(limit, "le") for limit in field.metadata):
-        return "a port, 1 to 65535" if minimum else "a port, 1 to 65535, or 0 for none"
-    noun = "a number" if field.annotation in (float, float | None) else "a whole number"
-    return f"{noun} of at least {minimum:g}"
 
 
 def _check_template(template: str) -> None:
@@ -249,6 +224,15 @@ def _check_template(template: str) -> None:
     except CodedError as exc:
         expected = "a Python format string with the field {prompt} and, at most, {system_prompt}"
         raise InvalidSetting(name="PROMPT_TEMPLATE", expected=expected, value=template) from exc
+
+
+def _check_ports(settings: Settings) -> None:
+    """Raise E1006 for two variables that name one port."""
+    ports = {name: getattr(settings, field) for name, field in VARIABLES.items() if field.endswith("_port")}
+    taken = {settings.cog.port: "PORT"}
+    for name, port in ports.items():
+        if port and taken.setdefault(port, name) != name:
+            raise InvalidSetting(name=name, expected=f"another port than {taken[port]}", value=port)
 
 
 def _text(name: str, value: object) -> str:

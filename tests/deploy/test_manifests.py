@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from runner.observability.metrics import ENGINE_METRICS
+from runner.settings.cog_settings import COG_VARIABLES
 from runner.settings.settings import VARIABLES, load_settings
 from tests.deploy.conftest import (
     COMPONENTS,
@@ -121,7 +122,7 @@ def test_services_budgets_and_scrapers_find_the_pods(overlay: str) -> None:
 
 
 def test_settings_are_the_runners() -> None:
-    known = set(VARIABLES) | {"COG_MAX_CONCURRENCY"}
+    known = set(VARIABLES) | set(COG_VARIABLES)
     settings = of_kind(built(KUBERNETES / "overlays" / "cpu"), "ConfigMap")["data"]
     runtime = of_kind(built(KUBERNETES / "kserve"), "ServingRuntime")
     (container,) = runtime["spec"]["containers"]

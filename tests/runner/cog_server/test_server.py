@@ -14,6 +14,7 @@ import pytest
 from runner.cog_server.__main__ import warn_of_concurrency
 from runner.cog_server.shutdown import find_listener
 from runner.observability.logs import log_in
+from runner.settings.cog_settings import CogSettings
 from runner.supervision.client_sockets import set_options
 from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
 
@@ -72,17 +73,17 @@ def _open_sockets() -> set[str]:
     return numbers
 
 
-@pytest.mark.parametrize("places", ["", "64", "511", "many"])
-def test_no_warning_of_a_concurrency_that_cog_can_stream(places: str) -> None:
+@pytest.mark.parametrize("places", [1, 64, 511])
+def test_no_warning_of_a_concurrency_that_cog_can_stream(places: int) -> None:
     logged: list[str] = []
-    warn_of_concurrency({"COG_MAX_CONCURRENCY": places} if places else {}, logged.append)
+    warn_of_concurrency(CogSettings(max_concurrency=places), logged.append)
     assert logged == []
 
 
 def test_a_concurrency_that_cog_cannot_stream_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_of_concurrency({"COG_MAX_CONCURRENCY": "512"}, log_in(None))
+    warn_of_concurrency(CogSettings(max_concurrency=512), log_in(None))
     text = capsys.readouterr().err
     assert text.startswith("warning: COG_MAX_CONCURRENCY is 512, but Cog streams 511 predictions at once")
-    warn_of_concurrency({"COG_MAX_CONCURRENCY": "512"}, log_in("json"))
+    warn_of_concurrency(CogSettings(max_concurrency=512), log_in("json"))
     line = json.loads(capsys.readouterr().err)
     assert (line["level"], f"warning: {line['message']}\n") == ("warning", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from errors.settings import InvalidSetting
-from runner.settings.settings import VARIABLES, load_settings
+from runner.settings.cog_settings import COG_VARIABLES, CogSettings
+from runner.settings.settings import PATH_VARIABLES, VARIABLES, load_settings
 
 GOOD: list[tuple[str, str, str, Any]] = [
     ("COG_WEIGHTS", "https://example.com/engine.tar", "weights", "https://example.com/engine.tar"),
@@ -63,7 +65,38 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 
+COG_GOOD: list[tuple[str, str, str, Any]] = [
+    ("PORT", "5001", "port", 5001),
+    ("COG_MAX_CONCURRENCY", "511", "max_concurrency", 511),
+    ("COG_SETUP_TIMEOUT", "600", "setup_timeout_s", 600),
+    ("COG_LOG_LEVEL", "warning", "log_level", "warning"),
+    ("COG_THROTTLE_RESPONSE_INTERVAL", "0.25", "webhook_interval_s", 0.25),
+    ("COG_STREAM_HISTORY_CAPACITY", "0", "stream_history_events", 0),
+    ("TOKIO_WORKER_THREADS", "2", "tokio_threads", 2),
+    ("COG_TRACE_ENABLED", "No", "is_tracing_enabled", False),
+    ("COG_TRACE_SAMPLER", "traceidratio", "trace_sampler", "traceidratio"),
+    ("COG_TRACE_SAMPLER_ARG", "0.5", "trace_sampler_share", 0.5),
+    ("OTEL_TRACES_SAMPLER", "always_off", "otel_sampler", "always_off"),
+    ("OTEL_TRACES_SAMPLER_ARG", "1", "otel_sampler_share", 1.0),
+]
+
+BAD_FOR_COG = [
+    *(("PORT", text) for text in ("abc", "", "0", "99999", "-1", "5_000", " 5000", "5000.5", "\u0665000")),
+    *(("COG_MAX_CONCURRENCY", text) for text in ("abc", "", "0", "-1", "1.5", "1" * 30, "20000")),
+    *(("COG_SETUP_TIMEOUT", text) for text in ("0", "1.5", "soon")),
+    *(("COG_LOG_LEVEL", text) for text in ("trace", "INFO", "")),
+    *(("COG_THROTTLE_RESPONSE_INTERVAL", text) for text in ("inf", "nan", "-1", "1s", "1e3")),
+    *(("COG_STREAM_HISTORY_CAPACITY", text) for text in ("-1", "many")),
+    *(("TOKIO_WORKER_THREADS", text) for text in ("0", "two", "100000")),
+    ("COG_TRACE_ENABLED", "off"),
+    ("COG_TRACE_SAMPLER", "sometimes"),
+    ("COG_TRACE_SAMPLER_ARG", "2"),
+    ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+    ("OTEL_TRACES_SAMPLER_ARG", "a half"),
+]
+
 BAD = [
+    *BAD_FOR_COG,
     ("PROMPT_TEMPLATE", "no field"),
     ("PROMPT_TEMPLATE", "{prompt} {"),
     ("PROMPT_TEMPLATE", "{prompt} {name}"),
@@ -102,6 +135,15 @@ BAD = [
 ]
 
 
+EVERY_PATH = load_settings(
+    {
+        "TRITONSERVER_BACKEND_DIR": "/",
+        "FLIGHT_RECORDER_DIR": "/",
+        "CHAT_TEMPLATE": __file__,
+    }
+)
+
+
 @pytest.fixture(autouse=True)
 def no_config_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -116,11 +158,53 @@ def test_every_variable_is_among_those_tried() -> None:
     assert {name for name, *_ in GOOD} == set(VARIABLES)
 
 
+@pytest.mark.parametrize(("name", "text", "field", "value"), COG_GOOD)
+def test_a_variable_of_cog_is_read_as_cog_reads_it(name: str, text: str, field: str, value: object) -> None:
+    assert getattr(load_settings({name: text}).cog, field) == value
+
+
+def test_every_variable_of_cog_is_among_those_tried() -> None:
+    assert {name for name, *_ in COG_GOOD} == {name for name, _ in BAD_FOR_COG} == set(COG_VARIABLES)
+
+
+def test_the_defaults_are_valid_for_cog() -> None:
+    defaults = CogSettings()
+    texts = {name: getattr(defaults, field) for name, field in COG_VARIABLES.items()}
+    given = {name: str(value) for name, value in texts.items() if value is not None}
+    assert load_settings(given).cog == defaults
+
+
+PORT_VARIABLES = ["PORT", *(name for name, field in VARIABLES.items() if field.endswith("_port"))]
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(PORT_VARIABLES, 2)])
+def test_two_ports_that_are_the_same_are_refused(one: str, other: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"{other} must be another port than {one}, but is 7000"):
+        load_settings({one: "7000", other: "7000"})
+
+
+def test_the_api_that_is_off_has_no_port_to_collide() -> None:
+    assert load_settings({"OPENAI_PORT": "0", "PORT": "9000"}).openai_port == 0
+
+
+def test_every_path_is_known_as_one() -> None:
+    fields = {name for name, field in VARIABLES.items() if isinstance(getattr(EVERY_PATH, field), Path)}
+    assert fields <= set(PATH_VARIABLES)
+    assert set(PATH_VARIABLES) - fields == {"COG_TRITON_CONFIG", "COG_TRITON_ENGINE_PYTHON"}
+
+
+def test_an_engine_folder_of_the_environment_wins_over_weights_of_the_yaml(tmp_path: Path) -> None:
+    config = tmp_path / "server.yaml"
+    config.write_text("instantiate: {weights: from-yaml}")
+    settings = load_settings({"COG_TRITON_CONFIG": str(config), "ENGINE_DIR": "/engine", "COG_WEIGHTS": ""})
+    assert (settings.engine_dir, settings.weights) == (Path("/engine"), None)
+
+
 @pytest.mark.parametrize(("name", "text"), BAD)
 def test_a_wrong_value_is_told_with_its_variable(name: str, text: str) -> None:
     with pytest.raises(InvalidSetting, match=name) as raised:
         load_settings({name: text})
-    assert repr(text) in str(raised.value)
+    assert repr(text)[:20] in str(raised.value)
 
 
 @pytest.mark.parametrize("variable", VARIABLES)

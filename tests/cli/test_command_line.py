@@ -1,0 +1,209 @@
+"""Options, environment and defaults of the commands; nothing is started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from engine.machine.root import SOURCE_ROOT
+from runner.cog_server.launch import CogServer, environment
+
+EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
+VARIABLES = ("PORT", "TRITON_HOST", "OPENAI_HOST", "COG_WEIGHTS", "ENGINE_DIR", "COG_TRITON_CONFIG")
+
+
+class Started(Exception):
+    """What a server would have been started with."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__(kind)
+        self.options = options
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("engine") / "paced.tar"
+    assert main(["build", str(EXAMPLE), "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(kind: str, **options: Any) -> None:
+        raise Started(kind, **options)
+
+    monkeypatch.setattr("cli.serve.CogServer", start)
+
+
+def options_of(*arguments: str) -> dict[str, Any]:
+    with pytest.raises(Started) as caught:
+        main(["serve", *arguments])
+    return caught.value.options
+
+
+@pytest.mark.usefixtures("started")
+def test_serve_listens_on_loopback_by_default(tar: Path) -> None:
+    options = options_of(str(tar))
+    assert (options["host"], options["port"]) == ("127.0.0.1", 5000)
+    assert options["extra"]["TRITON_HOST"] == options["extra"]["OPENAI_HOST"] == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("name", ["TRITON_HOST", "OPENAI_HOST"])
+def test_a_variable_wins_over_serves_default_and_an_option_over_both(
+    name: str, tar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "0.0.0.0")
+    extra = options_of(str(tar))["extra"]
+    assert name not in extra
+    assert len({"TRITON_HOST", "OPENAI_HOST"} & set(extra)) == 1
+    options = options_of(str(tar), "--host", "127.0.0.2")
+    assert (options["host"], options["extra"][name]) == ("127.0.0.2", "127.0.0.2")
+
+
+@pytest.mark.usefixtures("started")
+def test_the_port_is_the_options_else_the_variables(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "5001")
+    assert options_of(str(tar))["port"] == 5001
+    assert options_of(str(tar), "--port", "5002")["port"] == 5002
+
+
+@pytest.mark.usefixtures("started")
+def test_an_engine_that_is_given_wins_over_every_other(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("server.yaml").write_text("instantiate: {weights: from-yaml.tar}")
+    monkeypatch.setenv("COG_TRITON_CONFIG", "server.yaml")
+    monkeypatch.setenv("COG_WEIGHTS", "from-variable.tar")
+    assert options_of(str(tar))["extra"]["COG_WEIGHTS"] == str(tar)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("name", ["COG_WEIGHTS", "ENGINE_DIR"])
+def test_without_an_engine_that_of_the_variables_is_served(
+    name: str, tar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tar.parent)
+    monkeypatch.setenv(name, tar.name)
+    assert options_of()["extra"]["COG_WEIGHTS"] == str(tar)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("port", ["0", "99999", "abc", "-1", ""])
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_a_port_that_is_none_is_e1006(
+    port: str, way: str, tar: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if way == "variable":
+        monkeypatch.setenv("PORT", port)
+    assert main(["serve", str(tar), *(["--port=" + port] if way == "option" else [])]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"E1006 InvalidSetting: PORT must be a port, 1 to 65535, but is {port!r}."
+
+
+@pytest.mark.parametrize("command", [["demo"], ["doctor"], ["metrics"]])
+def test_every_command_reads_settings_by_the_same_parser(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("PORT", "abc"), ("COG_MAX_CONCURRENCY", "abc")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert main(command) == 2
+        assert capsys.readouterr().err.startswith(f"E1006 InvalidSetting: {name} must be ")
+
+
+def test_cogs_server_is_not_started_with_what_cog_would_ignore(tmp_path: Path) -> None:
+    extra = {"COG_MAX_CONCURRENCY": "many"}
+    with pytest.raises(Exception, match="E1006 InvalidSetting: COG_MAX_CONCURRENCY"):
+        CogServer("builder", host="127.0.0.1", port=5000, log_path=tmp_path / "log", extra=extra)
+
+
+def test_paths_stay_those_of_the_folder_where_the_command_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAT_TEMPLATE", "template.jinja")
+    Path("config.yaml").write_text("instantiate: {system_prompt: x}")
+    variables = environment("runner", 5000, {})
+    assert variables["CHAT_TEMPLATE"] == str(Path.cwd() / "template.jinja")
+    assert variables["COG_TRITON_CONFIG"] == str(Path.cwd() / "config.yaml")
+
+
+def test_a_command_alone_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: cog-triton")
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("cog-triton ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["plan"], ["build"], ["migrate"], ["inspect"], ["serve"], ["instantiate"]],
+    ids=lambda each: each[0],
+)
+def test_an_unknown_scheme_is_shown_as_it_was_typed(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "ftp://host/x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ftp://host/x" in line
+    assert "ftp:/host" not in line
+
+
+@pytest.mark.parametrize("destination", [".", "missing/../.", "/proc/none/engine.tar"])
+def test_a_destination_that_cannot_be_written_is_told_before_anything_is_built(
+    destination: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("missing").mkdir()
+    assert main(["build", str(EXAMPLE), "-o", destination]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("E2306 BuildFailed")
+
+
+def test_what_is_at_the_destination_stays_until_the_build_has_succeeded(tmp_path: Path) -> None:
+    (tmp_path / "engine.tar").write_text("an earlier one")
+    (tmp_path / "config.yaml").write_text(
+        "engine: paced\nmodel_path: nowhere\npaced: {tokens_per_second: 1}\n"
+    )
+    assert main(["build", "config.yaml", "-o", "engine.tar"]) != 0
+    assert (tmp_path / "engine.tar").read_text() == "an earlier one"
+    assert {path.name for path in tmp_path.iterdir()} <= {"engine.tar", "config.yaml", "cache"}
+
+
+def test_metrics_of_no_runner_are_e1008(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"cog-triton-{os.getuid()}" / "8000" / "metrics"
+    left.mkdir(parents=True)
+    (left / "cog-1").write_bytes(bytes(1 << 20))
+    assert main(["metrics"]) == 2
+    assert capsys.readouterr().err.startswith("E1008 MissingRequirement")
+
+
+def test_ctrl_c_ends_a_command_where_sigint_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr("cli.plan.plan_lines", lambda *given, **options: signal.raise_signal(signal.SIGINT))
+    assert main(["plan", "config.yaml"]) == 130
+    assert capsys.readouterr().err.endswith("stopped\n")
