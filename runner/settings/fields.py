@@ -52,9 +52,7 @@ def variables_of(model: type[BaseModel]) -> dict[str, str]:
     return {field.title: name for name, field in model.model_fields.items() if field.title}
 
 
-def checked(
-    model: type[_Model], values: dict[str, Any], old_names: Mapping[str, str] | None = None
-) -> _Model:
+def checked(model: type[_Model], values: dict[str, Any], old_names: Mapping[str, str]) -> _Model:
     """The model of ``values``. Raises E1006, which names the first invalid variable.
 
     ``old_names``: by field, of the variables that were set instead of the field's own.
