@@ -22,7 +22,6 @@ from engine.redact import without_secret_variables
 from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
-from errors.wire import ExitReason
 from runner.api.call import is_generation
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
@@ -33,7 +32,8 @@ from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, cancelled, with_parent
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.supervised import SupervisedProcess, answers_ok
+from runner.supervision.health import answers_ok
+from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
@@ -67,7 +67,6 @@ class APIServer(SupervisedProcess):
         )
         self._settings = settings
         self._engine_socket = engine_socket
-        self._exit_reason = ExitReason()
         self._socket: socket.socket
         self._rejecting: asyncio.Task[None] | None = None
 
@@ -84,20 +83,19 @@ class APIServer(SupervisedProcess):
         super().begin()
 
     async def launch(self) -> None:
-        self._exit_reason.clear()
         start = Start(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
             shapes_path=openai_shapes_path(self._settings.triton_http_port),
             settings=self._settings,
             socket_fd=self._socket.fileno(),
-            exit_reason_fd=self._exit_reason.descriptor,
+            exit_reason_fd=self.exit_reason.descriptor,
             engine_socket=self._engine_socket,
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
             without_secret_variables(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
             stdin=start.model_dump_json().encode(),
-            pass_fds=[self._socket.fileno(), self._exit_reason.descriptor],
+            pass_fds=[self._socket.fileno(), self.exit_reason.descriptor],
         )
 
     async def is_ready(self) -> bool:
@@ -107,8 +105,7 @@ class APIServer(SupervisedProcess):
         return await self.is_ready()
 
     def start_error(self, reason: str) -> CodedError:
-        error = OpenAIServerFailed(reason=reason, log_tail=self.child.last_lines())
-        return self._exit_reason.read() or error
+        return OpenAIServerFailed(reason=reason, log_tail=self.child.last_lines())
 
     def processes(self) -> dict[int, str]:
         """Without the renderer of chat templates, which it starts again by itself."""

@@ -24,7 +24,7 @@ from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.ports import check_port_free
 from runner.settings.server_config import CONFIG_VARIABLE, DEFAULT_CONFIG
 from runner.settings.settings import PATH_VARIABLES
-from runner.supervision.child import exit_reason, with_parent
+from runner.supervision.child import how_ended, with_parent
 from runner.supervision.tuning import TOKIO_THREADS
 
 _POLL_S = 0.1
@@ -126,7 +126,7 @@ class CogServer:
         """Wait until the server that was ready ends. Raises E2111."""
         code = self._process.wait()
         # NOTE: nothing of the log, which has prompts and texts by now.
-        raise ServerEnded(kind=self.kind, reason=exit_reason(code), log_path=self.log_path)
+        raise ServerEnded(kind=self.kind, reason=how_ended(code), log_path=self.log_path)
 
     def exit_code(self) -> int | None:
         """None while it runs."""

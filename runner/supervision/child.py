@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 Log = Callable[[str], None]
@@ -36,7 +36,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def exit_reason(code: int) -> str:
+def how_ended(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
@@ -106,17 +106,27 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def end(self, first: signal.Signals = signal.SIGTERM) -> None:
-        """``first``, a grace period, SIGKILL; of the process and its group."""
+    def kill(self, others: Iterable[int]) -> None:
+        """Kill the process, its group, and ``others`` that it started in groups of their own."""
+        self.send_signal(signal.SIGKILL)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def end(self, first: signal.Signals, others: Iterable[int]) -> None:
+        """``first``, a grace period, ``kill``; then read the rest of the log."""
         if self._process is None:
             return
+        if first == signal.SIGKILL:
+            self.kill(others)
         self.send_signal(first)
         try:
             await asyncio.wait_for(self.exit_code(), self._stop_grace_s)
         except asyncio.TimeoutError:
             self._log(f"{self.name} did not end within {self._stop_grace_s:g} s and is killed")
-        self.send_signal(signal.SIGKILL)
+        self.kill(others)
         await self.exit_code()
+        await self.drain_log()
 
     async def drain_log(self) -> None:
         """Read the rest of the log of a process that has ended."""

@@ -87,8 +87,8 @@ class FailureLog:
         """Record a failure; False once there were too many."""
         try:
             self._log(f"flight recorder: {self._record(failure)}")
-        except OSError as exc:
-            self._log(f"warning: the flight recorder could not write: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a failure counts, recorded or not
+            self._log(f"warning: the flight recorder could not write: {type(exc).__name__}: {exc}")
         self._times_s.append(time.monotonic())
         if len(self._times_s) == self._limit and self._times_s[-1] - self._times_s[0] <= self._window_s:
             limit = f"{self._limit} failures within {self._window_s:g} s"

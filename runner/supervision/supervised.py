@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import os
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import chain, repeat
-
-import aiohttp
 
 from engine.machine.processes import StoppedWatch, descendants
 from errors.coded_error import CodedError
-from runner.supervision.child import Child, Log, cancelled, exit_reason
+from errors.triton import TritonUnknownError
+from errors.wire import ExitReason
+from runner.supervision.child import Child, Log, cancelled, how_ended
 from runner.supervision.failures import ProcessFailure
 
 _READY_POLL_S = 0.05
-_TIMEOUT = aiohttp.ClientTimeout(2.0)
 _WATCH_POLL_S = 0.1
 _LIST_S = 3.0
 _HEARTBEAT_S = 1.0
@@ -50,8 +47,8 @@ class SupervisedProcess(ABC):
     """One process at a time of a program, from ``begin`` to ``stop``. Subclasses fill the hooks.
 
     ``part`` names the program in flight records. ``on_failure`` takes each failure and returns whether to
-    start again; ``on_restart`` is called for each start but the first. After ``hang_timeout_s`` without a
-    heartbeat the process is killed.
+    start again. After ``hang_timeout_s`` without a heartbeat the process is killed. ``exit_reason`` is for
+    the process, which may leave there why it ends.
     """
 
     def __init__(
@@ -60,12 +57,12 @@ class SupervisedProcess(ABC):
         child: Child,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
-        on_restart: Callable[[], object] = lambda: None,
         *,
         start_timeout_s: float,
         hang_timeout_s: float,
     ) -> None:
         self.child = child
+        self.exit_reason = ExitReason()
         self.state = State.STOPPED
         self.down_reason: str | None = "it was not started"
         """Why it can't take requests, or None while it can."""
@@ -73,7 +70,6 @@ class SupervisedProcess(ABC):
         self._part = part
         self._log = log
         self._on_failure = on_failure
-        self._on_restart = on_restart
         self._start_timeout_s = start_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._starting: asyncio.Task[None] | None = None
@@ -93,7 +89,7 @@ class SupervisedProcess(ABC):
 
     @abstractmethod
     def start_error(self, reason: str) -> CodedError:
-        """The error of a start that failed, by ``reason`` and what the process left: exit reason, log."""
+        """The error of a start that failed without an exit reason."""
 
     def is_waiting(self) -> bool:
         """Whether the process that starts waits for something, which does not count as its time to start."""
@@ -102,10 +98,6 @@ class SupervisedProcess(ABC):
     async def is_answering(self) -> bool:
         """The heartbeat. Called every second; no answer within 1.5 s is a missed heartbeat."""
         return True
-
-    def end_reason(self, code: int) -> str:
-        """Why the process, which was ready, ended with this exit code."""
-        return f"it ended ({exit_reason(code)})"
 
     def why_unusable(self) -> str | None:
         """A further reason why the process, which runs, can't go on."""
@@ -122,9 +114,7 @@ class SupervisedProcess(ABC):
         return signal.SIGTERM
 
     def clean_up(self) -> None:  # noqa: B027 - a hook
-        """Called after each end of the process. Must not raise."""
-
-    # Interface
+        """Called after each end of the process, at least once."""
 
     @property
     def pid(self) -> int | None:
@@ -156,7 +146,7 @@ class SupervisedProcess(ABC):
     def kill_now(self) -> None:
         """End the process and all it started at once, from any thread: this process is about to end."""
         if self.pid is not None:
-            self._kill_all()
+            self.child.kill(self._processes)
         self.clean_up()
 
     async def stop(self) -> None:
@@ -170,8 +160,6 @@ class SupervisedProcess(ABC):
         await cancelled(self._supervisor)
         self.state, self.down_reason = State.STOPPED, "it was stopped"
 
-    # Start
-
     async def _start(self) -> None:
         await self._try_start()
         self._supervisor = asyncio.create_task(self._supervise(), name=f"{self._part}-supervisor")
@@ -179,35 +167,40 @@ class SupervisedProcess(ABC):
     async def _try_start(self) -> None:
         """Until the process is ready. Raises a CodedError, and leaves no process then."""
         self.state = State.STARTING
+        self.exit_reason.clear()
         try:
-            await self.launch()
-            await self._await_ready()
-        except BaseException as exc:
-            self.state = State.DOWN
-            await self._end(self.stop_signal())
-            if isinstance(exc, Exception) and not isinstance(exc, CodedError):
-                raise self.start_error(f"it can't be run ({type(exc).__name__}: {exc})") from exc
+            try:
+                await self.launch()
+                await self._await_ready()
+            except BaseException:
+                self.state = State.DOWN
+                await self._end(self.stop_signal())
+                raise
+        except CodedError:
             raise
+        except Exception as exc:
+            raise self._start_error(f"it can't be run ({type(exc).__name__}: {exc})") from exc
         self.state, self.down_reason = State.READY, None
 
     async def _await_ready(self) -> None:
         deadline_s, stopped = time.monotonic() + self._start_timeout_s, StoppedWatch()
         while not await self.is_ready():
             if self.pid is not None and stopped.find([self.pid]) is not None:
-                raise self.start_error("it was stopped (SIGSTOP) and did not go on")
+                raise self._start_error("it was stopped (SIGSTOP) and did not go on")
             if (code := self.child.returncode) is not None:
                 await self.child.drain_log()
-                raise self.start_error(f"it ended ({exit_reason(code)})")
+                raise self._start_error(f"it ended ({how_ended(code)})")
             if self.is_waiting():
                 deadline_s = time.monotonic() + self._start_timeout_s
             if time.monotonic() > deadline_s:
-                raise self.start_error(f"not within {self._start_timeout_s:g} s")
+                raise self._start_error(f"not within {self._start_timeout_s:g} s")
             await asyncio.sleep(_READY_POLL_S)
 
-    # Supervision
+    def _start_error(self, reason: str) -> CodedError:
+        return self.exit_reason.read() or self.start_error(reason)
 
     async def _supervise(self) -> None:
-        """Start the process again each time that it fails, until it failed too often."""
+        """Replace the process each time that it fails, until it failed too often."""
         while True:
             try:
                 reason = await self._failure()
@@ -215,44 +208,55 @@ class SupervisedProcess(ABC):
                 reason = f"it can't be watched ({type(exc).__name__}: {exc})"
             self.state, self.down_reason = State.DOWN, reason
             self._log(f"{self.child.name} can't go on: {reason}")
-            await self._end(signal.SIGKILL)
-            if not self.report(self._part, reason) or not await self._restart():
+            if not await self._replace(reason):
                 return
+            self._log(f"{self.child.name} is ready again")
 
-    async def _restart(self) -> bool:
-        """Until the process is ready; False if it failed too often."""
-        waits_s = chain(_BACKOFF_S, repeat(_BACKOFF_S[-1]))
-        while True:
-            self.restarts += 1
-            self._on_restart()
+    async def _replace(self, reason: str) -> bool:
+        """End the process, and start others until one is ready; False if it failed too often."""
+        failure = self._part, reason, reason
+        for wait_s in chain((0.0,), _BACKOFF_S, repeat(_BACKOFF_S[-1])):
             try:
-                await self._try_start()
-            except CodedError as exc:
-                if not self.report(f"{self._part} start", str(exc), exc.sentence):
+                try:
+                    await self._end(signal.SIGKILL)
+                finally:
+                    goes_on = self._report(*failure)
+                if not goes_on:
                     return False
-                wait_s = next(waits_s)
-                self._log(f"{exc}; next try in {wait_s:g} s")
+                if wait_s:
+                    self._log(f"{failure[1]}; next try in {wait_s:g} s")
                 await asyncio.sleep(wait_s)
-            else:
-                self._log(f"{self.child.name} is ready again")
+                self.restarts += 1
+                await self._try_start()
                 return True
+            except CodedError as exc:
+                error = exc
+            except Exception as exc:  # noqa: BLE001 - a supervisor must not end silently
+                reason = f"{self.child.name} could not be replaced ({type(exc).__name__}: {exc})"
+                error = TritonUnknownError(reason=reason)
+                self._log(str(error))
+                await asyncio.sleep(wait_s)
+            failure = f"{self._part} start", str(error), error.sentence
+        raise AssertionError("repeat has no end")
 
-    def report(self, part: str, reason: str, sentence: str | None = None) -> bool:
-        """Report a failure; False if there were too many. Clients get ``sentence``, by default the reason."""
+    def _report(self, part: str, reason: str, sentence: str) -> bool:
+        """Report a failure; False if there were too many. Clients get ``sentence``."""
         goes_on = self._on_failure(ProcessFailure(part, reason, tuple(self.child.log_tail)))
         if not goes_on:
-            self.down_reason = f"{sentence or reason}, and it failed too often"
+            self.down_reason = f"{sentence}, and it failed too often"
         return goes_on
 
     async def _failure(self) -> str:
-        """Wait until the process, which is ready, can't go on, and return the reason."""
+        """Wait until the process can't go on, and return the reason."""
         stopped, listed_s = StoppedWatch(), 0.0
         self._kill_reason = None
         heartbeat = asyncio.create_task(self._watch_heartbeat(), name=f"{self._part}-heartbeat")
         try:
             while True:
                 if (code := self.child.returncode) is not None:
-                    return self.end_reason(code)
+                    return str(self.exit_reason.read() or f"it ended ({how_ended(code)})")
+                if heartbeat.done():
+                    heartbeat.result()
                 if time.monotonic() - listed_s > _LIST_S:
                     self._processes, listed_s = self.processes(), time.monotonic()
                 if (reason := self.why_unusable() or self._kill_reason) is not None:
@@ -286,29 +290,9 @@ class SupervisedProcess(ABC):
         except Exception:  # noqa: BLE001 - whatever it is, there is no answer
             return False
 
-    def _kill_all(self) -> None:
-        """Kill the process, its group, and what it started in other groups."""
-        self.child.send_signal(signal.SIGKILL)
-        for pid in self._processes:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     async def _end(self, first: signal.Signals) -> None:
         """Send ``first``, wait for the end of the process, then kill all that is left of what it started."""
         self._processes = self._processes | self.processes()
-        if first == signal.SIGKILL:
-            self._kill_all()
-        await self.child.end(first)
-        self._kill_all()
-        await self.child.drain_log()
+        await self.child.end(first, self._processes)
         self._processes = {}
         self.clean_up()
-
-
-async def answers_ok(url: str) -> bool:
-    """Whether ``url`` is answered with 200, over a connection of its own."""
-    try:
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, asyncio.TimeoutError):
-        return False

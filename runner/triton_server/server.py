@@ -18,7 +18,8 @@ from errors.coded_error import CodedError
 from errors.triton import TritonStartFailed
 from runner.supervision.child import Child, Log
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.supervised import SupervisedProcess, answers_ok
+from runner.supervision.health import answers_ok
+from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand, check_triton_ports_free
 
@@ -47,11 +48,11 @@ class TritonServer(SupervisedProcess):
             Child("Triton", log, log_prefix="triton", stop_grace_s=_STOP_GRACE_S),
             log,
             on_failure,
-            on_restart,
             start_timeout_s=settings.triton_start_timeout_s,
             hang_timeout_s=settings.triton_hang_timeout_s,
         )
         self._client = client
+        self._on_restart = on_restart
         self._command = command
         self._is_waiting = is_waiting
         self._stubs: dict[int, str] | None = None
@@ -62,6 +63,8 @@ class TritonServer(SupervisedProcess):
         super().begin()
 
     async def launch(self) -> None:
+        if self.restarts:
+            self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def is_ready(self) -> bool:

@@ -29,8 +29,7 @@ from runner.engines.protocol.messages import (
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.ranks import Ranks
 from runner.engines.server.start import Start
-from runner.supervision.child import exit_reason as described
-from runner.supervision.child import with_parent
+from runner.supervision.child import how_ended, with_parent
 
 _STOP_GRACE_S = 5.0
 
@@ -113,7 +112,7 @@ class ChildEngine:
             return cause
         if self._ranks is not None:
             return self._ranks.error(code)
-        reason = f"its process ended ({described(code)}); its log is above"
+        reason = f"its process ended ({how_ended(code)}); its log is above"
         return otherwise(engine_kind=self._start.engine_kind, reason=reason)
 
     def _exit_code(self) -> int:

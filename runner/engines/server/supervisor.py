@@ -19,7 +19,6 @@ from engine.machine.root import SOURCE_ROOT
 from engine.redact import without_secret_variables
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
-from errors.wire import ExitReason
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.start import Start
 from runner.supervision.child import Child, Log, with_parent
@@ -62,7 +61,6 @@ class EngineServer(SupervisedProcess):
         )
         self._python = python
         self._client = client
-        self._exit_reason = ExitReason()
         self._is_loaded = False
         self._socket_path = socket_path
         self._socket = socket.socket(socket.AF_UNIX)
@@ -70,11 +68,10 @@ class EngineServer(SupervisedProcess):
         self._socket.bind(str(socket_path))
         socket_path.chmod(0o600)
         self._socket.listen(_BACKLOG)
-        files = {"socket_fd": self._socket.fileno(), "exit_reason_fd": self._exit_reason.descriptor}
+        files = {"socket_fd": self._socket.fileno(), "exit_reason_fd": self.exit_reason.descriptor}
         self._start_message = msgspec.structs.replace(start, **files)
 
     async def launch(self) -> None:
-        self._exit_reason.clear()
         self._is_loaded = False
         start = msgspec.structs.replace(self._start_message, restarts=self.restarts)
         await self.child.launch(
@@ -94,13 +91,7 @@ class EngineServer(SupervisedProcess):
     async def is_answering(self) -> bool:
         return self._client.is_ready and self._client.silence_s < _SILENCE_S
 
-    def end_reason(self, code: int) -> str:
-        cause = self._exit_reason.read()
-        return super().end_reason(code) if cause is None else str(cause)
-
     def start_error(self, reason: str) -> CodedError:
-        if (cause := self._exit_reason.read()) is not None:
-            return cause
         reason = f"{reason}; its last log lines: {self.child.last_lines()}"
         return EngineStartFailed(engine_kind=self._start_message.engine_kind, reason=reason)
 

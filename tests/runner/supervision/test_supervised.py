@@ -327,6 +327,78 @@ def test_hooks_that_raise_do_not_end_the_supervision(tmp_path: Path, monkeypatch
     assert [failure.reason for failure in failures] == ["it can't be watched (RuntimeError: no idea)"]
 
 
+@pytest.mark.parametrize("hook", ["clean_up", "processes", "on_failure", "start_error"])
+def test_errors_while_a_process_is_replaced_are_logged_with_a_code_and_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
+    failures = Failures()
+
+    async def run() -> None:
+        program = Program(tmp_path, failures.add)
+        place = "_on_failure" if hook == "on_failure" else hook
+        real, num_errors = getattr(program, place), 0
+
+        def fail_twice(*arguments: object) -> object:
+            nonlocal num_errors
+            if program.state is not State.READY and num_errors < 2:
+                num_errors += 1
+                raise RuntimeError("no idea")
+            return real(*arguments)
+
+        async with started(program) as pid:
+            monkeypatch.setattr(program, place, fail_twice)
+            if hook == "start_error":
+                monkeypatch.setattr(program, "python", str(tmp_path / "missing"))
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: num_errors == 2)
+            program.python = sys.executable
+            await until(lambda: program.is_serving)
+            assert program.pid != pid
+            assert not is_running(pid)
+            said = "E2100 TritonUnknownError: Unknown error: the program could not be replaced"
+            assert f"{said} (RuntimeError: no idea)" in "\n".join(program.lines)
+
+    asyncio.run(run())
+
+
+def test_a_flight_record_that_fails_counts_and_does_not_raise(tmp_path: Path) -> None:
+    def record(failure: ProcessFailure) -> Path:
+        raise KeyError("started_s")
+
+    lines: list[str] = []
+    unrecoverable = asyncio.Event()
+    log = FailureLog(record, 2, 600, lines.append, unrecoverable)
+    assert log.add(ProcessFailure("program", "it ended", ()))
+    assert not log.add(ProcessFailure("program", "it ended", ()))
+    assert "KeyError: 'started_s'" in lines[0]
+
+
+def test_a_process_that_can_never_be_cleaned_up_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "_BACKOFF_S", (0.01,))
+
+    async def run() -> None:
+        unrecoverable = asyncio.Event()
+        lines: list[str] = []
+        log = FailureLog(lambda failure: tmp_path, 3, 600, lines.append, unrecoverable)
+        program = Program(tmp_path, log.add)
+
+        def clean_up() -> None:
+            if not unrecoverable.is_set():
+                raise PermissionError(13, "Permission denied")
+
+        async with started(program) as pid:
+            monkeypatch.setattr(program, "clean_up", clean_up)
+            os.kill(pid, signal.SIGKILL)
+            await asyncio.wait_for(unrecoverable.wait(), DEADLINE_S)
+            await until(lambda: "Permission denied" in (program.down_reason or ""))
+            assert "failed too often" in str(program.down_reason)
+
+    asyncio.run(run())
+
+
 def test_after_too_many_failures_it_stays_down_and_the_runner_is_told(tmp_path: Path) -> None:
     async def run() -> None:
         unrecoverable = asyncio.Event()
