@@ -8,8 +8,10 @@ what the engine does not support is E1104, an invalid value E1103.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy.typing as npt
 
 from engine.kinds import ENGINE_TENSORS
 from errors.requests import InvalidTensor, UnsupportedArgument
@@ -62,7 +64,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     end_id = row.scalar("end_id")
     submit = Submit(
         request_id=0,
-        input_ids=input_ids,
+        input_ids=input_ids.tolist(),
         max_tokens=max_tokens,
         sampling=_sampling(row),
         min_tokens=min(row.integer("min_length", "min_tokens", default=0), max_tokens),
@@ -81,7 +83,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     )
     is_streaming = bool(row.scalar("streaming"))
     # NOTE: also checked by the engine server, but here all rows of a request are rejected with one response.
-    check_request(submit, ready)
+    check_request(submit, ready, (int(input_ids.min()), int(input_ids.max())))
     if is_streaming and submit.sampling.beam_width > 1:
         remedy = "a beam search has no output before its end: send streaming=false"
         raise UnsupportedArgument(name="streaming", value=True, engine_kind=ready.engine_kind, remedy=remedy)
@@ -94,11 +96,12 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
     )
 
 
-def _input_ids(row: Row) -> list[int]:
+def _input_ids(row: Row) -> npt.NDArray[Any]:
     ids = row.array("input_ids")
     length = row.integer("input_lengths", default=len(ids))
-    if not ids or len(ids) < length:
-        raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=len(ids))
+    if not 0 < length <= len(ids):
+        found = min(len(ids), length)
+        raise InvalidTensor(name="input_ids", expected=f"at least {max(length, 1)} tokens", value=found)
     return ids[:length]
 
 
@@ -129,7 +132,7 @@ def _sampling(row: Row) -> Sampling:
 
 def _logit_bias(row: Row) -> dict[int, float]:
     """From two tensors of the same length: token ids, and what is added to their scores."""
-    ids, values = row.array("logit_bias_ids"), row.array("logit_bias_values")
+    ids, values = row.array("logit_bias_ids").tolist(), row.array("logit_bias_values").tolist()
     if len(ids) != len(values):
         expected = f"as many as logit_bias_ids ({len(ids)})"
         raise InvalidTensor(name="logit_bias_values", expected=expected, value=len(values))

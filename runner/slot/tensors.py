@@ -40,9 +40,9 @@ class Row:
             raise InvalidTensor(name=names[0], expected="at least 0", value=value)
         return int(value)
 
-    def array(self, name: str) -> list[Any]:
-        """The values as Python numbers; empty without such a tensor."""
-        return self._tensors[name][self._index].reshape(-1).tolist() if name in self._tensors else []
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The values in one dimension; empty without such a tensor."""
+        return self._tensors[name][self._index].reshape(-1) if name in self._tensors else np.empty(0)
 
     def text(self, name: str) -> str | None:
         """A text in UTF-8; None without such a tensor or if it is empty."""

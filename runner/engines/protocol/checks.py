@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from engine.kinds import Capability, argument_remedy, find_kind, supports
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import Ready, Sampling, Submit
 
 
-def check_request(request: Submit, ready: Ready) -> None:
-    """The engine server's checks, for every kind. Raises E1002, E1103 or E1104."""
+def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
+    """The engine server's checks, for every kind. Raises E1002, E1103 or E1104.
+
+    ``extremes``: the lowest and the highest input id, if they are known.
+    """
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
-    _check_ids("input_ids", request.input_ids, ready)
+    _check_ids("input_ids", extremes or request.input_ids, ready)
     if request.end_id is not None:
         _check_ids("end_id", [request.end_id], ready)
     for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
@@ -80,7 +84,7 @@ def check_sampling(sampling: Sampling) -> None:
             raise InvalidTensor(name=name, expected=expected, value=value)
 
 
-def _check_ids(name: str, ids: list[int], ready: Ready) -> None:
+def _check_ids(name: str, ids: Sequence[int], ready: Ready) -> None:
     for extreme in (min(ids), max(ids)):
         if not 0 <= extreme < ready.vocab_size:
             expected = f"token ids from 0 to {ready.vocab_size - 1}"
