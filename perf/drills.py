@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from engine.machine.processes import state_and_parent
-from perf.known_streams import APIS, CLOSED, COG, OPENAI, TRITON, KnownStreams, Stream
+from perf.known_streams import APIS, CLOSED, COG, OPENAI, TRITON, KnownStream, KnownStreams
 from perf.processes import processes
 from perf.resources import answers_ok, metrics
 from perf.servers import Stack
@@ -56,7 +56,7 @@ EXPECTED = {
 """By the role of the process."""
 
 
-def difference(role: str, stream: Stream) -> str:
+def difference(role: str, stream: KnownStream) -> str:
     """What is not as expected of a stream when the process ends; blank if all is."""
     expected = EXPECTED[role]
     if not stream.is_exact:
@@ -79,7 +79,7 @@ class Drill:
     role: str
     number: signal.Signals | None
     """None: no process is signalled."""
-    streams: list[Stream] = field(default_factory=list)
+    streams: list[KnownStream] = field(default_factory=list)
     """Those that began before all was ready again."""
     gone_s: float | None = None
     """The process has left the process table."""

@@ -36,7 +36,7 @@ _TARGETS: dict[str, Callable[[Stack, Workload], Posting]] = {
 }
 
 
-class Stream(NamedTuple):
+class KnownStream(NamedTuple):
     """``error`` is a code, CLOSED, or blank for a stream that was completed.
 
     ``is_exact``: the text is the known one, or its beginning if the stream was not completed.
@@ -61,7 +61,7 @@ class KnownStreams:
         self._http.close()
         self._reader.shutdown()
 
-    async def request(self, api: str, prompt: str, num_tokens: int) -> Stream:
+    async def request(self, api: str, prompt: str, num_tokens: int) -> KnownStream:
         work = Workload(prompt, _TRITON_PROMPT_TOKENS, num_tokens, is_fixed_length=False)
         target = _TARGETS[api](self._stack, work)
         response: Response | None
@@ -71,7 +71,7 @@ class KnownStreams:
         except RequestFailed as exc:
             response, is_closed = exc.response, True
 
-        def read() -> Stream:
+        def read() -> KnownStream:
             answer = Answer() if response is None else target.read([response])
             code = _CODE.search(answer.error)
             error = CLOSED if is_closed else code[0] if code else answer.error[:_SHOWN_CHARACTERS]
@@ -86,7 +86,7 @@ class KnownStreams:
                 known = repeated_text(self._tokenizer, prompt, most_tokens)
             is_exact = known.startswith(text) if error else known == text
             pauses_s = (after - before for before, after in pairwise(answer.output_s))
-            return Stream(api, error, is_exact, max(pauses_s, default=0.0))
+            return KnownStream(api, error, is_exact, max(pauses_s, default=0.0))
 
         # In a thread, as reading takes time, in which pauses of other streams would seem longer.
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)

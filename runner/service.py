@@ -22,7 +22,7 @@ from runner.settings.paths import metrics_dir
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.triton_server.served_engine import open_served_engine
-from runner.triton_server.stack import Stack
+from runner.triton_server.stack import EngineStack
 
 _TEST_PROMPT = "hi"
 _TEST_TOKENS = 3
@@ -44,7 +44,7 @@ class Service:
         """Set when failures were too many: the process has to end with an error."""
         self._is_closed = False
         self.is_stopping = False
-        self.stack = Stack(
+        self.stack = EngineStack(
             settings, self._log, self.unrecoverable, on_restart=lambda: self.meter.add(TRITON_RESTARTS)
         )
         self.meter = Meter("cog")

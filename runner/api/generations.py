@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from errors.coded_error import CodedError
-from runner.engines.protocol.messages import SEEDS, TokenLogProb
-from runner.generation.generation import FinishReason, Generation
+from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
+from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 
 

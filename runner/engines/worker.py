@@ -23,7 +23,7 @@ from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
-from runner.engines.protocol.adapter import Engine
+from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.messages import (
     Failed,
     Finished,
@@ -109,7 +109,7 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     engine.close()
 
 
-def _report_statistics(engine: Engine, sender: FrameSender, sink: SocketSink) -> None:
+def _report_statistics(engine: EngineAdapter, sender: FrameSender, sink: SocketSink) -> None:
     last: Statistics | None = None
     try:
         while True:

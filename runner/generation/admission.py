@@ -32,7 +32,7 @@ _NOT_INPUTS = ("sampling", "sent_s", "traceparent", "caller_id")
 _GONE = (TritonUnavailable, EngineCrashed, RankEnded)
 
 
-class Engine(TokenSource, Protocol):
+class EngineSource(TokenSource, Protocol):
     """The engine server, or NVIDIA's C++ backend in Triton."""
 
     async def is_answering(self) -> bool:
@@ -47,7 +47,7 @@ class Engine(TokenSource, Protocol):
 class RequestGuard:
     """A source of tokens in front of ``engine``. ``shapes`` records the requests' shapes."""
 
-    def __init__(self, engine: Engine, shapes: RequestShapes | None = None) -> None:
+    def __init__(self, engine: EngineSource, shapes: RequestShapes | None = None) -> None:
         self.engine = engine
         self._shapes = shapes
         self._stopping: ServerStopping | None = None

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from runner.detokenizer.detokenizer import Detokenizer
-from runner.engines.protocol.messages import Output, Submit, TokenLogProb
+from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -25,8 +25,6 @@ from runner.generation.timing import TimeBudget
 from runner.observability.logs import GenerationSummary, log_generation
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import RequestTrace
-
-FinishReason = Literal["stop", "length", "end"]
 
 _unused_meter = Meter("none")
 

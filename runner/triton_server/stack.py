@@ -39,7 +39,7 @@ from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
 
 
-class Stack:
+class EngineStack:
     """Call ``begin``, ``arrive`` once the engine is complete, and ``close`` at the end.
 
     ``unrecoverable`` is set when failures were too many; ``on_restart`` is called for each restart of Triton.

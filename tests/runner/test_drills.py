@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from perf.drills import ENGINE_CHILD, EXPECTED, TOKENS_PER_SECOND, UNDISTURBED, WORKER, Drill, difference
 from perf.engines import paced_engine
 from perf.faults import SIGNALS, files_in, left_behind
-from perf.known_streams import CLOSED, COG, OPENAI, TRITON, Stream
+from perf.known_streams import CLOSED, COG, OPENAI, TRITON, KnownStream
 from perf.servers import Stack, whole_stack
 
 STREAMS = 8
@@ -61,15 +61,15 @@ def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
 @pytest.mark.parametrize(
     ("role", "stream", "says"),
     [
-        ("triton", Stream(TRITON, CLOSED, True, 0), ""),
-        ("triton", Stream(COG, "E2105", True, 0), "a stream of Cog was lost (E2105)"),
-        ("triton", Stream(OPENAI, "", False, 0), "a stream of API was not exact (completed)"),
-        ("triton", Stream(TRITON, CLOSED, False, 0), "a stream of Triton was not exact (closed)"),
-        ("engine server", Stream(COG, "E2107", True, 0), ""),
-        ("engine server", Stream(COG, CLOSED, True, 0), "a stream of Cog ended with closed"),
+        ("triton", KnownStream(TRITON, CLOSED, True, 0), ""),
+        ("triton", KnownStream(COG, "E2105", True, 0), "a stream of Cog was lost (E2105)"),
+        ("triton", KnownStream(OPENAI, "", False, 0), "a stream of API was not exact (completed)"),
+        ("triton", KnownStream(TRITON, CLOSED, False, 0), "a stream of Triton was not exact (closed)"),
+        ("engine server", KnownStream(COG, "E2107", True, 0), ""),
+        ("engine server", KnownStream(COG, CLOSED, True, 0), "a stream of Cog ended with closed"),
     ],
 )
-def test_a_drill_tells_what_is_not_as_expected(role: str, stream: Stream, says: str) -> None:
+def test_a_drill_tells_what_is_not_as_expected(role: str, stream: KnownStream, says: str) -> None:
     assert difference(role, stream) == says
 
 

@@ -35,7 +35,7 @@ class Sink(Protocol):
         """
 
 
-class Engine(Protocol):
+class EngineAdapter(Protocol):
     """One loaded engine. Made by its adapter's ``load`` (see ``engine.kinds``), whose errors become E2108.
 
     ``submit`` and ``cancel`` are called from several threads and must return at once. ``cancel`` of a request

@@ -47,7 +47,7 @@ _WHO = "The engine server"
 
 
 @dataclass(slots=True, eq=False)
-class _Stream:
+class _ReceivedStream:
     """What has arrived of one request and its reader has not taken yet."""
 
     received_s: float
@@ -119,7 +119,7 @@ class _Connection(asyncio.Protocol):
         """Further messages of this iteration of the event loop, which are sent together."""
         self._decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         self._ids = itertools.count(1)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _ReceivedStream] = {}
         self._checking: asyncio.TimerHandle | None = None
         self.is_ready = False
         """The engine is loaded, and the connection is open."""
@@ -127,10 +127,10 @@ class _Connection(asyncio.Protocol):
         """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.lost = asyncio.Event()
 
-    def open(self, submit: Submit) -> tuple[int, _Stream]:
+    def open(self, submit: Submit) -> tuple[int, _ReceivedStream]:
         request_id = next(self._ids)
         self._send(msgspec.structs.replace(submit, request_id=request_id))
-        stream = self._streams[request_id] = _Stream(self._loop.time())
+        stream = self._streams[request_id] = _ReceivedStream(self._loop.time())
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
@@ -212,7 +212,7 @@ class _Connection(asyncio.Protocol):
         interval_s = min(self._timeout_s, _STALL_TIMEOUT_S) / _CHECKS_PER_TIMEOUT
         self._checking = self._loop.call_later(interval_s, self._check_streams)
 
-    def _abandon(self, request_id: int, stream: _Stream, error: CodedError) -> None:
+    def _abandon(self, request_id: int, stream: _ReceivedStream, error: CodedError) -> None:
         """Cancel now, because a stalled reader may not return for a long time."""
         self._send(Cancel(request_id))
         stream.fail(error)

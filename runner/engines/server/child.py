@@ -35,7 +35,7 @@ _STOP_GRACE_S = 5.0
 
 
 class ChildEngine:
-    """See ``runner.engines.protocol.adapter.Engine``. The processes end with this one."""
+    """See ``runner.engines.protocol.adapter.EngineAdapter``. The processes end with this one."""
 
     def __init__(self, start: Start, sink: Sink, exit_reason: ExitReason, num_ranks: int = 1) -> None:
         """Start the processes and wait until their engine is loaded. Raises a CodedError."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed, as_coded
-from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.server.start import Start
 from runner.supervision.tuning import uncollected
@@ -30,7 +30,7 @@ def start_errors(engine_kind: str) -> Iterator[None]:
         raise as_coded(exc, EngineStartFailed, engine_kind) from exc
 
 
-def load_engine(start: Start, sink: Sink) -> Engine:
+def load_engine(start: Start, sink: Sink) -> EngineAdapter:
     """Wait for the engine's files, and load it. Raises errors of its library as well."""
     kind = find_kind(start.engine_kind)
     if kind.preload is not None:
@@ -38,7 +38,9 @@ def load_engine(start: Start, sink: Sink) -> Engine:
             importlib.import_module(kind.preload)
     await_arrival(start.arrival)
     with uncollected():
-        engine: Engine = importlib.import_module(kind.adapter).load(start.engine_dir, sink, start.options)
+        engine: EngineAdapter = importlib.import_module(kind.adapter).load(
+            start.engine_dir, sink, start.options
+        )
         return engine
 
 

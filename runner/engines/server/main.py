@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
-from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.arrival import await_arrival
 from runner.engines.protocol.options import integer, parse_options
 from runner.engines.server.child import ChildEngine
@@ -39,7 +39,7 @@ _HEARTBEAT_S = 1.0
 log = logging.getLogger("cog_triton.engine")
 
 
-def load(start: Start, sink: Sink, exit_reason: ExitReason) -> Engine:
+def load(start: Start, sink: Sink, exit_reason: ExitReason) -> EngineAdapter:
     """Load the engine, in this process or in others."""
     kind = find_kind(start.engine_kind)
     if cache_dir := start.options.get("engine_cache_dir"):

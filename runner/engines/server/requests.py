@@ -16,7 +16,7 @@ import msgspec
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
-from runner.engines.protocol.adapter import Engine
+from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import (
     Failed,
@@ -92,7 +92,7 @@ class Requests:
         self._metrics = metrics
         self._exit_reason = exit_reason
         self._exporter = exporter
-        self._engine: Engine
+        self._engine: EngineAdapter
         self._numbers = itertools.count(1)
         self._running: dict[int, Request] = {}
         self._is_broken = False
@@ -107,7 +107,7 @@ class Requests:
     def num_running(self) -> int:
         return len(self._running)
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: EngineAdapter) -> None:
         """Pass requests to ``engine`` from now on."""
         self._engine = engine
 

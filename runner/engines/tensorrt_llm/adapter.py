@@ -50,7 +50,7 @@ class _Running:
 
 
 class TensorrtLlmEngine:
-    """See ``protocol.adapter.Engine``. The executor assigns its own request ids: both ids are kept."""
+    """See ``protocol.adapter.EngineAdapter``. The executor assigns its own request ids: both ids are kept."""
 
     def __init__(
         self, bindings: Any, executor: Any, sink: Sink, ready: Ready, check: Callable[[Submit], None]

@@ -36,7 +36,7 @@ _ONE_THREAD_WEIGHT_BYTES = 32 << 20
 
 
 class TransformersEngine:
-    """A loaded model and its batch. See ``runner.engines.protocol.adapter.Engine``."""
+    """A loaded model and its batch. See ``runner.engines.protocol.adapter.EngineAdapter``."""
 
     def __init__(self, batching: Batching, sink: Sink, ready: Ready, guides: GuideCompiler | None) -> None:
         self._batching = batching

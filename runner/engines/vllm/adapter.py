@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from errors.engines import VllmMissing
-from runner.engines.protocol.adapter import Engine, Sink
+from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready
 from runner.engines.vllm.arguments import (
     ENGINE_KIND,
@@ -28,7 +28,7 @@ PINNED_VERSION = "0.24.0"
 log = logging.getLogger("cog_triton.engine")
 
 
-def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Engine:
+def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
     """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
     Raises InvalidSetting, EngineStartFailed, VllmMissing, VllmArgumentsRefused, VllmStartFailed.

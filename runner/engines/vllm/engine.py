@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class VllmEngine:
-    """See ``runner.engines.protocol.adapter.Engine``."""
+    """See ``runner.engines.protocol.adapter.EngineAdapter``."""
 
     def __init__(
         self,
