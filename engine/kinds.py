@@ -45,6 +45,9 @@ ENGINE_TENSORS = (
 )
 """Inputs of the slot that are passed to the engine unchanged."""
 
+LORA_FOLDER = "lora"
+"""Of an engine that has LoRA adapters by name: a folder each."""
+
 
 @dataclass(frozen=True)
 class Kind:

@@ -11,6 +11,7 @@ import sys
 import uvicorn
 
 from engine.directory import load
+from engine.kinds import LORA_FOLDER, supports
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
 from runner.api.application import API, make_application
@@ -69,7 +70,9 @@ async def serve(start: Start) -> None:
     model = load_model_facts(engine, settings)
     model.chat.check()
     names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
-    served = Served(model, settings, engine.manifest.engine_kind, names)
+    has_adapters = supports(engine.manifest.engine_kind, "lora_name")
+    adapters = sorted(path.name for path in (engine.path / LORA_FOLDER).glob("*")) if has_adapters else ()
+    served = Served(model, settings, engine.manifest.engine_kind, names, tuple(adapters))
     meter = Meter("openai", start.metrics_dir)
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)

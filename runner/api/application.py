@@ -65,7 +65,7 @@ class API:
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""
-        models = Models([self._model(name) for name in self._served.names])
+        models = Models([self._model(name) for name in (*self._served.names, *self._served.adapters)])
         return [
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),

@@ -69,7 +69,7 @@ class Generation:
         self._model = model
         self._client = client
         self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
-        self._detokenizer = Detokenizer(model.tokenizer)
+        self._detokenizer = Detokenizer(model.tokenizer, skip_special_tokens=request.skips_special_tokens)
         self._stop = StopFilter(request.stop_sequences)
         self._started_s = time.perf_counter()
         self._first_token_s: float | None = None

@@ -35,6 +35,8 @@ class GenerationRequest:
     """Generate to ``max_tokens``: no token ends the text."""
     num_top_log_probs: int | None = None
     """Return the log probability of each output token and of this many most likely ones; None: neither."""
+    skips_special_tokens: bool = True
+    """Whether the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
 

@@ -97,6 +97,7 @@ class GenerationBody(Body, kw_only=True):
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
     stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
+    skip_special_tokens: Annotated[bool, Meta(description="false: the text has them.")] | None = None
     response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
     structured_outputs: Annotated[StructuredOutputs, Meta(description="The guided fields.")] | None = None
     guided_json: Schema | None = None

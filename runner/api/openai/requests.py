@@ -102,6 +102,8 @@ def _request(
         ignores_end=bool(body.ignore_eos),
         num_top_log_probs=top_log_probs,
         guide=guide_of(body, served.engine_kind),
+        skips_special_tokens=body.skip_special_tokens is not False,
+        lora_name=served.adapter(body.model),
     )
 
 

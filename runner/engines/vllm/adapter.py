@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from engine.kinds import LORA_FOLDER
 from errors.engines import VllmMissing
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready
@@ -57,4 +58,4 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         max_batch_size=config.scheduler_config.max_num_seqs,
         guide_types=() if guides is None else GUIDE_TYPES,
     )
-    return VllmEngine(client, sink, ready, Adapters(engine_dir / "lora"), guides, end_id)
+    return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id)

@@ -297,7 +297,7 @@ def test_the_command_prints_them_or_says_why_not(
     monkeypatch.setattr("tempfile.tempdir", str(cog.folder))
     assert main(["metrics"]) == 0
     assert "cog_triton_triton_up 1" in capsys.readouterr().out
-    monkeypatch.setenv("TRITON_HTTP_PORT", "1")
+    monkeypatch.setenv("TRITON_HTTP_PORT", "2")
     assert main(["metrics"]) == 2
     assert capsys.readouterr().err.startswith("E1008 MissingRequirement: a runner of this user")
 

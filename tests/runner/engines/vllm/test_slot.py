@@ -17,6 +17,7 @@ from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.triton_server import served_engine
+from tests.runner.api.apis import API
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
@@ -27,15 +28,20 @@ PROMPT = {"input_ids": [7, 8], "request_output_len": 4, "runtime_top_k": 1}
 
 
 @pytest.fixture(scope="module")
-def vllm_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     folder = tmp_path_factory.mktemp("vllm")
     model = make_paced_model(folder / "model", 0)
     python = make_python(folder / "python", sys.executable)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(served_engine, "visible_gpus", lambda: (Gpu(90),))
-        server = TritonUnderTest(_as_vllm(model), folder, COG_TRITON_ENGINE_PYTHON=python)
-    yield server
-    server.close()
+        api = API(_as_vllm(model), folder, COG_TRITON_ENGINE_PYTHON=python, OPENAI_MODELS="base")
+    yield api
+    api.close()
+
+
+@pytest.fixture(scope="module")
+def vllm_triton(api: API) -> TritonUnderTest:
+    return api.triton
 
 
 def _as_vllm(model: PacedModel) -> PacedModel:
@@ -96,6 +102,19 @@ def test_a_prediction_names_its_adapter(vllm_triton: TritonUnderTest) -> None:
     assert vllm_triton.run(text("french")) == vllm_triton.run(text(None)) != ""
     with pytest.raises(InvalidTensor, match=re.escape("an adapter of this engine (french) or empty")):
         vllm_triton.run(text("german"))
+
+
+def test_an_adapter_is_a_model_of_the_api(api: API) -> None:
+    models = api.client.get("/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["base", "french"]
+    assert api.client.get("/v1/models/french").json()["id"] == "french"
+    for model in ("base", "french"):
+        answer = api.ask("/v1/completions", prompt="hi", model=model, max_tokens=4, temperature=0)
+        assert answer["model"] == model
+        assert answer["choices"][0]["text"]
+    error = api.refused("/v1/completions", 404, prompt="hi", model="german")
+    assert error["code"] == "E1603"
+    assert "base or french" in error["message"]
 
 
 def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
