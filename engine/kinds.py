@@ -106,7 +106,6 @@ _ROWS = (
                 "runtime_top_p_reset_ids",
                 "beam_search_diversity_rate",
                 "beam_width",
-                "num_return_sequences",
             }
         ),
         remedies={

@@ -29,27 +29,35 @@ _TYPES: Mapping[str, Any] = {
     "top_log_probs": np.float32,
 }
 """By output; those that are left out are 32-bit integers."""
+_OF_ONE_SEQUENCE = {"batch_index", "sequence_index", "stream_id"}
+"""Outputs that say of which sequence the others are: not sent for several together."""
 
 Place = tuple[int, int]
 """An output of a call: the row of the batch, and the number of the sequence within the row."""
-Outputs = dict[str, list[Any]]
-"""Output tensors by name, as nested lists."""
+Outputs = dict[str, Any]
+"""Output tensors by name, as nested lists or arrays."""
 
 
 class Call:
     """One request of a client, with the number of outputs that are still running.
 
     ``sender`` is Triton's response sender. ``request_id`` is the client's own, which NVIDIA's ``stop`` input
-    refers to.
+    refers to. ``is_single``: all outputs are sent in a single response.
     """
 
-    def __init__(self, sender: Any, request_id: str = "") -> None:
+    def __init__(self, sender: Any, request_id: str = "", *, is_single: bool = False) -> None:
         self.request_id = request_id
+        self.is_single = is_single
+        self._is_stopped = False
         self._sender = sender
         self._stream_ids: Any | None = None
         self._rows = 1
         self._running = 1
         self._has_sequences = False
+        self._parts: dict[Place, Outputs] = {}
+        """With ``is_single``: of the outputs that have ended."""
+        self._error: Any | None = None
+        """With ``is_single``: of the first output that failed."""
         self._in_use = threading.Lock()
         """Held while the last response may be sent, and while Triton is called."""
 
@@ -64,12 +72,16 @@ class Call:
         """Send an error as the only response."""
         self._send({}, _triton_error(error), is_last=True)
 
+    def confirm(self) -> None:
+        """Send an empty response, the only one."""
+        self._send({}, None, is_last=True)
+
     def respond(self, place: Place, sequences: list[list[int]], end: End | None, further: Outputs) -> None:
         """Send the new tokens of one output, or all ``sequences`` of a beam search, and ``further`` outputs.
 
         Called only from the relay's thread, or before the output is fed to the relay.
         """
-        error = None if end is None else _triton_error(end)
+        error = None if end is None or (end == "cancelled" and self._is_stopped) else _triton_error(end)
         outputs: Outputs = {}
         if error is None:
             outputs = self._outputs(place, sequences, end)
@@ -79,7 +91,19 @@ class Call:
             return
         with self._in_use:
             self._running -= 1
-            self._send(outputs, error, is_last=not self._running)
+            if not self.is_single:
+                self._send(outputs, error, is_last=not self._running)
+                return
+            self._error = self._error or error
+            self._parts[place] = outputs
+            if not self._running:
+                merged = {} if self._error else _merge(self._parts, self._rows)
+                self._send(merged, self._error, is_last=True)
+
+    def stop(self, request_id: str) -> bool:
+        """NVIDIA's ``stop`` input: True for requests with this id. Their results are what was generated."""
+        self._is_stopped = self._is_stopped or request_id == self.request_id
+        return request_id == self.request_id
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled; False after all outputs have ended.
@@ -117,6 +141,21 @@ class Call:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         else:
             self._sender.send(response)
+
+
+def _merge(parts: Mapping[Place, Outputs], rows: int) -> Outputs:
+    """The outputs of several sequences, as many in each row: [rows, sequences, ...], padded with -1."""
+    in_order = [parts[place] for place in sorted(parts)]
+    if len(in_order) == 1:
+        return in_order[0]
+    merged: Outputs = {}
+    for name in in_order[0].keys() - _OF_ONE_SEQUENCE:
+        arrays = [np.array(outputs[name][0], _TYPES.get(name, np.int32)) for outputs in in_order]
+        padded = np.full((len(arrays), *np.max([each.shape for each in arrays], axis=0)), -1, arrays[0].dtype)
+        for row, array in zip(padded, arrays, strict=True):
+            row[tuple(slice(length) for length in array.shape)] = array
+        merged[name] = padded.reshape(rows, -1, *padded.shape[2:])
+    return merged
 
 
 def _triton_error(end: End) -> Any | None:

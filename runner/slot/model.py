@@ -20,7 +20,7 @@ import msgspec
 import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
-from errors.requests import InvalidTensor
+from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -36,8 +36,12 @@ from runner.observability.logs import set_up_logging
 from runner.slot.call import Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection
 from runner.slot.metrics import SlotMetrics
-from runner.slot.request import parse_row
+from runner.slot.request import SlotRequest, parse_row
 from runner.slot.tensors import Tensors, batch_size
+
+SINGLE_RESPONSE = '"single_response"'
+"""A Triton request with this parameter gets all its outputs in one response, as every request does with
+``decoupled_mode: false``. The parameters are JSON."""
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""
@@ -53,7 +57,9 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         set_up_logging()
-        parameters = _parameters(json.loads(args["model_config"]))
+        config = json.loads(args["model_config"])
+        self._is_decoupled = bool(config["model_transaction_policy"]["decoupled"])
+        parameters = _parameters(config)
         self._includes_input = parameters.get("exclude_input_in_output") == "false"
         cancel_poll_ms = parameters.get("cancellation_check_period_ms")
         self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
@@ -72,7 +78,9 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            self._begin(request, Call(request.get_response_sender(), request.request_id()))
+            is_single = not self._is_decoupled or SINGLE_RESPONSE in request.parameters()
+            call = Call(request.get_response_sender(), request.request_id(), is_single=is_single)
+            self._begin(request, call)
 
     def finalize(self) -> None:
         self._is_closed = True
@@ -100,6 +108,8 @@ class TritonPythonModel:
             parse_row(tensors, index, self._engine.ready, includes_input=self._includes_input)
             for index in range(rows)
         ]
+        if call.is_single:
+            self._check_single(parsed)
         outputs = [
             (OutputSequence(next(self._ids), request, call, (index, number)), submit)
             for index, request in enumerate(parsed)
@@ -109,6 +119,16 @@ class TritonPythonModel:
         call.expect(rows, len(outputs), stream_ids)
         for output, submit in outputs:
             self._submit(output, submit)
+
+    def _check_single(self, requests: list[SlotRequest]) -> None:
+        """Raise E1103 or E1104 for what does not fit into a single response."""
+        if any(each.is_streaming for each in requests):
+            remedy = "it needs decoupled_mode: true and a stream: ModelStreamInfer or generate_stream"
+            kind = self._engine.ready.engine_kind
+            raise UnsupportedArgument(name="streaming", value=True, engine_kind=kind, remedy=remedy)
+        if len(counts := {each.num_sequences for each in requests}) > 1:
+            expected = "the same in all rows of a request that is not streamed"
+            raise InvalidTensor(name="num_return_sequences", expected=expected, value=sorted(counts))
 
     def _submit(self, output: OutputSequence, submit: Submit) -> None:
         request_id = output.request_id
@@ -132,8 +152,8 @@ class TritonPythonModel:
         if not call.request_id:
             raise InvalidTensor(name="stop", expected="sent with a request id", value=True)
         self._engine.check_ready()
-        self._cancel_all(lambda each: each.call.request_id == call.request_id)
-        call.respond((0, 0), [[]], "stop", {})
+        self._cancel_all(lambda each: each.call.stop(call.request_id))
+        call.confirm()
 
     def _cancel_all(self, is_meant: Callable[[OutputSequence], bool]) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy.typing as npt
 
-from engine.kinds import ENGINE_TENSORS
+from engine.kinds import ENGINE_TENSORS, find_kind
 from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
@@ -66,7 +66,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         request_id=0,
         input_ids=input_ids.tolist(),
         max_tokens=max_tokens,
-        sampling=_sampling(row),
+        sampling=_sampling(row, ready.engine_kind),
         min_tokens=min(row.integer("min_length", "min_tokens", default=0), max_tokens),
         # NVIDIA's clients send another model's end id by default. It is no token here, so it ends nothing.
         end_id=end_id if end_id is not None and 0 <= end_id < ready.vocab_size else None,
@@ -74,7 +74,7 @@ def parse_row(tensors: Tensors, index: int, ready: Ready, *, includes_input: boo
         stop_words=row.words("stop_words_list"),
         bad_words=row.words("bad_words_list"),
         lora_task_id=row.scalar("lora_task_id"),
-        tensors=row.tensors(ENGINE_TENSORS),
+        tensors=row.tensors(find_kind(ready.engine_kind).tensors.intersection(ENGINE_TENSORS)),
         lora_name=row.text("lora_name"),
         wants_log_probs=bool(row.scalar("return_log_probs")),
         guide=_guide(row),
@@ -105,7 +105,7 @@ def _input_ids(row: Row) -> npt.NDArray[Any]:
     return ids[:length]
 
 
-def _sampling(row: Row) -> Sampling:
+def _sampling(row: Row, engine_kind: str) -> Sampling:
     top_k, top_p = row.scalar("runtime_top_k", default=0), row.scalar("runtime_top_p", default=0.0)
     if top_k == 0 and top_p <= 0:
         top_k = _GREEDY_TOP_K  # As in TensorRT-LLM: neither given means greedy.
@@ -120,7 +120,7 @@ def _sampling(row: Row) -> Sampling:
         length_penalty=row.scalar("len_penalty", default=1.0),
         seed=row.scalar("random_seed", "seed"),
         min_p=row.scalar("min_p", default=0.0),
-        logit_bias=_logit_bias(row),
+        logit_bias=_logit_bias(row, engine_kind),
         top_p_min=row.scalar("runtime_top_p_min"),
         top_p_decay=row.scalar("runtime_top_p_decay"),
         top_p_reset_ids=row.scalar("runtime_top_p_reset_ids"),
@@ -130,13 +130,19 @@ def _sampling(row: Row) -> Sampling:
     )
 
 
-def _logit_bias(row: Row) -> dict[int, float]:
-    """From two tensors of the same length: token ids, and what is added to their scores."""
+def _logit_bias(row: Row, engine_kind: str) -> dict[int, float]:
+    """From two tensors of the same length, token ids and what is added to their scores; and from NVIDIA's
+    ``embedding_bias``, a number for each token, if engines of this kind do not take it as it is."""
     ids, values = row.array("logit_bias_ids").tolist(), row.array("logit_bias_values").tolist()
     if len(ids) != len(values):
         expected = f"as many as logit_bias_ids ({len(ids)})"
         raise InvalidTensor(name="logit_bias_values", expected=expected, value=len(values))
-    return dict(zip(ids, values, strict=True))
+    biases = dict(zip(ids, values, strict=True))
+    if "embedding_bias" not in find_kind(engine_kind).tensors:
+        dense = row.array("embedding_bias")
+        tokens = dense.nonzero()[0]
+        biases |= dict(zip(tokens.tolist(), dense[tokens].tolist(), strict=True))
+    return biases
 
 
 def _num_top_log_probs(row: Row) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ class Row:
         starts = [0, *ends][:-1]
         return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
 
-    def tensors(self, names: tuple[str, ...]) -> dict[str, Tensor]:
+    def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The row of each of these tensors that is given and not empty."""
         arrays = {
             name: np.ascontiguousarray(self._tensors[name][self._index])

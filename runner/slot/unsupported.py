@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind
+from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind, supports
 from errors.requests import UnsupportedArgument
 from runner.slot.tensors import Row, Tensors
 
@@ -18,29 +18,32 @@ _FLAGS = (
     "draft_acceptance_threshold",
 )
 """Rejected if not 0 or false."""
-_COUNTS = ("beam_width", "num_return_sequences")
+_COUNTS = ("beam_width", "decoder_input_lengths")
 """Rejected if above 1."""
 _TENSORS = (
     *ENGINE_TENSORS,
     "lora_task_id",
-    "decoder_input_ids",
-    "decoder_input_lengths",
     "context_phase_params",
     "encoder_input_features",
     "encoder_output_lengths",
     "cross_attention_mask",
     "skip_cross_attn_blocks",
 )
-"""Rejected if present."""
+"""Rejected if present and not empty."""
 
 
 def check_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
     """Raise E1104 for tensors that engines of this kind do not take."""
     supported = find_kind(engine_kind).tensors
     for name in _TENSORS:
-        if name in tensors and name not in supported:
+        if name in tensors and tensors[name].size and name not in supported:
+            if name == "embedding_bias" and supports(engine_kind, "logit_bias"):
+                continue  # Passed on as such.
             shape = "x".join(map(str, tensors[name].shape))
             raise _unsupported(name, f"<{shape} tensor>", engine_kind)
+    # NVIDIA's preprocessing gives one token of padding, which clients send on to any model.
+    if (ids := row.array("decoder_input_ids")).size and ids.tolist() != [row.scalar("pad_id")]:
+        raise _unsupported("decoder_input_ids", f"<{len(ids)} tokens>", engine_kind)
     for name in _FLAGS:
         if name not in supported and (flag := row.scalar(name)):
             raise _unsupported(name, flag, engine_kind)

@@ -24,12 +24,15 @@ TEMPLATES = SOURCE_ROOT / "triton_model_repo"
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
 
 SLOT = "tensorrt_llm"
+BLS = "tensorrt_llm_bls"
+"""In NVIDIA's repository a program with nearly the ensemble's tensors; here the ensemble by another name."""
 CPP_BACKEND = "tensorrtllm"
 """NVIDIA's name of its C++ backend."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SLOT_ONLY = re.compile(r"^#.*\n|^.* # slot\n", re.MULTILINE)
 _GUIDED = re.compile(r"^.* # guided\n", re.MULTILINE)
+_BLS_ONLY = re.compile(r"^.* # bls\n", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[\"\\\x00-\x1f]")
 
 _PARAMETER = re.compile(r'parameters \{ key: "(\w+)" value: \{ string_value: "([^"]+)" \} \}')
@@ -78,7 +81,7 @@ _CHECKS = {
     "preprocessing_instance_count": _COUNT,
     "max_queue_delay_microseconds": (r"[0-9]+", "a whole number of microseconds"),
     "max_queue_size": (r"[0-9]+", "a whole number, 0 for no limit"),
-    "decoupled_mode": ("true", "true: predictions are streamed"),
+    "decoupled_mode": _SWITCH,
     "exclude_input_in_output": _SWITCH,
     "add_special_tokens": _SWITCH,
     "skip_special_tokens": _SWITCH,
@@ -135,6 +138,7 @@ def render(
         "engine_arrival": _text(arrival),
         "engine_cache_dir": _text(engine_cache_dir),
         "engine_socket": _text(engine_socket),
+        "engine_kind": engine.manifest.engine_kind,
     }
     templates = {model: (TEMPLATES / model / "config.pbtxt").read_text() for model in MODELS}
     values = {
@@ -147,15 +151,24 @@ def render(
     _override(values, overrides)
     is_cpp = values[SLOT]["triton_backend"] == CPP_BACKEND
     if is_cpp:
-        templates[SLOT] = _SLOT_ONLY.sub("", templates[SLOT])
+        if values[SLOT]["decoupled_mode"] == "false":
+            raise InvalidSetting(
+                name=f"instantiate.server.{SLOT}.args.decoupled_mode",
+                expected="true: with NVIDIA's C++ backend all requests are streamed by Triton",
+                value="false",
+            )
+        templates = {model: _SLOT_ONLY.sub("", template) for model, template in templates.items()}
         if not values[SLOT]["guided_decoding_backend"]:
             # NOTE: NVIDIA's backend would ignore guides; without these inputs Triton refuses them.
             templates = {model: _GUIDED.sub("", template) for model, template in templates.items()}
-    for model in MODELS:
+    templates[BLS] = templates["ensemble"].replace('name: "ensemble"', f'name: "{BLS}"')
+    templates["ensemble"] = _BLS_ONLY.sub("", templates["ensemble"])
+    values[BLS] = values["ensemble"]
+    for model, template in templates.items():
         version = target / model / "1"
         version.mkdir(parents=True)
-        (target / model / "config.pbtxt").write_text(_fill(model, templates[model], values[model]))
-        if model != "ensemble" and not (model == SLOT and is_cpp):
+        (target / model / "config.pbtxt").write_text(_fill(model, template, values[model]))
+        if model not in ("ensemble", BLS) and not (model == SLOT and is_cpp):
             (version / "model.py").write_text(_model_py(model))
     found = _PARAMETER.findall((target / SLOT / "config.pbtxt").read_text())
     options = {name: value for name, value in found if name not in _NOT_OPTIONS}

@@ -32,33 +32,43 @@ class TritonPythonModel:
         directory = Path(parameters["tokenizer_dir"]["string_value"])
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._skips_special = parameters["skip_special_tokens"]["string_value"].lower() in ("true", "1")
-        self._streams: OrderedDict[int, Detokenizer] = OrderedDict()
+        self._streams: OrderedDict[tuple[int, int], Detokenizer] = OrderedDict()
+        """By stream id and number of the sequence: a request may have several outputs."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]
 
     def _respond(self, request: Any) -> Any:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        rows = len(inputs["TOKENS_BATCH"])
+        tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
         try:
-            texts = [self._text(inputs, row) for row in range(rows)]
+            if tokens.shape[:2] != lengths.shape:
+                shape = list(tokens.shape[:2])
+                raise InvalidTensor(name="SEQUENCE_LENGTH", expected=f"of shape {shape}", value=lengths.shape)
+            texts = [text for row in range(len(tokens)) for text in self._texts(inputs, row)]
+        except InvalidTensor as exc:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
         except OverflowError:
-            wrong = int(inputs["TOKENS_BATCH"].min())
-            error = InvalidTensor(name="TOKENS_BATCH", expected="of token ids", value=wrong)
+            error = InvalidTensor(name="TOKENS_BATCH", expected="of token ids", value=int(tokens.min()))
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        output = pb_utils.Tensor("OUTPUT", np.array([[text.encode()] for text in texts], dtype=object))
+        # As in NVIDIA's: one dimension, with the texts of all rows and sequences.
+        output = pb_utils.Tensor("OUTPUT", np.array([text.encode() for text in texts], dtype=object))
         return pb_utils.InferenceResponse([output])
 
-    def _text(self, inputs: dict[str, Any], row: int) -> str:
-        length = int(inputs["SEQUENCE_LENGTH"][row].reshape(-1)[0])
-        tokens = inputs["TOKENS_BATCH"][row].reshape(-1)[:length].tolist()
-        if "STREAM_ID" not in inputs:
-            text: str = self._tokenizer.decode(tokens, skip_special_tokens=self._skips_special)
-            return text
+    def _texts(self, inputs: dict[str, Any], row: int) -> list[str]:
+        """One for each sequence. Only a single sequence can be part of a stream."""
+        lengths = inputs["SEQUENCE_LENGTH"][row].tolist()
+        pairs = zip(inputs["TOKENS_BATCH"][row], lengths, strict=True)
+        sequences = [tokens[:length].tolist() for tokens, length in pairs]
+        if "STREAM_ID" not in inputs or len(sequences) > 1:
+            skips = self._skips_special
+            return [self._tokenizer.decode(each, skip_special_tokens=skips) for each in sequences]
         is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].reshape(-1)[0])
-        return self._continue(int(inputs["STREAM_ID"][row].reshape(-1)[0]), tokens, is_last)
+        number = int(inputs["SEQUENCE_INDEX"][row].item()) if "SEQUENCE_INDEX" in inputs else 0
+        stream_id = int(inputs["STREAM_ID"][row].reshape(-1)[0])
+        return [self._continue((stream_id, number), sequences[0], is_last)]
 
-    def _continue(self, stream_id: int, tokens: list[int], is_last: bool) -> str:
+    def _continue(self, stream_id: tuple[int, int], tokens: list[int], is_last: bool) -> str:
         detokenizer = self._streams.pop(stream_id, None)
         if detokenizer is None:
             detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=self._skips_special)

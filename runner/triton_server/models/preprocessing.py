@@ -13,10 +13,23 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-from errors.requests import InvalidTensor
+from errors.coded_error import CodedError
+from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.arrival import PARAMETER, await_arrival
 
 _OFFSET_PADDING = -1
+_MAX_BIAS_BYTES = 16 << 20
+"""A few short words become a number for each token of the vocabulary, in each row."""
+_UNSUPPORTED = {
+    "DECODER_QUERY": "decoder_text_input",
+    "IMAGE_BYTES": "image_bytes_input",
+    "IMAGE_URL": "image_url_input",
+    "VIDEO_BYTES": "video_bytes_input",
+    "IMAGE_INPUT": "image_input",
+    "NUM_DRAFT_TOKENS": "num_draft_tokens",
+    "USE_DRAFT_LOGITS": "use_draft_logits",
+}
+"""Inputs that are rejected unless they are 0, false or blank, with the ensemble's names."""
 
 
 class TritonPythonModel:
@@ -31,6 +44,7 @@ class TritonPythonModel:
         self._tokenizer.no_padding()
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
         end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
+        self._engine_kind = parameters["engine_kind"]["string_value"]
         self._end_id = int(end_id or arrived.end_id)
         self._pad_id = int(pad_id or arrived.pad_id)
 
@@ -40,14 +54,30 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         try:
+            self._check_supported(inputs)
             outputs = self._encode(inputs)
+        except CodedError as exc:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
         except UnicodeDecodeError as exc:
             error = InvalidTensor(
-                name="text_input, bad_words or stop_words", expected="UTF-8", value=exc.object
+                name="text_input, bad_words, stop_words or embedding_bias_words",
+                expected="UTF-8",
+                value=exc.object,
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
         tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
         return pb_utils.InferenceResponse(tensors)
+
+    def _check_supported(self, inputs: dict[str, npt.NDArray[Any]]) -> None:
+        for name in _UNSUPPORTED.keys() & inputs.keys():
+            if np.any(inputs[name]):
+                shape = "x".join(map(str, inputs[name].shape))
+                raise UnsupportedArgument(
+                    name=f"{_UNSUPPORTED[name]} ({name})",
+                    value=f"<{shape} tensor>",
+                    engine_kind=self._engine_kind,
+                    remedy="leave it out",
+                )
 
     def _encode(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         texts = [_decode(row.reshape(-1)[0]) for row in inputs["QUERY"]]
@@ -58,16 +88,44 @@ class TritonPythonModel:
         rows = len(texts)
         end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_id, np.int32))
         pad_ids = inputs.get("PAD_ID", np.full((rows, 1), self._pad_id, np.int32))
-        return {
+        outputs: dict[str, npt.NDArray[Any]] = {
             "INPUT_ID": _pad(encoded, int(pad_ids.reshape(-1)[0])),
             "REQUEST_INPUT_LEN": np.array([[len(ids)] for ids in encoded], np.int32),
+            # As in NVIDIA's: one token of padding, since there is no text for a decoder.
+            "DECODER_INPUT_ID": pad_ids.astype(np.int32),
+            "REQUEST_DECODER_INPUT_LEN": np.ones((rows, 1), np.int32),
             "REQUEST_OUTPUT_LEN": _to_int32(inputs["REQUEST_OUTPUT_LEN"]),
             "BAD_WORDS_IDS": self._words(inputs.get("BAD_WORDS_DICT"), rows),
             "STOP_WORDS_IDS": self._words(inputs.get("STOP_WORDS_DICT"), rows),
+            "EMBEDDING_BIAS": self._embedding_bias(inputs, rows),
             "OUT_END_ID": end_ids.astype(np.int32),
             "OUT_PAD_ID": pad_ids.astype(np.int32),
             "STREAM_ID": np.array([[secrets.randbits(63)] for _ in range(rows)], np.int64),
         }
+        if "PROMPT_TABLE_EXTRA_ID" in inputs:
+            is_virtual = outputs["INPUT_ID"] >= self._tokenizer.get_vocab_size()
+            outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.where(is_virtual, inputs["PROMPT_TABLE_EXTRA_ID"], 0)
+        return outputs
+
+    def _embedding_bias(self, inputs: dict[str, npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float32]:
+        """[rows, vocabulary]: each word's weight is added to its tokens; [rows, 0] without words."""
+        words, weights = inputs.get("EMBEDDING_BIAS_WORDS"), inputs.get("EMBEDDING_BIAS_WEIGHTS")
+        if words is None and weights is None:
+            return np.empty((rows, 0), np.float32)
+        if words is None or weights is None or words.shape != weights.shape:
+            value = [list(each.shape) if each is not None else None for each in (words, weights)]
+            expected = "of the same shape as embedding_bias_weights"
+            raise InvalidTensor(name="embedding_bias_words", expected=expected, value=value)
+        vocab_size = self._tokenizer.get_vocab_size()
+        if (most := max(1, _MAX_BIAS_BYTES // (4 * vocab_size))) < rows:
+            expected = f"sent for at most {most} rows of a batch with this vocabulary"
+            raise InvalidTensor(name="embedding_bias_words", expected=expected, value=rows)
+        bias = np.zeros((rows, vocab_size), np.float32)
+        for row in range(rows):
+            for word, weight in zip(words[row], weights[row], strict=True):
+                ids = self._tokenizer.encode(_decode(word), add_special_tokens=False).ids
+                np.add.at(bias[row], ids, weight)
+        return bias
 
     def _words(self, words: npt.NDArray[Any] | None, rows: int) -> npt.NDArray[np.int32]:
         """The contract's [rows, 2, L] tensor: flattened ids, and cumulative end offsets padded with -1."""

@@ -222,7 +222,9 @@ def test_a_prompt_that_leaves_no_room_is_e1002_with_both_numbers(length: int) ->
     "given",
     [
         {"beam_width": 2},
-        {"num_return_sequences": 3},
+        {"decoder_input_ids": np.array([[7, 8]], np.int32)},
+        {"decoder_input_ids": np.array([[7]], np.int32), "pad_id": 2},
+        {"decoder_input_lengths": 2},
         {"len_penalty": 2.0},
         {"logit_bias_ids": np.array([[1]], np.int32), "logit_bias_values": np.array([[0.5]], np.float32)},
         {"return_context_logits": True},
@@ -262,6 +264,7 @@ def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds()
     beams = parse_row(tensors(beam_width=3, len_penalty=2.0, seed=7), 0, ready, includes_input=False)
     assert beams.submits() == [beams.submit]
     assert (beams.num_sequences, beams.submit.sampling.length_penalty) == (3, 2.0)
+    ready = msgspec.structs.replace(READY, engine_kind="transformers")
     drawn = tensors(num_return_sequences=3, runtime_top_p=0.5, seed=2**64 - 2)
     submits = parse_row(drawn, 0, ready, includes_input=False).submits()
     assert [each.sampling.seed for each in submits] == [2**64 - 2, 2**64 - 1, 0]
@@ -272,6 +275,21 @@ def test_a_beam_search_is_one_request_and_drawn_outputs_have_consecutive_seeds()
 def test_what_asks_for_nothing_special_is_taken() -> None:
     request = parse(beam_width=1, num_return_sequences=1, return_log_probs=False, early_stopping=False)
     assert request.submit == parse().submit
+
+
+def test_what_nvidias_preprocessing_gives_to_every_model_is_taken() -> None:
+    decoder = {"decoder_input_ids": np.array([[2]], np.int32), "decoder_input_lengths": 1}
+    assert parse(pad_id=2, **decoder, embedding_bias=np.empty((1, 0), np.float32)) == parse(pad_id=2)
+
+
+def test_nvidias_embedding_bias_is_a_bias_of_tokens_for_other_engines() -> None:
+    given = tensors(embedding_bias=np.array([[0, 1.5, 0, -2]], np.float32))
+    ready = msgspec.structs.replace(READY, engine_kind="transformers")
+    submit = parse_row(given, 0, ready, includes_input=False).submit
+    assert (submit.sampling.logit_bias, submit.tensors) == ({1: 1.5, 3: -2.0}, {})
+    ready = msgspec.structs.replace(READY, engine_kind="tensorrt_llm")
+    submit = parse_row(given, 0, ready, includes_input=False).submit
+    assert (submit.sampling.logit_bias, list(submit.tensors)) == ({}, ["embedding_bias"])
 
 
 def test_every_refusal_is_the_callers_to_fix() -> None:

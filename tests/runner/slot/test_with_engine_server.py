@@ -175,18 +175,19 @@ def test_a_cancelled_request_is_freed_and_its_response_says_so(
     wait_until(lambda: num_active(engine) == 0)
 
 
-def test_the_stop_input_cancels_the_requests_of_its_id(slot: SlotUnderTest) -> None:
+def test_the_stop_input_ends_the_requests_of_its_id_with_what_they_have(slot: SlotUnderTest) -> None:
     mine, others = slot.ask(request_id="mine", **LONG), slot.ask(request_id="another", **LONG)
+    whole = slot.ask(request_id="mine", **LONG | {"streaming": False})
     mine.receive()
-    (outputs,) = slot.ask(request_id="unknown", stop=True, **LONG).receive_all()
-    assert outputs["finish_reason"] == [[b"stop"]]
-    slot.ask(request_id="mine", stop=True, **LONG)
-    with pytest.raises(TritonError, match="cancelled"):
-        mine.receive_all()
+    assert slot.ask(request_id="unknown", stop=True, **LONG).receive_all() == [{}]
+    assert slot.ask(request_id="mine", stop=True, **LONG).receive_all() == [{}]
+    assert mine.receive_all()[-1]["finish_reason"] == [[b"cancelled"]]
+    (stopped,) = whole.receive_all()
+    assert stopped["finish_reason"] == [[b"cancelled"]]
+    assert stopped["output_ids"][0][0] == expected(PROMPT, stopped["sequence_length"][0][0])
     others.receive()
     slot.ask(request_id="another", stop=True, **LONG)
-    with pytest.raises(TritonError, match="cancelled"):
-        others.receive_all()
+    assert others.receive_all()[-1]["finish_reason"] == [[b"cancelled"]]
 
 
 def test_short_requests_end_while_the_slot_looks_for_cancelled_ones(slot: SlotUnderTest) -> None:

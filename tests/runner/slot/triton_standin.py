@@ -79,8 +79,11 @@ METRICS: dict[str, Metric] = {}
 class Client:
     """A client's request, and the sender of its responses."""
 
-    def __init__(self, request_id: str, tensors: dict[str, npt.NDArray[Any]]) -> None:
+    def __init__(
+        self, request_id: str, tensors: dict[str, npt.NDArray[Any]], parameters: dict[str, object]
+    ) -> None:
         self._request_id = request_id
+        self._parameters = parameters
         self._tensors = [Tensor(name, array) for name, array in tensors.items()]
         self._responses: queue.Queue[tuple[InferenceResponse, bool]] = queue.Queue()
         self._has_ended = False
@@ -88,6 +91,9 @@ class Client:
 
     def request_id(self) -> str:
         return self._request_id
+
+    def parameters(self) -> str:
+        return json.dumps(self._parameters)
 
     def inputs(self) -> list[Tensor]:
         return self._tensors
@@ -130,23 +136,29 @@ class Client:
 class SlotUnderTest:
     """The slot's model. ``initialize`` blocks until there is an engine; close it."""
 
-    def __init__(self, engine_socket: Path, **parameters: str) -> None:
+    def __init__(self, engine_socket: Path, *, is_decoupled: bool = True, **parameters: str) -> None:
         from runner.slot.model import TritonPythonModel
 
         self.model = TritonPythonModel()
         values = {"engine_socket": str(engine_socket), "cancellation_check_period_ms": "5", **parameters}
-        config = {"parameters": {name: {"string_value": value} for name, value in values.items()}}
+        config: dict[str, Any] = {
+            "parameters": {name: {"string_value": value} for name, value in values.items()},
+            "model_transaction_policy": {"decoupled": is_decoupled},
+        }
         names = {"model_name": "tensorrt_llm", "model_version": "1"}
         self.model.initialize({"model_config": json.dumps(config), **names})
 
-    def ask(self, *, request_id: str = "", **tensors: Any) -> Client:
+    def ask(
+        self, *, request_id: str = "", parameters: dict[str, object] | None = None, **tensors: Any
+    ) -> Client:
         """Send one request. Values that are no arrays are those of a request of one row."""
         types: dict[type, Any] = {bool: np.bool_, float: np.float32, int: np.int32, list: np.int32}
         arrays = {
             name: value if isinstance(value, np.ndarray) else np.array([value], types[type(value)])
             for name, value in tensors.items()
         }
-        client = Client(request_id, {name: each.reshape(len(each), -1) for name, each in arrays.items()})
+        shaped = {name: each.reshape(len(each), -1) for name, each in arrays.items()}
+        client = Client(request_id, shaped, parameters or {})
         self.model.execute([client])
         return client
 

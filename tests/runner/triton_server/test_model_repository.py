@@ -119,7 +119,7 @@ def test_an_unknown_key_names_the_nearest(
         ("ensemble", "triton_max_batch_size", True),
         ("ensemble", "triton_max_batch_size", None),
         ("ensemble", "max_tokens_data_type", "TYPE_FP32"),
-        ("tensorrt_llm", "decoupled_mode", False),
+        ("tensorrt_llm", "decoupled_mode", "maybe"),
         ("tensorrt_llm", "exclude_input_in_output", "maybe"),
         ("tensorrt_llm", "max_queue_delay_microseconds", -1),
         ("tensorrt_llm", "triton_backend", "onnx"),
@@ -178,7 +178,7 @@ def test_what_was_there_before_is_replaced(engine: Engine, tmp_path: Path) -> No
     target = tmp_path / "repository"
     (target / "stale_model" / "1").mkdir(parents=True)
     render_config(engine, target)
-    assert sorted(path.name for path in target.iterdir()) == sorted(MODELS)
+    assert sorted(path.name for path in target.iterdir()) == sorted((*MODELS, "tensorrt_llm_bls"))
 
 
 def test_the_engines_place_in_the_source_holds_nothing_of_ours() -> None:
