@@ -73,8 +73,8 @@ class Call:
         self._send({}, _triton_error(error), is_last=True)
 
     def confirm(self) -> None:
-        """Send an empty response, the only one."""
-        self._send({}, None, is_last=True)
+        """Answer a request that stops others. As in NVIDIA's backend, the response has no tokens."""
+        self._send({"finish_reason": [[b"stop"]]}, None, is_last=True)
 
     def respond(self, place: Place, sequences: list[list[int]], end: End | None, further: Outputs) -> None:
         """Send the new tokens of one output, or all ``sequences`` of a beam search, and ``further`` outputs.

@@ -39,9 +39,8 @@ from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
 from runner.slot.tensors import Tensors, batch_size
 
-SINGLE_RESPONSE = '"single_response"'
-"""A Triton request with this parameter gets all its outputs in one response, as every request does with
-``decoupled_mode: false``. The parameters are JSON."""
+SINGLE_RESPONSE = "cog_triton_single_response"
+"""A request with this parameter gets all its outputs in one response, as with ``decoupled_mode: false``."""
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""
@@ -78,7 +77,8 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            is_single = not self._is_decoupled or SINGLE_RESPONSE in request.parameters()
+            parameters = json.loads(request.parameters() or "{}")
+            is_single = not self._is_decoupled or SINGLE_RESPONSE in parameters
             call = Call(request.get_response_sender(), request.request_id(), is_single=is_single)
             self._begin(request, call)
 

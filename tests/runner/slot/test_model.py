@@ -248,7 +248,8 @@ def test_the_stop_tensor_ends_the_requests_of_its_id(
     stop = GrpcStream(triton.grpc_port)
     stop.send("tensorrt_llm", request_id="another", stop=np.array([[True]]), **long)
     outputs, is_last = stop.receive()
-    assert (outputs, is_last) == ({}, True)
+    assert (outputs["finish_reason"].tolist(), is_last) == ([[b"stop"]], True)
+    assert set(outputs) == {"finish_reason"}
     assert triton.counters.cancelled == cancelled
     stop.send("tensorrt_llm", request_id="mine", stop=np.array([[True]]), **long)
     stop.receive()

@@ -179,8 +179,9 @@ def test_the_stop_input_ends_the_requests_of_its_id_with_what_they_have(slot: Sl
     mine, others = slot.ask(request_id="mine", **LONG), slot.ask(request_id="another", **LONG)
     whole = slot.ask(request_id="mine", **LONG | {"streaming": False})
     mine.receive()
-    assert slot.ask(request_id="unknown", stop=True, **LONG).receive_all() == [{}]
-    assert slot.ask(request_id="mine", stop=True, **LONG).receive_all() == [{}]
+    for request_id in ("unknown", "mine"):
+        (outputs,) = slot.ask(request_id=request_id, stop=True, **LONG).receive_all()
+        assert outputs == {"finish_reason": [[b"stop"]]}
     assert mine.receive_all()[-1]["finish_reason"] == [[b"cancelled"]]
     (stopped,) = whole.receive_all()
     assert stopped["finish_reason"] == [[b"cancelled"]]

@@ -8,13 +8,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 
 from engine.directory import Engine, load
 from errors.settings import InvalidSetting
 from runner.triton_server.model_repository import MODELS, TEMPLATES, render
 from tests.runner.paced_engine import PacedModel
+from tests.runner.triton_server.nvidia_contract import INPUTS, OUTPUTS
 
 Overrides = Mapping[str, Mapping[str, object]]
 
@@ -198,3 +202,44 @@ def test_a_models_entry_point_finds_our_packages_from_anywhere(
     )
     module = "slot.model" if model == "tensorrt_llm" else f"triton_server.models.{model}"
     assert result.stdout.strip() == f"runner.{module}"
+
+
+def read_configs(engine: Engine, target: Path, **options: Any) -> dict[str, Any]:
+    render(engine, target, overrides={}, **options)
+    return {
+        folder.name: text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+        for folder in target.iterdir()
+    }
+
+
+@pytest.mark.parametrize("model", INPUTS)
+def test_each_model_has_the_tensors_of_nvidias(engine: Engine, tmp_path: Path, model: str) -> None:
+    config = read_configs(engine, tmp_path / "repository")[model]
+    for has, expected in ((config.input, INPUTS[model]), (config.output, OUTPUTS[model])):
+        found = {each.name: (model_config_pb2.DataType.Name(each.data_type), list(each.dims)) for each in has}
+        assert {name: found.get(name) for name in expected} == expected
+    required = {each.name for each in config.input if not each.optional}
+    if model != "postprocessing":
+        assert required <= {"text_input", "max_tokens", "QUERY", "REQUEST_OUTPUT_LEN"}
+
+
+@pytest.mark.parametrize("is_cpp", [False, True])
+@pytest.mark.parametrize("ensemble", ["ensemble", "tensorrt_llm_bls"])
+def test_an_ensemble_maps_only_tensors_that_its_models_have(
+    engine: Engine, tmp_path: Path, ensemble: str, is_cpp: bool
+) -> None:
+    """Triton would not load it."""
+    options = {"cpp_backend": tmp_path / "backend"} if is_cpp else {}
+    configs = read_configs(engine, tmp_path / "repository", **options)
+    for step in configs[ensemble].ensemble_scheduling.step:
+        model = configs[step.model_name]
+        assert set(step.input_map) <= {each.name for each in model.input}
+        assert set(step.output_map) <= {each.name for each in model.output}
+
+
+def test_nvidias_backend_must_stream(engine: Engine, tmp_path: Path) -> None:
+    overrides = {"tensorrt_llm": {"decoupled_mode": False}}
+    with pytest.raises(InvalidSetting, match="C\\+\\+ backend"):
+        render(engine, tmp_path / "repository", overrides=overrides, cpp_backend=tmp_path / "backend")
+    config = render_config(engine, tmp_path / "repository", overrides)["tensorrt_llm"]
+    assert "decoupled: false" in config

@@ -105,7 +105,7 @@ def prepare(name: str, array: npt.NDArray[Any]) -> grpcclient.InferInput:
 
 
 def receive(completed: queue.Queue[Any], result: Any, error: Any) -> None:
-    completed.put(error or result.as_numpy("text_output")[0])
+    completed.put(error or result.as_numpy("text_output"))
 
 
 def test_several_texts_in_one_request_are_all_answered(triton: TritonUnderTest) -> None:

@@ -89,6 +89,61 @@ def test_no_words_are_an_empty_table(ask: Asker) -> None:
     assert table.shape == (1, 2, 0)
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_biased_words_become_a_number_for_each_token(
+    ask: Asker, triton: TritonUnderTest, is_given: bool
+) -> None:
+    given = {"EMBEDDING_BIAS_WORDS": texts(["Fire", "日"])} if is_given else {}
+    weights = {"EMBEDDING_BIAS_WEIGHTS": np.array([[1.5, -2]], np.float32)} if is_given else {}
+    bias = ask(
+        *("preprocessing", "EMBEDDING_BIAS"),
+        QUERY=texts(["a"]),
+        REQUEST_OUTPUT_LEN=lengths(1),
+        **(given | weights),
+    )
+    expected = [0.0] * (triton.model.tokenizer.get_vocab_size() if is_given else 0)
+    for word, weight in (("Fire", 1.5), ("日", -2.0)) if is_given else ():
+        for token in triton.model.ids(word):
+            expected[token] += weight
+    assert bias.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DECODER_QUERY", texts(["a"])),
+        ("IMAGE_URL", texts(["http://localhost"])),
+        ("IMAGE_BYTES", np.ones((1, 1, 2, 2, 3), np.uint8)),
+        ("NUM_DRAFT_TOKENS", np.array([[3]], np.int32)),
+        ("USE_DRAFT_LOGITS", np.array([[True]])),
+    ],
+)
+def test_an_input_that_no_engine_takes_is_e1104_unless_it_says_nothing(
+    ask: Asker, name: str, value: npt.NDArray[Any]
+) -> None:
+    given = {"QUERY": texts(["a"]), "REQUEST_OUTPUT_LEN": lengths(1)}
+    with pytest.raises(InferenceServerException, match=rf"E1104 .* \({name}\)='<.*paced"):
+        ask("preprocessing", "INPUT_ID", **given, **{name: value})
+    nothing = np.zeros_like(value) if value.dtype != object else texts([""])
+    assert ask("preprocessing", "INPUT_ID", **given, **{name: nothing}).size
+
+
+def test_biased_words_without_weights_are_e1103(ask: Asker) -> None:
+    given = {"QUERY": texts(["a"]), "REQUEST_OUTPUT_LEN": lengths(1)}
+    with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: embedding_bias_words"):
+        ask("preprocessing", "INPUT_ID", **given, EMBEDDING_BIAS_WORDS=texts(["Fire"]))
+
+
+def test_what_nvidias_preprocessing_gives_to_an_encoders_decoder_is_one_token_of_padding(
+    ask: Asker, triton: TritonUnderTest
+) -> None:
+    given = {"QUERY": texts(["a"], ["b"]), "REQUEST_OUTPUT_LEN": lengths(1, 1)}
+    ids = ask("preprocessing", "DECODER_INPUT_ID", **given)
+    counts = ask("preprocessing", "REQUEST_DECODER_INPUT_LEN", **given)
+    assert ids.tolist() == [[triton.service.model.pad_id]] * 2
+    assert counts.tolist() == [[1]] * 2
+
+
 def test_a_text_that_is_not_utf_8_is_e1103(ask: Asker) -> None:
     with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: text_input"):
         ask("preprocessing", "INPUT_ID", QUERY=texts([b"\xff\xfe"]), REQUEST_OUTPUT_LEN=lengths(1))
@@ -100,7 +155,25 @@ def test_token_ids_become_texts_row_by_row(ask: Asker, triton: TritonUnderTest) 
     tokens = np.array([[row + [-1] * (width - len(row))] for row in rows], np.int32)
     counts = np.array([[len(row)] for row in rows], np.int32)
     decoded = ask("postprocessing", "OUTPUT", TOKENS_BATCH=tokens, SEQUENCE_LENGTH=counts)
-    assert [bytes(row[0]).decode() for row in decoded] == ["What is", "日本"]
+    assert decoded.tolist() == [b"What is", "日本".encode()]
+
+
+def test_all_beams_of_a_row_become_texts(ask: Asker, triton: TritonUnderTest) -> None:
+    ids = triton.model.ids("What is")
+    tokens = np.array([[ids, [*ids[:2], *[-1] * (len(ids) - 2)]]], np.int32)
+    counts = np.array([[len(ids), 2]], np.int32)
+    decoded = ask("postprocessing", "OUTPUT", TOKENS_BATCH=tokens, SEQUENCE_LENGTH=counts)
+    assert [text.decode() for text in decoded] == ["What is", triton.model.tokenizer.decode(ids[:2])]
+
+
+@pytest.mark.parametrize("counts", [[[1, 1]], [[]]])
+def test_lengths_of_another_number_of_sequences_are_e1103(ask: Asker, counts: list[list[int]]) -> None:
+    with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: SEQUENCE_LENGTH"):
+        ask(
+            *("postprocessing", "OUTPUT"),
+            TOKENS_BATCH=np.array([[[5]]], np.int32),
+            SEQUENCE_LENGTH=np.array(counts, np.int32),
+        )
 
 
 def test_what_one_response_of_a_stream_leaves_undecided_is_decided_by_the_next(
@@ -114,7 +187,7 @@ def test_what_one_response_of_a_stream_leaves_undecided_is_decided_by_the_next(
             STREAM_ID=np.array([[4711]], np.int64),
             FINISH_REASON=np.array([[reason]], dtype=object),
         )
-        return bytes(decoded[0][0]).decode()
+        return bytes(decoded[0]).decode()
 
     first, second, third = triton.model.ids("日")
     assert [decode(first, b""), decode(second, b""), decode(third, b"")] == ["", "", "日"]
