@@ -42,8 +42,9 @@ def check_tensors(tensors: Tensors, row: Row, engine_kind: str) -> None:
             shape = "x".join(map(str, tensors[name].shape))
             raise _unsupported(name, f"<{shape} tensor>", engine_kind)
     # NVIDIA's preprocessing gives one token of padding, which clients send on to any model.
-    if (ids := row.array("decoder_input_ids")).size and ids.tolist() != [row.scalar("pad_id")]:
-        raise _unsupported("decoder_input_ids", f"<{len(ids)} tokens>", engine_kind)
+    ids = row.array("decoder_input_ids")
+    if ids.size > 1 or (ids.size and ids[0] != row.scalar("pad_id")):
+        raise _unsupported("decoder_input_ids", f"<{ids.size} tokens>", engine_kind)
     for name in _FLAGS:
         if name not in supported and (flag := row.scalar(name)):
             raise _unsupported(name, flag, engine_kind)
