@@ -68,7 +68,8 @@ class Asked:
     def __init__(self, server: CogUnderTest, max_tokens: int) -> None:
         self._server = server
         self._answer: dict[str, Any] = {}
-        wait_until(lambda: server.counters.is_settled)
+        # With the test prediction: the counters are up to a second old.
+        wait_until(lambda: server.counters["slot_requests_total"] and server.counters.is_settled)
         body = {"input": {"prompt": QUESTION, "max_tokens": max_tokens}}
         self._thread = threading.Thread(target=self._ask, args=(body,))
         self._thread.start()

@@ -16,6 +16,7 @@ import yaml
 
 from tests.runner.paced_engine import PacedModel
 from tests.runner.servers import (
+    DEADLINE_S,
     HOST,
     SLOT,
     CogUnderTest,
@@ -285,15 +286,16 @@ def test_cog_streams_predictions_from_the_tar(machine: Path, tmp_path: Path, wor
 
 @pytest.mark.needs_mpirun
 def test_two_ranks_behind_triton_survive_the_death_of_one(machine: Path, tmp_path: Path) -> None:
-    model = make_compiled_model(tmp_path / "model", world_size=2)
+    model = make_compiled_model(tmp_path / "model", world_size=2, tokens_per_second=20)
     server = TritonUnderTest(model, tmp_path, COG_TRITON_ENGINE_PYTHON=str(machine / "python"))
     try:
         rank = rank_pids(model.directory)[1]
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(server.post, STREAM, {**stream_of(PROMPT, 500), **GREEDY})
-            wait_until(lambda: server.counters.running == 1)
+        body = {**stream_of(PROMPT, 500), **GREEDY}
+        with httpx.stream("POST", f"{server.url}{STREAM}", json=body, timeout=DEADLINE_S) as response:
+            lines = response.iter_lines()
+            next(lines)  # It runs: the counters may still have the test prediction.
             os.kill(rank, signal.SIGKILL)
-            last = events(answer.result().text)[-1]
+            last = events("\n".join(lines))[-1]
         assert last["error"].startswith("E2403 RankEnded: The ranks of the 2-GPU engine ended")
         assert server.service.stack.triton.restarts == 0
         wait_until(lambda: server.generate_ids(PROMPT, 3, **GREEDY).status_code == 200)
