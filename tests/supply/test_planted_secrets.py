@@ -282,13 +282,15 @@ def test_a_runner_that_can_not_start_shows_no_secret(tmp_path: Path, files: File
 
 
 def test_the_search_finds_what_is_there() -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(60)", PASSWORD]
+    command = [sys.executable, "-c", "import time; time.sleep(600)", PASSWORD]
     with (
-        CommandLines(environments_of="time.sleep(60)") as processes,
+        CommandLines(environments_of="time.sleep(600)") as processes,
         subprocess.Popen(command, env={"X": SIGNATURE}) as process,
     ):
-        wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
-        process.kill()
+        try:
+            wait_until(lambda: any(SIGNATURE in text for text in processes.environments))
+        finally:
+            process.kill()
     assert {form for form, _ in leaks((PASSWORD,), processes.seen)} == {PASSWORD}
     encoded = ["cGxhbnRlZC1wYXNzd29yZA", "planted-yaml%2F1"]
     assert [form for form, _ in leaks((PASSWORD, IN_YAML), encoded)] == encoded

@@ -17,8 +17,8 @@ class CommandLines:
 
     def __init__(self, environments_of: str) -> None:
         """``environments_of``: words in the command line of processes whose variables are looked at, too."""
-        self.seen: set[str] = set()
-        self.environments: set[str] = set()
+        self.seen: frozenset[str] = frozenset()
+        self.environments: frozenset[str] = frozenset()
         self._words = environments_of
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="watch-processes", daemon=True)
@@ -38,11 +38,16 @@ class CommandLines:
             for process in Path("/proc").glob("[0-9]*"):
                 try:
                     line = _words(process / "cmdline")
-                    self.seen.add(line)
+                    self.seen = _with(self.seen, line)
                     if self._words in line:
-                        self.environments.add(_words(process / "environ"))
+                        self.environments = _with(self.environments, _words(process / "environ"))
                 except OSError:
                     pass  # It has ended.
+
+
+def _with(texts: frozenset[str], text: str) -> frozenset[str]:
+    """A new set: another thread may be reading the old one."""
+    return texts if text in texts else texts | {text}
 
 
 def _words(path: Path) -> str:
