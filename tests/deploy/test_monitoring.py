@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,12 +21,12 @@ import yaml
 from engine.machine.root import SOURCE_ROOT
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wait_until
 
 DASHBOARD = SOURCE_ROOT / "deploy" / "grafana" / "cog-triton.json"
 RULES = SOURCE_ROOT / "deploy" / "prometheus" / "cog-triton.rules.yml"
 ALERTS_TEST = Path(__file__).with_name("alerts.test.yml")
-RATE_INTERVAL = "20s"
+RATE_INTERVAL = "1m"
 THRESHOLD = re.compile(r"\s+(?:==|>|<)\s+[\d.]+$")
 NEEDS_GPU = "nv_gpu_"
 
@@ -88,11 +89,38 @@ def metrics_port(cog: CogUnderTest) -> Iterator[int]:
     server.server_close()
 
 
+class Prometheus:
+    """Asked for what was at the end of the load: rates are of a minute, and the tests may come later."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._asked_s = 0.0
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/-/ready", timeout=DEADLINE_S).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def has_scraped(self, times: int, since_s: float) -> bool:
+        """Everything is asked for as it was when this was asked last."""
+        self._asked_s = time.time()
+        passed_ms = max(1, int((self._asked_s - since_s) * 1000))
+        return bool(self.ask(f"sum_over_time(up[{passed_ms}ms]) >= {times}"))
+
+    def ask(self, expression: str) -> list[dict[str, Any]]:
+        params = {"query": expression, "time": str(self._asked_s)}
+        answer = httpx.get(f"{self.url}/api/v1/query", params=params, timeout=DEADLINE_S).json()
+        assert answer["status"] == "success", answer
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+
 @pytest.fixture(scope="module")
 def prometheus(
     cog: CogUnderTest, metrics_port: int, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The URL of a Prometheus with our rules that has scraped a runner under load for a few seconds."""
+) -> Iterator[Prometheus]:
+    """With our rules. It has scraped a runner under load for a few seconds."""
     folder = tmp_path_factory.mktemp("prometheus")
     shutil.copy(RULES, folder)
     config = yaml.safe_load((SOURCE_ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
@@ -104,23 +132,19 @@ def prometheus(
     command += [f"--web.listen-address={HOST}:{port}", "--log.level=warn"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
-    url = f"http://{HOST}:{port}"
+    prometheus = Prometheus(f"http://{HOST}:{port}")
     try:
-        wait_until(lambda: is_ready(url))
+        wait_until(prometheus.is_ready)
+        begin_s = time.time()
         with ThreadPoolExecutor(8) as pool:
-            while len(ask(url, "count_over_time(up[1m]) >= 8")) == 0:
+            while not prometheus.has_scraped(8, begin_s):
                 list(pool.map(lambda _: put_under_load(cog), range(8)))
-        yield url
+        end_s = time.time()
+        wait_until(lambda: prometheus.has_scraped(2, end_s))
+        yield prometheus
     finally:
         process.terminate()
         process.wait()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/-/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def put_under_load(cog: CogUnderTest) -> None:
@@ -135,17 +159,10 @@ def put_under_load(cog: CogUnderTest) -> None:
         next(data for data in response.iter_bytes() if b"event: output" in data)
 
 
-def ask(url: str, expression: str) -> list[dict[str, Any]]:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=300).json()
-    assert answer["status"] == "success", answer
-    result: list[dict[str, Any]] = answer["data"]["result"]
-    return result
-
-
 @pytest.mark.servers
 @pytest.mark.parametrize(("where", "expression"), expressions())
-def test_what_is_asked_has_an_answer(prometheus: str, where: str, expression: str) -> None:
-    result = ask(prometheus, expression)
+def test_what_is_asked_has_an_answer(prometheus: Prometheus, where: str, expression: str) -> None:
+    result = prometheus.ask(expression)
     if NEEDS_GPU in expression and not result:
         pytest.skip("no GPU: nothing is told of it")
     assert result, "no such series"
@@ -155,26 +172,26 @@ def test_what_is_asked_has_an_answer(prometheus: str, where: str, expression: st
 
 
 @pytest.mark.servers
-def test_a_metric_by_another_name_would_be_noticed(prometheus: str) -> None:
+def test_a_metric_by_another_name_would_be_noticed(prometheus: Prometheus) -> None:
     asked = next(each for where, each in expressions() if where == "Time to first token")
-    assert ask(prometheus, asked)
-    assert not ask(prometheus, asked.replace("first_token", "first_word"))
+    assert prometheus.ask(asked)
+    assert not prometheus.ask(asked.replace("first_token", "first_word"))
 
 
 @pytest.mark.servers
-def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: str) -> None:
+def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: Prometheus) -> None:
     asked = next(each for where, each in expressions() if where == "Inter-token latency")
-    (median,) = ask(prometheus, asked)
+    (median,) = prometheus.ask(asked)
     assert float(median["value"][1]) == pytest.approx(1 / TOKENS_PER_SECOND, rel=1)
 
 
 @pytest.mark.servers
-def test_prometheus_has_the_rules_and_none_of_them_fails(prometheus: str) -> None:
-    groups = httpx.get(f"{prometheus}/api/v1/rules").json()["data"]["groups"]
+def test_prometheus_has_the_rules_and_none_of_them_fails(prometheus: Prometheus) -> None:
+    groups = httpx.get(f"{prometheus.url}/api/v1/rules").json()["data"]["groups"]
     found = [rule for group in groups for rule in group["rules"]]
     assert len(found) == len(rules())
     assert {rule["health"] for rule in found} == {"ok"}
-    assert ask(prometheus, "job:cog_triton_time_to_first_token_seconds:p95_5m")
+    assert prometheus.ask("job:cog_triton_time_to_first_token_seconds:p95_5m")
 
 
 def test_every_alert_comes_when_it_should_and_only_then(tmp_path: Path) -> None:
