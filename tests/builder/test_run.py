@@ -22,6 +22,7 @@ from tests.builder import tiny_model
 from tests.builder.cog_server import CogServer
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.servers
 
@@ -198,9 +199,11 @@ def test_a_cancelled_build_ends_at_once_leaves_no_tar_and_the_next_succeeds(
         "webhook_events_filter": ["completed"],
     }
     headers = {"Prefer": "respond-async"}
-    started = httpx.post(f"{server.url}/predictions", json=request, headers=headers).json()
-    assert asked.wait(30)
-    httpx.post(f"{server.url}/predictions/{started['id']}/cancel").raise_for_status()
+    started = httpx.post(
+        f"{server.url}/predictions", json=request, headers=headers, timeout=DEADLINE_S
+    ).json()
+    assert asked.wait(DEADLINE_S)
+    httpx.post(f"{server.url}/predictions/{started['id']}/cancel", timeout=DEADLINE_S).raise_for_status()
     assert webhooks.get(timeout=300)["status"] == "canceled"
     assert not (server.folder / "engine.tar").exists()
     assert not list((server.folder / "cache" / "builds").iterdir())

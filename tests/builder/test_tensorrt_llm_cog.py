@@ -30,7 +30,7 @@ from tests.builder.hub_server import HubServer, Repository
 from tests.builder.tensorrt_llm_builds import config
 from tests.builder.test_program import is_running, wait_for
 from tests.runner.paced_engine import PacedModel
-from tests.runner.servers import CogUnderTest
+from tests.runner.servers import DEADLINE_S, CogUnderTest
 from tests.standins.engine_environment import make_engine_environment
 from tests.standins.gpus import make_gpus, without_driver
 
@@ -152,17 +152,20 @@ def test_cancelling_ends_every_process_leaves_no_tar_and_another_build_is_refuse
     (server.folder / "hang").write_bytes(b"")
     url = serve(config(build={"max_batch_size": 7}))
     started = httpx.post(
-        f"{server.url}/predictions", json={"input": {"config": url}}, headers={"Prefer": "respond-async"}
+        f"{server.url}/predictions",
+        json={"input": {"config": url}},
+        headers={"Prefer": "respond-async"},
+        timeout=DEADLINE_S,
     ).json()
     wait_for(lambda: hanging_worker(server) is not None, timeout_s=300)
     worker = hanging_worker(server)
     assert worker is not None
     assert is_running(worker)
 
-    busy = httpx.post(f"{server.url}/predictions", json={"input": {"config": url}})
+    busy = httpx.post(f"{server.url}/predictions", json={"input": {"config": url}}, timeout=DEADLINE_S)
     assert busy.status_code == httpx.codes.CONFLICT
 
-    httpx.post(f"{server.url}/predictions/{started['id']}/cancel").raise_for_status()
+    httpx.post(f"{server.url}/predictions/{started['id']}/cancel", timeout=DEADLINE_S).raise_for_status()
     wait_for(lambda: not is_running(worker))
     wait_for(lambda: not list((server.folder / "cache" / "builds").iterdir()))
     wait_for(server.is_ready)

@@ -106,7 +106,7 @@ class Prometheus:
         """Everything is asked for as it was when this was asked last."""
         self._asked_s = time.time()
         passed_ms = max(1, int((self._asked_s - since_s) * 1000))
-        return bool(self.ask(f"sum_over_time(up[{passed_ms}ms]) >= {times}"))
+        return bool(self.ask(f"up == 1 and sum_over_time(up[{passed_ms}ms]) >= {times}"))
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
         params = {"query": expression, "time": str(self._asked_s)}
@@ -187,7 +187,7 @@ def test_quantiles_lie_where_the_paced_engine_puts_them(prometheus: Prometheus) 
 
 @pytest.mark.servers
 def test_prometheus_has_the_rules_and_none_of_them_fails(prometheus: Prometheus) -> None:
-    groups = httpx.get(f"{prometheus.url}/api/v1/rules").json()["data"]["groups"]
+    groups = httpx.get(f"{prometheus.url}/api/v1/rules", timeout=DEADLINE_S).json()["data"]["groups"]
     found = [rule for group in groups for rule in group["rules"]]
     assert len(found) == len(rules())
     assert {rule["health"] for rule in found} == {"ok"}

@@ -59,7 +59,7 @@ def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_loops_and_memory_bombs_end_with_a_code(source: str) -> None:
     start_s = time.monotonic()
     assert refused(source).startswith("E170")
-    assert time.monotonic() - start_s < 20 * RENDER_S
+    assert time.monotonic() - start_s < 60 * RENDER_S
 
 
 @pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)

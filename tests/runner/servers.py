@@ -63,7 +63,7 @@ class Counters:
     """The engine server's metrics, read from Triton's metrics port; they are up to a second old."""
 
     def __init__(self, port: int) -> None:
-        self._client = httpx.Client(base_url=f"http://{HOST}:{port}")
+        self._client = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=DEADLINE_S)
 
     def __getitem__(self, name: str) -> float:
         """The value of ``cog_triton_<name>``; labels as ``slot_ended_requests_total{reason="end"}``."""

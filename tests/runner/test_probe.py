@@ -14,7 +14,7 @@ from runner.probe import QUESTIONS
 from runner.settings.ports import free_ports
 from tests.runner.paced_engine import make_paced_model
 from tests.runner.probes import answers, ask
-from tests.runner.servers import CogUnderTest, triton_pids, wait_until
+from tests.runner.servers import DEADLINE_S, CogUnderTest, triton_pids, wait_until
 
 
 @pytest.mark.servers
@@ -39,7 +39,7 @@ def test_a_runner_from_start_to_stop(tmp_path: Path) -> None:
         # The runner treats a stopped Triton as dead and replaces it. Until then it is unhealthy.
         wait_until(lambda: server.status() == "UNHEALTHY")
         assert [each for each, yes in QUESTIONS.items() if "UNHEALTHY" in yes] == ["started", "alive"]
-        assert httpx.get(f"{server.url}/health-check").status_code == 200
+        assert httpx.get(f"{server.url}/health-check", timeout=DEADLINE_S).status_code == 200
         wait_until(lambda: server.status() == "READY")
         assert answers(server.port)["ready"]
     finally:

@@ -20,7 +20,7 @@ from tests.builder.cog_server import CogServer
 from tests.builder.hub_server import HubServer, Repository
 from tests.runner.otlp_receiver import OtlpReceiver
 from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import HOST, CogUnderTest, free_ports, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wait_until
 from tests.supply.watch import CommandLines, leaks, texts_of
 
 MODEL_ID = "acme/tiny"
@@ -206,7 +206,7 @@ def test_a_runner_shows_no_secret(tmp_path: Path, files: Files) -> None:
             shown = [str(server.predict(prompt="hi", max_tokens=3)), str(server.server.health())]
             shown += [str(server.predict(prompt="hi", lora_name="none"))]
             metrics_port = server.counters._client.base_url.port
-            shown += [httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text]
+            shown += [httpx.get(f"http://127.0.0.1:{metrics_port}/metrics", timeout=DEADLINE_S).text]
         finally:
             server.close()
     assert "succeeded" in shown[0]

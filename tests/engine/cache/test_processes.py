@@ -54,7 +54,7 @@ def test_a_process_killed_while_it_unpacks_leaves_nothing_that_looks_whole(
     server.fault = stall_in_the_middle
     cache = tmp_path / "cache"
     process = _start(OPEN, server.url, cache)
-    assert reached.wait(30)
+    assert reached.wait(240)
     _await_file(cache, "model.safetensors", process)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -109,7 +109,7 @@ def test_a_waiting_process_unpacks_itself_when_the_first_one_dies(
 
     second = threading.Thread(target=open_second)
     second.start()
-    assert waits.wait(30)
+    assert waits.wait(240)
     first.kill()
     first.wait()
     hold.set()

@@ -15,6 +15,7 @@ from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
 from tests.runner.api.apis import API
 from tests.runner.api.browser import CHROMIUM, Browser, Page
 from tests.runner.paced_engine import make_paced_model
+from tests.runner.servers import DEADLINE_S
 
 pytestmark = pytest.mark.servers
 
@@ -317,7 +318,7 @@ def test_a_key_is_asked_for_where_one_is_wanted_and_a_chat_only_where_there_is_o
 
 
 def test_the_page_is_one_file_with_headers_that_keep_it_here(api: API) -> None:
-    answer = httpx.get(api.url + "/")
+    answer = httpx.get(api.url + "/", timeout=DEADLINE_S)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy

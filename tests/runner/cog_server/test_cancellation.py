@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.runner.servers import HOST, CogUnderTest, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -38,7 +38,7 @@ def test_the_cancel_endpoint_frees_the_sequence_and_the_prediction_is_canceled(c
         wait_until(lambda: cog.counters["slot_tokens_total"] > tokens + 10)
         assert cancel(cog, "given-up").status_code == 200
         print(f"freed after {cog.counters.wait_for_cancelled(cancelled + 1):.3f} s")
-        assert prediction.result(30)["status"] == "canceled"
+        assert prediction.result(DEADLINE_S)["status"] == "canceled"
     wait_until(lambda: cog.counters.is_settled)
 
 
@@ -51,7 +51,7 @@ def test_cancelling_twice_or_what_is_unknown_or_done_does_no_harm(cog: CogUnderT
         codes = {cancel(cog, "given-up-twice").status_code for _ in range(3)}
         assert 200 in codes
         assert codes <= {200, 404}
-        assert prediction.result(30)["status"] == "canceled"
+        assert prediction.result(DEADLINE_S)["status"] == "canceled"
     assert cancel(cog, "given-up-twice").status_code == 404
     cog.counters.wait_for_cancelled(cancelled + 1)
     assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"

@@ -20,7 +20,7 @@ from coglet import CancelationException
 
 from runner.cog_server.coglet import PREDICTION_ID, prediction_id
 from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
-from tests.runner.servers import wait_until
+from tests.runner.servers import DEADLINE_S, wait_until
 
 
 class Source:
@@ -58,7 +58,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(DEADLINE_S)
     loop.close()
 
 
@@ -80,7 +80,7 @@ def run(loop: asyncio.AbstractEventLoop, source: Source) -> Future[Generator[str
 
 def test_the_text_comes_whole_and_in_order(loop: asyncio.AbstractEventLoop) -> None:
     texts = [f"{number} " for number in range(1000)]
-    chunks = list(run(loop, Source(*texts)).result(10))
+    chunks = list(run(loop, Source(*texts)).result(DEADLINE_S))
     assert "".join(chunks) == "".join(texts)
     assert all(chunks)
 
@@ -97,7 +97,7 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
     async def predict() -> Generator[str, None, None]:
         return PredictionStream(in_steps(), LoopCalls(loop)).chunks()
 
-    chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(10)
+    chunks = asyncio.run_coroutine_threadsafe(predict(), loop).result(DEADLINE_S)
     for text in "abc":
         assert next(chunks) == text
         loop.call_soon_threadsafe(go_on.set)
@@ -105,7 +105,7 @@ def test_each_text_is_there_before_the_next_is_made(loop: asyncio.AbstractEventL
 
 
 def test_an_error_is_raised_after_the_text_before_it(loop: asyncio.AbstractEventLoop) -> None:
-    chunks = run(loop, Source("a", "b", fails_with=KeyError("c"))).result(10)
+    chunks = run(loop, Source("a", "b", fails_with=KeyError("c"))).result(DEADLINE_S)
     received: list[str] = []
     with pytest.raises(KeyError, match="c"):
         received.extend(chunks)
@@ -114,7 +114,7 @@ def test_an_error_is_raised_after_the_text_before_it(loop: asyncio.AbstractEvent
 
 
 def test_a_source_without_text_ends_at_once(loop: asyncio.AbstractEventLoop) -> None:
-    assert list(run(loop, Source()).result(10)) == []
+    assert list(run(loop, Source()).result(DEADLINE_S)) == []
 
 
 @pytest.mark.usefixtures("cancellation")
@@ -123,12 +123,12 @@ def test_cancelling_the_finished_future_cancels_the_work_and_ends_the_text(
 ) -> None:
     source = Source("a", stays=True)
     future = run(loop, source)
-    chunks = future.result(10)
+    chunks = future.result(DEADLINE_S)
     assert next(chunks) == "a"
     assert future.cancel()
     with pytest.raises(CancelationException):
         next(chunks)
-    assert source.has_ended.wait(10)
+    assert source.has_ended.wait(DEADLINE_S)
     assert source.was_cancelled
 
 
@@ -136,16 +136,16 @@ def test_cancelling_the_finished_future_cancels_the_work_and_ends_the_text(
 def test_cancelling_again_and_after_the_end_does_no_harm(loop: asyncio.AbstractEventLoop) -> None:
     source = Source("a", stays=True)
     future = run(loop, source)
-    chunks = future.result(10)
+    chunks = future.result(DEADLINE_S)
     assert next(chunks) == "a"
     for _ in range(20):
         future.cancel()
     with pytest.raises(CancelationException):
         list(chunks)
-    assert source.has_ended.wait(10)
+    assert source.has_ended.wait(DEADLINE_S)
     future.cancel()
     ended = run(loop, Source("b"))
-    assert list(ended.result(10)) == ["b"]
+    assert list(ended.result(DEADLINE_S)) == ["b"]
     ended.cancel()
 
 
@@ -158,7 +158,7 @@ def test_a_future_that_is_still_running_is_cancelled_as_ever(loop: asyncio.Abstr
         await asyncio.sleep(60)
 
     future = asyncio.run_coroutine_threadsafe(wait(), loop)
-    assert has_begun.wait(10)
+    assert has_begun.wait(DEADLINE_S)
     assert future.cancel()
     assert future.cancelled()
     assert not future.cancel()
@@ -173,7 +173,7 @@ def test_futures_of_others_are_left_alone(loop: asyncio.AbstractEventLoop) -> No
         raise ValueError("no")
 
     finished = asyncio.run_coroutine_threadsafe(number(), loop)
-    assert finished.result(10) == 7
+    assert finished.result(DEADLINE_S) == 7
     assert not finished.cancel()
     failed = asyncio.run_coroutine_threadsafe(fail(), loop)
     assert isinstance(failed.exception(10), ValueError)
@@ -182,10 +182,10 @@ def test_futures_of_others_are_left_alone(loop: asyncio.AbstractEventLoop) -> No
 
 def test_leaving_the_text_early_cancels_the_work(loop: asyncio.AbstractEventLoop) -> None:
     source = Source("a", stays=True)
-    chunks = run(loop, source).result(10)
+    chunks = run(loop, source).result(DEADLINE_S)
     assert next(chunks) == "a"
     chunks.close()
-    assert source.has_ended.wait(10)
+    assert source.has_ended.wait(DEADLINE_S)
     assert source.was_cancelled
 
 
@@ -285,7 +285,7 @@ def test_work_that_cogs_cancellation_keeps_from_being_asked_for_never_begins(
 
     with pytest.raises(CancelledError):
         submit(predict(), loop).result(0)
-    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(DEADLINE_S)
     assert not has_begun.is_set()
 
 

@@ -11,7 +11,7 @@ import pytest
 from runner.observability.metrics import ENGINE_PHASES as PHASES
 from runner.observability.metrics import PHASE_BOUNDS_S as BOUNDS_S
 from runner.observability.metrics import PHASE_SECONDS as NAME
-from tests.runner.servers import SLOT, CogUnderTest, TritonUnderTest, wait_until
+from tests.runner.servers import DEADLINE_S, SLOT, CogUnderTest, TritonUnderTest, wait_until
 
 QUESTION = "What is machine learning?"
 
@@ -54,16 +54,16 @@ def test_one_that_is_stopped_by_its_text_tells_what_is_known(cog: CogUnderTest) 
 @pytest.mark.servers
 def test_the_engine_servers_phases_are_histograms_on_tritons_metrics_port(cog: CogUnderTest) -> None:
     port = cog.counters._client.base_url
-    before = histograms(httpx.get(f"{port}/metrics").text)
+    before = histograms(httpx.get(f"{port}/metrics", timeout=DEADLINE_S).text)
     for _ in range(3):
         assert cog.predict(prompt=QUESTION, max_tokens=10)["status"] == "succeeded"
 
     def counted() -> bool:
-        now = histograms(httpx.get(f"{port}/metrics").text)
+        now = histograms(httpx.get(f"{port}/metrics", timeout=DEADLINE_S).text)
         return all(now[phase, "_count"] - before[phase, "_count"] >= 3 for phase in PHASES)
 
     wait_until(counted)
-    now = histograms(httpx.get(f"{port}/metrics").text)
+    now = histograms(httpx.get(f"{port}/metrics", timeout=DEADLINE_S).text)
     for phase in PHASES:
         buckets = [now[phase, str(bound)] for bound in BOUNDS_S] + [now[phase, "+Inf"]]
         assert buckets == sorted(buckets)

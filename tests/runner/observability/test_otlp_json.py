@@ -83,11 +83,11 @@ def test_a_silent_collector_delays_nothing_and_its_spans_are_counted(silent_url:
     start_s = time.monotonic()
     for number in range(MANY_SPANS):
         exporter.add(span(number))
-    assert time.monotonic() - start_s < 1
+    assert time.monotonic() - start_s < otlp_json._TIMEOUT_S
     assert MANY_SPANS - 2 * otlp_json._MAX_QUEUED_SPANS <= drops.count < MANY_SPANS
     start_s = time.monotonic()
     exporter.close()
-    assert time.monotonic() - start_s < otlp_json._FLUSH_S + 1
+    assert time.monotonic() - start_s < otlp_json._FLUSH_S + 2
 
 
 @pytest.mark.parametrize("status", [401, 503])

@@ -16,7 +16,7 @@ from runner.observability.tracing import open_tracing, triton_arguments
 from runner.settings.settings import load_settings
 from tests.runner.otlp_receiver import OtlpReceiver, Span
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
-from tests.runner.servers import HOST, CogUnderTest, wait_until
+from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, wait_until
 
 PROMPT = "A prompt that nobody else may read."
 PHASES = ("tokenize", "queue", "engine", "relay")
@@ -84,7 +84,9 @@ def test_a_request_by_triton_has_tritons_spans_alone(traced: CogUnderTest, recei
     trace_id = os.urandom(16).hex()
     headers = {"traceparent": f"00-{trace_id}-{'c' * 16}-01"}
     url = f"http://{HOST}:{traced.triton_http_port}/v2/models/ensemble/generate"
-    httpx.post(url, json={"text_input": PROMPT, "max_tokens": 2}, headers=headers).raise_for_status()
+    httpx.post(
+        url, json={"text_input": PROMPT, "max_tokens": 2}, headers=headers, timeout=DEADLINE_S
+    ).raise_for_status()
     spans = wait_until(lambda: receiver.trace(trace_id))
     assert {span.service for span in spans} == {"cog-triton-triton"}
 

@@ -109,7 +109,7 @@ def test_closing_ends_its_thread(tmp_path: Path, sink: Collector) -> None:
     engine.submit(Submit(1, input_ids=[1], max_tokens=100_000))
     (thread,) = [each for each in threading.enumerate() if each.name == "paced-engine" and each not in before]
     engine.close()
-    thread.join(10)
+    thread.join(240)
     assert not thread.is_alive()
 
 

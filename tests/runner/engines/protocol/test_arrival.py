@@ -20,8 +20,17 @@ from runner.generation.request import GenerationRequest
 from runner.service import Service
 from runner.settings.settings import load_settings
 from tests.engine.tar_server import Fault, TarServer
+from tests.runner.engines.server.supervised import next_look
 from tests.runner.paced_engine import make_paced_model
-from tests.runner.servers import HOST, free_ports, shared_memory, triton_environment, triton_pids, wait_until
+from tests.runner.servers import (
+    DEADLINE_S,
+    HOST,
+    free_ports,
+    shared_memory,
+    triton_environment,
+    triton_pids,
+    wait_until,
+)
 
 pytestmark = pytest.mark.servers
 
@@ -48,7 +57,7 @@ class _Held:
 
     def __init__(self, server: TarServer) -> None:
         self.go = threading.Event()
-        server.fault = lambda request: Fault() if request.number == 0 or self.go.wait(60) else None
+        server.fault = lambda request: Fault() if request.number == 0 or self.go.wait(600) else None
 
 
 def _service(server: TarServer, folder: Path, ports: list[int], **more: str) -> Service:
@@ -61,7 +70,7 @@ def test_triton_runs_before_the_engine_is_there_and_serves_it_then(server: TarSe
     ports = free_ports(3)
 
     async def use() -> list[str]:
-        service = _service(server, tmp_path, ports, TRITON_START_TIMEOUT="20")
+        service = _service(server, tmp_path, ports)
         opening = asyncio.create_task(service.open())
         try:
             await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
@@ -79,12 +88,19 @@ def test_triton_runs_before_the_engine_is_there_and_serves_it_then(server: TarSe
 
 def test_the_time_to_start_counts_from_the_engines_arrival(server: TarServer, tmp_path: Path) -> None:
     held = _Held(server)
-    timer = threading.Timer(6.0, held.go.set)
-    timer.start()
+    ports = free_ports(3)
 
     async def use() -> None:
-        service = _service(server, tmp_path, free_ports(3), TRITON_START_TIMEOUT="5")
-        await service.open()
+        service = _service(server, tmp_path, ports, TRITON_START_TIMEOUT="1")
+        opening = asyncio.create_task(service.open())
+        await asyncio.to_thread(wait_until, lambda: triton_pids(ports[0]))
+        await asyncio.sleep(2)
+        assert not opening.done()
+        for process in service.stack.processes:
+            process._start_timeout_s = DEADLINE_S
+            await next_look(process)
+        held.go.set()
+        await opening
         await service.close()
 
     asyncio.run(use())

@@ -30,7 +30,7 @@ class Client:
 
     def _respond(self, tokens: list[int], end: End | None) -> None:
         self.is_asked.set()
-        assert self.may_go_on.wait(10)
+        assert self.may_go_on.wait(240)
         if self.refuses:
             raise RuntimeError("the client is gone")
         self.responses.put((tokens, end))
@@ -59,7 +59,7 @@ def test_what_comes_while_a_response_is_under_way_is_the_next_response(relay: Re
     client = Client()
     client.may_go_on.clear()
     relay.feed([(client.stream, [0], None)])
-    assert client.is_asked.wait(10)
+    assert client.is_asked.wait(240)
     for token in range(1, 100):
         relay.feed([(client.stream, [token], None)])
     relay.feed([(client.stream, [100], "end")])
@@ -73,7 +73,7 @@ def test_streams_take_turns_while_the_relay_is_busy(relay: Relay) -> None:
     blocker, clients = Client(), [Client() for _ in range(5)]
     blocker.may_go_on.clear()
     relay.feed([(blocker.stream, [0], None)])
-    assert blocker.is_asked.wait(10)
+    assert blocker.is_asked.wait(240)
     for token in range(10):
         relay.feed([(client.stream, [100 * index + token], None) for index, client in enumerate(clients)])
     blocker.may_go_on.set()
@@ -93,7 +93,7 @@ def test_order_is_kept_for_many_streams_fed_from_several_threads(relay: Relay) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     for client in clients:
         tokens: list[int] = []
         end: End | None = None
@@ -127,12 +127,12 @@ def test_closing_sends_what_is_pending() -> None:
     relay, client = Relay(REST), Client()
     client.may_go_on.clear()
     relay.feed([(client.stream, [1], None)])
-    assert client.is_asked.wait(10)
+    assert client.is_asked.wait(240)
     relay.feed([(client.stream, [2], "cancelled")])
     closing = threading.Thread(target=relay.close)
     closing.start()
     client.may_go_on.set()
-    closing.join(10)
+    closing.join(240)
     assert not closing.is_alive()
     assert client.next_response() == ([1], None)
     assert client.next_response() == ([2], "cancelled")

@@ -138,7 +138,7 @@ def test_a_sender_never_blocks_who_queues_and_keeps_their_order() -> None:
     reading.start()
     sender.close(timeout_s=300)
     ours.close()
-    reading.join(30)
+    reading.join(240)
     theirs.close()
     assert [each.request_id for each in received if isinstance(each, Finished)] == list(range(count))
     assert [each for each in received if isinstance(each, Tokens)] == [big] * count

@@ -13,6 +13,7 @@ from runner.engines.protocol.messages import Output, Sampling, Submit
 from runner.engines.server.start import Start
 from runner.engines.server.supervisor import EngineServer
 from runner.supervision.failures import ProcessFailure
+from runner.supervision.supervised import SupervisedProcess
 
 SUBMIT = Submit(0, [5, 6], 20, Sampling(top_k=1))
 LONG = Submit(0, [5], 90_000)
@@ -71,6 +72,18 @@ async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
             yield supervised
         finally:
             await supervised.server.stop()
+
+
+async def next_look(process: SupervisedProcess) -> None:
+    """Wait until the supervisor has looked whether what starts waits: its time to start begins again."""
+    look, looked = process.is_waiting, asyncio.Event()
+
+    def watched() -> bool:
+        looked.set()
+        return look()
+
+    process.is_waiting = watched  # type: ignore[method-assign]
+    await looked.wait()
 
 
 async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:

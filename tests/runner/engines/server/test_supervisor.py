@@ -26,6 +26,7 @@ from tests.runner.engines.server.supervised import (
     EngineCommand,
     Supervised,
     exhaust,
+    next_look,
     supervised,
 )
 from tests.runner.servers import is_running
@@ -138,18 +139,6 @@ def test_a_python_that_is_none_is_e2108(
         asyncio.run(start(replace(command, python=str(python), start_timeout_s=2)))
 
 
-async def next_look(it: Supervised) -> None:
-    """Wait until the supervisor has looked whether the engine that starts still waits for its files."""
-    look, looked = it.server.is_waiting, asyncio.Event()
-
-    def counted() -> bool:
-        looked.set()
-        return look()
-
-    it.server.is_waiting = counted  # type: ignore[method-assign]
-    await looked.wait()
-
-
 def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: EngineCommand) -> None:
     async def run() -> None:
         command.arrival.unlink()
@@ -161,7 +150,7 @@ def test_an_engine_that_arrives_late_does_not_use_up_the_time_to_start(command: 
                 await asyncio.sleep(1.5)
                 it.server.check_start()
                 it.server._start_timeout_s = WAIT_S
-                await next_look(it)
+                await next_look(it.server)
                 announce(command.arrival, Arrived(0, 0))
                 await it.server.wait_ready()
                 assert await it.answer() == [5, 6] * 10

@@ -81,7 +81,7 @@ def server(
 def figures(server: TritonUnderTest) -> dict[str, float]:
     """NVIDIA's gauges, by metric and kind."""
     port = server.environment["TRITON_METRICS_PORT"]
-    lines = httpx.get(f"http://{HOST}:{port}/metrics").text.splitlines()
+    lines = httpx.get(f"http://{HOST}:{port}/metrics", timeout=DEADLINE_S).text.splitlines()
     found = {}
     for line in lines:
         if line.startswith("nv_trt_llm_"):
