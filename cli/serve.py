@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics){openai}. Try:\n")
         for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
-        print("Ctrl-C (SIGINT) or SIGTERM stops it.", flush=True)
+        print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
 

@@ -20,6 +20,8 @@ DEFAULT_CONFIG = "config.yaml"
 _INSTANTIATE_KEYS = ("base_model", "staging_dest", "weights", "system_prompt", "prompt_template", "server")
 _TOP_KEYS = ("instantiate", "build", "version", *_INSTANTIATE_KEYS)
 _SERVER_MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+_BUILD_KEYS = ("engine", "model_id", "model_path", "model_tar_url")
+"""Of a build config, which people call config.yaml too: as such a file is not named, it is left alone."""
 _SECTION_KEYS = ("template", "output", "args")
 
 ServerArguments = dict[str, dict[str, Any]]
@@ -40,6 +42,8 @@ def read_server_config(environment: Mapping[str, str]) -> dict[str, Any]:
         raise InvalidSetting(
             name=CONFIG_VARIABLE, expected=f"a readable YAML file ({reason})", value=named or DEFAULT_CONFIG
         ) from exc
+    if not named and isinstance(document, dict) and any(key in document for key in _BUILD_KEYS):
+        return {}
     document = _mapping(path.name, document, (*_TOP_KEYS, *_SERVER_MODELS))
     if "instantiate" in document:
         return _mapping("instantiate", document["instantiate"], _INSTANTIATE_KEYS)

@@ -119,6 +119,24 @@ def test_what_is_of_the_wrong_kind_is_told_by_its_name(tmp_path: Path, text: str
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", ["engine: paced", "model_id: a/b\nbuild: {output_dir: x}"])
+def test_a_build_config_in_the_working_folder_is_no_server_config(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    unset = load_settings({})
+    Path("config.yaml").write_text(text)
+    assert load_settings({}) == unset
+    with pytest.raises(InvalidSetting):
+        load_settings({"COG_TRITON_CONFIG": "config.yaml"})
+
+
+@pytest.mark.parametrize("text", ["x: 2024-99-99", "x: !!bool maybe", "x: [" * 5000, "x: !!timestamp soon"])
+def test_text_that_yaml_cannot_construct_is_e1006(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="a readable YAML file"):
+        load(tmp_path, text)
+
+
 def test_a_named_file_that_is_missing_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
     for path in (tmp_path / "missing.yaml", tmp_path, tmp_path / "bytes.yaml"):
