@@ -62,6 +62,52 @@ class UnsupportedContentType(CodedError):
     template = "The content type {given!r} is not supported; send JSON with `Content-Type: application/json`."
 
 
+class HostNotAllowed(CodedError):
+    code = "E1609"
+    summary = "The server does not answer for the host name of a request"
+    template = (
+        "This server does not answer for the host {host!r}; use localhost, or add the name to ALLOWED_HOSTS."
+    )
+
+
+class InvalidHTTP(CodedError):
+    code = "E1610"
+    summary = "A request is not valid HTTP, or too many were sent without waiting for answers"
+    template = "The request is not valid HTTP/1.1; send one valid request after the other."
+
+
+class HeaderTooLarge(CodedError):
+    code = "E1611"
+    summary = "The head of a request exceeds the server's limit"
+    template = (
+        "The request's line and headers have more than {max_bytes} bytes; "
+        "send less, or raise OPENAI_MAX_HEADER_BYTES."
+    )
+
+
+class RequestNotReceived(CodedError):
+    code = "E1612"
+    summary = "A request did not arrive in time"
+    template = (
+        "The request did not arrive within {timeout_s:g} s; send it faster, or raise OPENAI_RECEIVE_TIMEOUT."
+    )
+
+
+class TooManyConnections(CodedError):
+    code = "E1613"
+    summary = "The server has its maximum number of connections"
+    template = (
+        "All {max_connections} connections of this server wait for answers; "
+        "send the request again later, or raise OPENAI_MAX_CONNECTIONS."
+    )
+
+
+class ReceivingTooMuch(CodedError):
+    code = "E1614"
+    summary = "The server is receiving more data than it has room for, and this request arrives slowest"
+    template = "Large requests of other clients arrive faster than this one; send the request again later."
+
+
 class OpenAIServerFailed(CodedError):
     code = "E2600"
     summary = "The process of the OpenAI-compatible API did not become ready"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
 import socket
 import sys
-
-import uvicorn
+from collections.abc import AsyncGenerator
 
 from engine.directory import load
 from engine.kinds import LORA_FOLDER, supports
@@ -17,50 +14,33 @@ from errors.wire import ExitReason
 from runner.api.application import API, make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
+from runner.api.http_server.server import Server
 from runner.api.served import Served
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.messages import Output, Submit
 from runner.generation.admission import RequestGuard
-from runner.generation.generation import Generation
+from runner.generation.generation import Generation, TokenSource
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
-from runner.observability.tracing import Tracing, open_tracing
+from runner.observability.tracing import open_tracing
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.client import TritonClient
 
-_KEEP_ALIVE_S = 75
-"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
-_FINAL_RESPONSES_S = 3
-"""After the grace period, for the errors of requests that it ended."""
 
-_FLUSH_S = 1.0
-"""For the last spans, even if the collector does not answer."""
+class _Releasing:
+    """The engine's tokens. A request that is sent for them has used its body."""
 
+    def __init__(self, source: TokenSource, call: Call) -> None:
+        self._source = source
+        self._call = call
 
-class Server(uvicorn.Server):
-    """Shuts down gracefully: running requests may end within the grace period; then they get E2110."""
-
-    def __init__(
-        self, config: uvicorn.Config, requests: RequestGuard, grace_s: float, tracing: Tracing | None
-    ) -> None:
-        super().__init__(config)
-        self._tracing = tracing
-        self._requests = requests
-        self._grace_s = grace_s
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._requests.refuse("it was asked to")
-        reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
-        timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
-        await super().shutdown(sockets)
-        timer.cancel()
-        if self._tracing is not None:
-            # NOTE: not in an exit handler: uvicorn ends the process by the signal that it received.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
+    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        self._call.release()
+        return self._source.generate(submit)
 
 
 async def serve(start: Start) -> None:
@@ -97,7 +77,7 @@ async def serve(start: Start) -> None:
             return Generation(
                 request,
                 model,
-                requests,
+                _Releasing(requests, call),
                 measures_phases=trace is not None and trace.is_recording,
                 trace=trace,
                 logged_api="openai" if is_log_json else "",
@@ -106,20 +86,10 @@ async def serve(start: Start) -> None:
             )
 
         application = make_application(API(served, client.is_answering, generate, start.metrics_dir), served)
-        config = uvicorn.Config(
-            CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing),
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),
-        )
+        observed = CallObserver(application, meter, is_log_json=is_log_json, tracing=tracing)
         freeze_loaded_objects()
         await requests.wait_for_engine()  # The first clients may be waiting already.
-        server = Server(config, requests, settings.stop_grace_s, tracing)
+        server = Server(observed, settings, requests, tracing)
         await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
 
 

@@ -25,6 +25,7 @@ from runner.api.body_reader import BodyReader
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
 from runner.api.generations import PromptRequest
+from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission, run_within
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
@@ -161,7 +162,11 @@ class API:
 
 def make_application(api: API, served: Served) -> Starlette:
     settings = served.settings
-    middleware = [Middleware(RequireKey, keys=APIKeys(settings.api_keys))] if settings.api_keys else []
+    middleware: list[Middleware] = []
+    if restricts_hosts(settings):
+        middleware.append(Middleware(AllowedHosts, hosts=settings.allowed_hosts))
+    if settings.api_keys:
+        middleware.append(Middleware(RequireKey, keys=APIKeys(settings.api_keys)))
     if settings.openai_cors_origins:
         # First, so that a page on another origin can read why its key is refused.
         cors = Middleware(

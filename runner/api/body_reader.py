@@ -9,8 +9,8 @@ import msgspec
 from starlette.requests import Request
 
 from errors.api import BodyTooLarge, UnsupportedContentType
+from runner.api.json_bounds import JSONBounds
 from runner.api.validation import decode
-from runner.http_server.json_bounds import JSONBounds
 from runner.settings.api_settings import APISettings
 
 _MAX_LENGTH_DIGITS = 18

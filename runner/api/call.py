@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -15,6 +16,12 @@ GENERATION_PATHS = {"/v1/chat/completions": "chat", "/v1/completions": "text_com
 """With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
+RELEASE_KEY = "cog_triton.release"
+"""In the scope: a function to call when the bytes of the request are used."""
+
+
+def _nothing() -> None:
+    """For a server without bounds."""
 
 
 @dataclass(slots=True)
@@ -29,10 +36,12 @@ class Call:
     """It was admitted: from now on its generations report how they end."""
     model: str = ""
     response_id: str = ""
+    release: Callable[[], None] = _nothing
+    """See ``RELEASE_KEY``."""
 
 
 def begin_call(scope: Scope, request_id: str) -> Call:
-    call = scope[_KEY] = Call(request_id, scope["path"])
+    call = scope[_KEY] = Call(request_id, scope["path"], release=scope.get(RELEASE_KEY, _nothing))
     return call
 
 

@@ -10,8 +10,13 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import (
     BodyTooLarge,
+    HeaderTooLarge,
+    HostNotAllowed,
     InvalidAPIKey,
+    ReceivingTooMuch,
+    RequestNotReceived,
     RequestTimedOut,
+    TooManyConnections,
     TooManyRequests,
     UnknownEndpoint,
     UnknownModel,
@@ -28,19 +33,20 @@ _UNAVAILABLE = (TritonUnavailable, TritonStartFailed, EngineCrashed, EngineStart
 _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     401: (InvalidAPIKey,),
     404: (UnknownModel, UnknownEndpoint),
+    408: (RequestNotReceived,),
     413: (BodyTooLarge,),
     415: (UnsupportedContentType,),
-    429: (TooManyRequests, QueueFull),
-    503: (*_UNAVAILABLE, ServerStopping),
+    421: (HostNotAllowed,),
+    429: (TooManyRequests, QueueFull, ReceivingTooMuch),
+    431: (HeaderTooLarge,),
+    503: (*_UNAVAILABLE, ServerStopping, TooManyConnections),
     504: (TritonTimeout, RequestTimedOut),
 }
 """Other errors are 400 if the caller has to fix them (E1...), else 500."""
 _TYPES = {
-    400: "invalid_request_error",
+    **dict.fromkeys((400, 408, 413, 415, 421, 431), "invalid_request_error"),
     401: "authentication_error",
     404: "not_found_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
     429: "rate_limit_error",
 }
 _MAX_MESSAGE_CHARACTERS = 1000

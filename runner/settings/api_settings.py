@@ -43,4 +43,22 @@ class APISettings(BaseModel):
     openai_max_body_values: int = variable(
         "OPENAI_MAX_BODY_VALUES", 300_000, "maximum number of keys and values in a request body", ge=1
     )
+    openai_max_header_bytes: int = variable(
+        "OPENAI_MAX_HEADER_BYTES", 64 << 10, "maximum size of a request's line and headers", ge=1
+    )
+    openai_max_connections: int = variable(
+        "OPENAI_MAX_CONNECTIONS",
+        4096,
+        "maximum number of connections; above it, those that wait for their clients are closed",
+        ge=1,
+    )
+    openai_receive_timeout_s: Seconds = variable(
+        "OPENAI_RECEIVE_TIMEOUT", 60.0, "maximum seconds until a request has arrived"
+    )
+    allowed_hosts: Texts = variable(
+        "ALLOWED_HOSTS",
+        (),
+        "comma-separated host names that the OpenAI-compatible API answers for, besides loopback ones; * for "
+        "all; default: only loopback ones if it listens on loopback and has no keys, else all",
+    )
     openai_timeout_s: Seconds = variable("OPENAI_TIMEOUT", 3600.0, "maximum seconds of a request")

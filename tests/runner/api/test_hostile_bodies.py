@@ -14,7 +14,7 @@ import pytest
 
 from errors.api import InvalidBody
 from errors.coded_error import CodedError
-from runner.http_server.json_bounds import MAX_DEPTH, JSONBounds
+from runner.api.json_bounds import MAX_DEPTH, JSONBounds
 from tests.fuzz import bodies
 
 CHAT, TEXT, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"

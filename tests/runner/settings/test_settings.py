@@ -62,6 +62,10 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("OPENAI_MAX_REQUESTS", "7", "openai_max_requests", 7),
     ("OPENAI_MAX_BODY_BYTES", "1000", "openai_max_body_bytes", 1000),
     ("OPENAI_MAX_BODY_VALUES", "1000", "openai_max_body_values", 1000),
+    ("OPENAI_MAX_HEADER_BYTES", "1000", "openai_max_header_bytes", 1000),
+    ("OPENAI_MAX_CONNECTIONS", "10", "openai_max_connections", 10),
+    ("OPENAI_RECEIVE_TIMEOUT", "10", "openai_receive_timeout_s", 10.0),
+    ("ALLOWED_HOSTS", "a.example,b", "allowed_hosts", ("a.example", "b")),
     ("OPENAI_TIMEOUT", "1.5", "openai_timeout_s", 1.5),
 ]
 

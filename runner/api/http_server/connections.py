@@ -1,0 +1,174 @@
+"""All connections of the API server: how many there are, how much they have sent that is not yet used.
+
+A connection is *idle*, its request is *arriving*, or it waits for an answer. When there are too many, one
+that waits for its client makes room: the oldest idle one, else the one whose request began to arrive first.
+
+Bytes of requests count until the request is used: its prompt was sent to the engine, or its response has
+begun. When there are too many, large requests wait unread until there is room (``hold``), and the slowest of
+those that are arriving is refused. Small requests never wait.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
+from errors.coded_error import CodedError
+
+BUFFER_BYTES = 16 << 20
+"""Of all requests together, beyond the largest that is accepted."""
+_SMALL_BYTES = 1 << 16
+_MIN_AGE_S = 0.25
+"""A request that has been arriving for less time is not called slow."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_connections: int
+    max_head_bytes: int
+    max_body_bytes: int
+    receive_timeout_s: float
+    idle_timeout_s: float
+
+
+class Connection(Protocol):
+    buffered_bytes: int
+
+    def hold(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def refuse(self, error: CodedError | None) -> None:
+        """Close the connection, after an answer if it waits for one."""
+        ...
+
+
+@dataclass
+class _Arrival:
+    """Times are those during which the connection was read."""
+
+    began_s: float
+    held_since_s: float | None = None
+    held_s: float = 0.0
+
+    def age_s(self, now_s: float) -> float:
+        return (self.held_since_s or now_s) - self.began_s - self.held_s
+
+
+class Connections:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._max_buffered_bytes = limits.max_body_bytes + BUFFER_BYTES
+        self._buffered_bytes = 0
+        self._all: set[Connection] = set()
+        self._idle: dict[Connection, float] = {}
+        """With the time since when, the oldest first."""
+        self._arriving: dict[Connection, _Arrival] = {}
+        self._held: dict[Connection, None] = {}
+        self._favoured: Connection | None = None
+        """Received although there is no room, so that one request always goes on."""
+
+    def opened(self, connection: Connection) -> None:
+        """Of a connection that was accepted. It may be refused at once."""
+        if len(self._all) >= self.limits.max_connections:
+            waiting = next(iter(self._idle or self._arriving), None)
+            if waiting is None:
+                connection.refuse(TooManyConnections(max_connections=self.limits.max_connections))
+                return
+            waiting.refuse(None)
+            self.closed(waiting)
+        self._all.add(connection)
+        self._idle[connection] = time.monotonic()
+
+    def closed(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        self._idle.pop(connection, None)
+        self._end_arrival(connection)
+        self.release(connection)
+
+    def request_began(self, connection: Connection) -> None:
+        self._idle.pop(connection, None)
+        self._arriving[connection] = _Arrival(time.monotonic())
+
+    def request_arrived(self, connection: Connection) -> None:
+        self._end_arrival(connection)
+
+    def response_ended(self, connection: Connection) -> None:
+        self.release(connection)
+        if connection in self._all and connection not in self._arriving:
+            self._idle[connection] = time.monotonic()
+
+    def received(self, connection: Connection, num_bytes: int) -> None:
+        """Bytes of a request that is arriving."""
+        connection.buffered_bytes += num_bytes
+        self._buffered_bytes += num_bytes
+        if not self._is_full():
+            return
+        self._refuse_slowest()
+        may_go_on = connection is self._favoured or connection.buffered_bytes <= _SMALL_BYTES
+        arrival = self._arriving.get(connection)
+        if self._is_full() and arrival is not None and arrival.held_since_s is None and not may_go_on:
+            arrival.held_since_s = time.monotonic()
+            self._held[connection] = None
+            connection.hold()
+
+    def release(self, connection: Connection) -> None:
+        """The connection's bytes are used, or gone."""
+        self._buffered_bytes -= connection.buffered_bytes
+        connection.buffered_bytes = 0
+        while self._held and not self._is_full():
+            self._resume_first()
+
+    def tick(self) -> None:
+        """Call every tenth of a second."""
+        now_s = time.monotonic()
+        timeout_s = self.limits.receive_timeout_s
+        for connection, arrival in list(self._arriving.items()):
+            if now_s - arrival.began_s < timeout_s:
+                break
+            connection.refuse(RequestNotReceived(timeout_s=timeout_s))
+            self.closed(connection)
+        for connection, since_s in list(self._idle.items()):
+            if now_s - since_s < self.limits.idle_timeout_s:
+                break
+            connection.refuse(None)
+            self.closed(connection)
+        if self._held and self._is_full():
+            self._refuse_slowest()
+            if self._held and self._favoured is None:
+                self._favoured = next(iter(self._held))
+                self._resume_first()
+
+    def _is_full(self) -> bool:
+        return self._buffered_bytes > self._max_buffered_bytes
+
+    def _resume_first(self) -> None:
+        connection = next(iter(self._held))
+        self._end_hold(connection)
+        connection.resume()
+
+    def _end_hold(self, connection: Connection) -> None:
+        del self._held[connection]
+        arrival = self._arriving[connection]
+        assert arrival.held_since_s is not None
+        arrival.held_s += time.monotonic() - arrival.held_since_s
+        arrival.held_since_s = None
+
+    def _end_arrival(self, connection: Connection) -> None:
+        if connection in self._held:
+            self._end_hold(connection)
+        self._arriving.pop(connection, None)
+        if connection is self._favoured:
+            self._favoured = None
+
+    def _refuse_slowest(self) -> None:
+        """Of the requests that are arriving, by bytes per second."""
+        now_s = time.monotonic()
+        ages_s = {each: arrival.age_s(now_s) for each, arrival in self._arriving.items()}
+        slow = [each for each, age_s in ages_s.items() if age_s > _MIN_AGE_S and each.buffered_bytes]
+        if slow:
+            slowest = min(slow, key=lambda each: each.buffered_bytes / ages_s[each])
+            slowest.refuse(ReceivingTooMuch())
+            self.closed(slowest)

@@ -1,0 +1,55 @@
+"""Host names that the server answers for.
+
+A page on any site can make its own name lead to this machine (DNS rebinding): to a browser, a server on
+loopback is then a part of that site. The name is still in the request's ``Host``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from errors.api import HostNotAllowed
+from runner.api.error_response import ErrorResponse
+from runner.settings.api_settings import APISettings
+
+_ANY = "*"
+
+
+def restricts_hosts(settings: APISettings) -> bool:
+    """If hosts are set; else on loopback without keys, where only programs of this machine are expected."""
+    return bool(settings.allowed_hosts) or (_is_loopback(settings.openai_host) and not settings.api_keys)
+
+
+class AllowedHosts:
+    """Middleware that refuses requests with another ``Host`` than a loopback one or one of ``hosts``."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(map(str.lower, hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        refused = next((host for host in given if not self._is_allowed(host)), None)
+        if scope["type"] == "http" and refused is not None:
+            await ErrorResponse(HostNotAllowed(host=refused[:100]))(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_allowed(self, host: str) -> bool:
+        name = _without_port(host).lower().rstrip(".")
+        return name in self._hosts or _ANY in self._hosts or _is_loopback(name)
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]")
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

@@ -1,0 +1,177 @@
+"""uvicorn's HTTP protocol with bounds: of a request's head, of its bytes on the wire, of pipelined requests.
+
+What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
+from errors.coded_error import CodedError
+from runner.api.call import RELEASE_KEY
+from runner.api.error_response import Fields, error_body, status_of
+from runner.api.http_server.connections import Connections
+from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
+
+_READ_BYTES = 1 << 15
+"""At most so much of one connection is parsed before others have their turn."""
+_MAX_PIPELINED = 8
+_WIRE_FACTOR = 2
+"""Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
+_LINGER_S = 2.0
+_LINGER_BYTES = 1 << 20
+"""What is read after a refusal. NOTE: if unread data is left, the client's kernel may drop our answer."""
+
+
+class _Flow(FlowControl):
+    """``is_held``: nothing is read, whatever uvicorn asks for."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A subclass sets ``registry``."""
+
+    registry: ClassVar[Connections]
+
+    flow: _Flow
+    buffered_bytes = 0
+    _is_receiving = False
+    """From the first byte of a request to its last."""
+    _is_in_head = True
+    _head_bytes = 0
+    _wire_bytes = 0
+    _is_refused = False
+    _refusal: CodedError | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _Flow(transport)
+        # NOTE: asyncio's own limit of one read, 256 KiB, may hold ten thousand chunks.
+        transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
+        self.registry.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.registry.closed(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._wire_bytes += len(data)
+            if self._wire_bytes > _LINGER_BYTES:
+                self.transport.abort()
+            return
+        super().data_received(data)
+        if not self._is_receiving or self._is_refused:
+            return
+        limits = self.registry.limits
+        self._wire_bytes += len(data)
+        if self._is_in_head:
+            if self._wire_bytes > limits.max_head_bytes:
+                self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
+                return
+        elif self._wire_bytes > limits.max_head_bytes + _WIRE_FACTOR * limits.max_body_bytes + _READ_BYTES:
+            self._reject(BodyTooLarge(max_bytes=limits.max_body_bytes))
+            return
+        if self._is_in_head or not self.cycle.response_complete:
+            self.registry.received(self, len(data))
+
+    def send_400_response(self, msg: str) -> None:
+        """Of what the parser refuses, and our own functions that it calls."""
+        self._reject(self._refusal or InvalidHTTP())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_receiving = self._is_in_head = True
+        self._head_bytes = self._wire_bytes = 0
+        self.registry.request_began(self)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """NOTE: trailers come here too; nothing reads them."""
+        if self._is_in_head:
+            super().on_header(name, value)
+            self._head_bytes += len(name) + len(value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        limits = self.registry.limits
+        if self._head_bytes > limits.max_head_bytes:
+            self._refusal = HeaderTooLarge(max_bytes=limits.max_head_bytes)
+            raise self._refusal
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise InvalidHTTP
+        self.scope[RELEASE_KEY] = self._release  # type: ignore[literal-required]
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_receiving = False
+        self.registry.request_arrived(self)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.registry.response_ended(self)
+        if self._is_receiving and self.expect_100_continue:
+            self.transport.close()  # The client may or may not send the body.
+
+    def hold(self) -> None:
+        self.flow.is_held = True
+        self.flow.pause_reading()
+
+    def resume(self) -> None:
+        self.flow.is_held = False
+        self.flow.resume_reading()
+
+    def refuse(self, error: CodedError | None) -> None:
+        """Close the connection, after an answer if its client waits for one."""
+        self._is_refused = True
+        self.resume()
+        if error is None or not self._can_answer():
+            self.transport.close()
+            return
+        self.transport.write(_answer(error))
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not self._is_receiving:
+            self.transport.close()
+            return
+        self._wire_bytes = 0
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _reject(self, error: CodedError) -> None:
+        self.refuse(error)
+        self.registry.closed(self)
+
+    def _release(self) -> None:
+        self.registry.release(self)
+
+    def _can_answer(self) -> bool:
+        """Whether nothing of another answer would be before or after it."""
+        if self.pipeline:
+            return False
+        cycle: Any = self.cycle
+        return cycle is None or cycle.response_complete or not (self._is_in_head or cycle.response_started)
+
+
+def _answer(error: CodedError) -> bytes:
+    body = error_body(error, Fields())
+    head = (
+        b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n%b: %b\r\n\r\n",
+        (len(body), REQUEST_ID_HEADER.lower().encode(), request_id_of(None).encode()),
+    )
+    return STATUS_LINE[status_of(error)] + head[0] % head[1] + body

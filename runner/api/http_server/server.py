@@ -1,0 +1,95 @@
+"""uvicorn with the bounds of the settings, and a graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import resource
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from runner.api.http_server.connections import Connections, Limits
+from runner.api.http_server.protocol import BoundedProtocol
+from runner.generation.admission import RequestGuard
+from runner.observability.tracing import Tracing
+from runner.settings.settings import Settings
+from runner.supervision.client_sockets import hold_bursts
+
+_KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
+_FINAL_RESPONSES_S = 3
+"""After the grace period, for the errors of requests that it ended."""
+
+_ACCEPTED_AT_ONCE = 64
+"""Connections, before other clients have their turn."""
+_OTHER_FILES = 128
+
+_FLUSH_S = 1.0
+"""For the last spans, even if the collector does not answer."""
+
+
+class Server(uvicorn.Server):
+    """Shuts down gracefully: running requests may end within the grace period; then they get E2110."""
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        settings: Settings,
+        requests: RequestGuard,
+        tracing: Tracing | None,
+    ) -> None:
+        self._connections = Connections(_limits(settings))
+        config = uvicorn.Config(
+            application,
+            http=type("Protocol", (BoundedProtocol,), {"registry": self._connections}),
+            ws="none",
+            backlog=_ACCEPTED_AT_ONCE,
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # A warning for each malformed request would fill the log.
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(settings.stop_grace_s + _FINAL_RESPONSES_S),
+        )
+        super().__init__(config)
+        self._tracing = tracing
+        self._requests = requests
+        self._grace_s = settings.stop_grace_s
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            hold_bursts(each)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._connections.tick()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._requests.refuse("it was asked to")
+        reason = f"it was asked to, and the grace period of {self._grace_s:g} s is over"
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._requests.end_all, reason)
+        await super().shutdown(sockets)
+        timer.cancel()
+        if self._tracing is not None:
+            # NOTE: not in an exit handler: uvicorn ends the process by the signal that it received.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._tracing.flush), _FLUSH_S)
+
+
+def _limits(settings: Settings) -> Limits:
+    """Those of the settings, and of the number of files that the process may open."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_files = min(settings.openai_max_connections + _OTHER_FILES, most_files)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, most_files))
+    return Limits(
+        max_connections=max(num_files - _OTHER_FILES, 1),
+        max_head_bytes=settings.openai_max_header_bytes,
+        max_body_bytes=settings.openai_max_body_bytes,
+        receive_timeout_s=settings.openai_receive_timeout_s,
+        idle_timeout_s=_KEEP_ALIVE_S,
+    )

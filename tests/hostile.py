@@ -1,0 +1,130 @@
+"""Hostile traffic for tests: raw bytes to a port, while memory and latency of the server are measured.
+
+with Watch(pid, url) as watch:
+    flood(port, [...], connections=100)
+assert watch.grown_mib < 64
+assert watch.slowest_s < 0.1
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+HOST = "127.0.0.1"
+_TIMEOUT_S = 60.0
+
+
+class Watch:
+    """Measures a process, and how long one of its URLs takes to answer, from entering to leaving."""
+
+    def __init__(self, pid: int, url: str) -> None:
+        self._pid = pid
+        self._url = url
+        self._first_mib = self._most_mib = 0.0
+        self.latencies_s: list[float] = []
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=each) for each in (self._measure_memory, self._ask)]
+
+    def __enter__(self) -> Watch:
+        httpx.get(self._url, timeout=_TIMEOUT_S)
+        self._first_mib = self._most_mib = resident_mib(self._pid)
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.set()
+        for each in self._threads:
+            each.join()
+
+    @property
+    def grown_mib(self) -> float:
+        """The most that the process had more than at the beginning."""
+        return self._most_mib - self._first_mib
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.latencies_s)
+
+    def _measure_memory(self) -> None:
+        while not self._ends.wait(0.005):
+            self._most_mib = max(self._most_mib, resident_mib(self._pid))
+
+    def _ask(self) -> None:
+        with httpx.Client(timeout=_TIMEOUT_S) as client:
+            client.get(self._url)
+            while not self._ends.wait(0.01):
+                start_s = time.perf_counter()
+                response = client.get(self._url)
+                self.latencies_s.append(time.perf_counter() - start_s)
+                assert response.status_code == 200, response.text
+
+
+def resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+def request(path: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
+    """A request of HTTP/1.1 with a JSON body."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+def chunked(path: str, chunks: Iterable[bytes], *headers: str) -> bytes:
+    """The same with a body in chunks."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
+    head = "\r\n".join([*lines, "Transfer-Encoding: chunked", "", ""]).encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"
+
+
+def send(port: int, data: bytes, *, pause_s: float = 0.0, piece_bytes: int = 1 << 20) -> bytes:
+    """Send ``data``, if asked slowly, and return what the server answers until it is silent or closes."""
+    with socket.create_connection((HOST, port), timeout=_TIMEOUT_S) as connection:
+        with suppress(OSError):  # The server may close before it has read all.
+            for at in range(0, len(data), piece_bytes):
+                connection.sendall(data[at : at + piece_bytes])
+                time.sleep(pause_s)
+        return received(connection)
+
+
+def received(connection: socket.socket, silence_s: float = _TIMEOUT_S) -> bytes:
+    """One response, or all until the server closes."""
+    connection.settimeout(silence_s)
+    data = b""
+    with suppress(OSError):
+        while part := connection.recv(1 << 16):
+            data += part
+            if is_complete(data):
+                break
+    return data
+
+
+def is_complete(data: bytes) -> bool:
+    """Whether ``data`` ends with a whole response that has a Content-Length."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(lengths) and len(body) >= int(lengths[0].partition(b":")[2])
+
+
+def flood(attack: Callable[[int], bytes], connections: int) -> list[bytes]:
+    """What ``attack`` returns for each number of a connection; all run at once."""
+    with ThreadPoolExecutor(connections) as pool:
+        return list(pool.map(attack, range(connections)))
+
+
+def status_of(answer: bytes) -> int:
+    """0: the server has closed the connection without an answer."""
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
