@@ -8,7 +8,10 @@ assert watch.slowest_s < 0.1
 
 from __future__ import annotations
 
+import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
+
+from engine.machine.root import SOURCE_ROOT
 
 HOST = "127.0.0.1"
 _TIMEOUT_S = 60.0
@@ -31,22 +36,31 @@ class Watch:
         self._url = url
         self._first_mib = self._most_mib = 0.0
         self.latencies_s: list[float] = []
+        """Each of a request after the other, 10 ms apart."""
         self._ends = threading.Event()
-        self._threads = [threading.Thread(target=each) for each in (self._measure_memory, self._ask)]
+        self._thread = threading.Thread(target=self._measure_memory)
+        self._client: subprocess.Popen[str]
 
     def __enter__(self) -> Watch:
-        httpx.get(self._url, timeout=_TIMEOUT_S)
+        # NOTE: a process of its own, as the traffic of this one would slow it.
+        command = [sys.executable, "-m", "tests.hostile", self._url]
+        self._client = subprocess.Popen(
+            command, cwd=SOURCE_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._client.stdout is not None
+        self._client.stdout.readline()
         self._first_mib = self._most_mib = resident_mib(self._pid)
-        for each in self._threads:
-            each.start()
+        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ends.set()
-        for each in self._threads:
-            each.join()
+        self._thread.join()
+        output, _ = self._client.communicate("", timeout=_TIMEOUT_S)
+        assert self._client.returncode == 0, output
+        self.latencies_s = [float(line) for line in output.splitlines()]
 
     @property
     def grown_mib(self) -> float:
@@ -60,15 +74,6 @@ class Watch:
     def _measure_memory(self) -> None:
         while not self._ends.wait(0.005):
             self._most_mib = max(self._most_mib, resident_mib(self._pid))
-
-    def _ask(self) -> None:
-        with httpx.Client(timeout=_TIMEOUT_S) as client:
-            client.get(self._url)
-            while not self._ends.wait(0.01):
-                start_s = time.perf_counter()
-                response = client.get(self._url)
-                self.latencies_s.append(time.perf_counter() - start_s)
-                assert response.status_code == 200, response.text
 
 
 def resident_mib(pid: int) -> float:
@@ -128,3 +133,21 @@ def flood(attack: Callable[[int], bytes], connections: int) -> list[bytes]:
 def status_of(answer: bytes) -> int:
     """0: the server has closed the connection without an answer."""
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+def main() -> None:
+    """Ask for a URL again and again until standard input closes; write how long each answer took."""
+    with httpx.Client(timeout=_TIMEOUT_S) as client:
+        client.get(sys.argv[1])
+        print("ready", flush=True)
+        while True:
+            start_s = time.perf_counter()
+            response = client.get(sys.argv[1])
+            print(time.perf_counter() - start_s)
+            assert response.status_code == 200, response.text
+            if select.select([sys.stdin], [], [], 0.01)[0]:
+                return
+
+
+if __name__ == "__main__":
+    main()

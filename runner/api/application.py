@@ -60,6 +60,7 @@ class API:
         self._bodies = BodyReader(settings)
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
+        self._exposition: asyncio.Task[str] | None = None
         self._timeout_s = settings.openai_timeout_s
         self._admission = Admission(settings.openai_max_requests)
         self._service = GenerationService(generate, self._admission, self._timeout_s)
@@ -152,9 +153,11 @@ class API:
 
     async def metrics(self, request: Request) -> Response:
         """Metrics of all processes of the runner, and Triton's."""
-        settings = self._served.settings
-        text = await asyncio.to_thread(exposition, self._metrics_dir, settings.triton_metrics_url)
-        return Response(text, media_type=CONTENT_TYPE)
+        if self._exposition is None or self._exposition.done():
+            url = self._served.settings.triton_metrics_url
+            self._exposition = asyncio.create_task(asyncio.to_thread(exposition, self._metrics_dir, url))
+        # One answer for all that ask at the same time.
+        return Response(await asyncio.shield(self._exposition), media_type=CONTENT_TYPE)
 
     def _model(self, name: str) -> Model:
         return Model(name, self._created, self._served.model.max_sequence_length)

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from errors.api import BodyTooLarge, UnsupportedContentType
+from runner.api.call import call_of
 from runner.api.json_bounds import JSONBounds
 from runner.api.validation import decode
 from runner.settings.api_settings import APISettings
@@ -16,6 +17,9 @@ from runner.settings.api_settings import APISettings
 _MAX_LENGTH_DIGITS = 18
 _LARGE_BYTES = 1 << 16
 """A larger body may take tens of milliseconds to parse: one at a time, and in a thread."""
+_HEAVY_BYTES = 8 << 20
+"""Of a document with more objects than this, one is in memory at a time, until its body is used."""
+_VALUE_BYTES = 64
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -25,21 +29,25 @@ class BodyReader:
         self._max_bytes = settings.openai_max_body_bytes
         self._max_values = settings.openai_max_body_values
         self._parsing = asyncio.Lock()
+        self._heavy = asyncio.Lock()
 
     async def read(self, request: Request, kind: type[B]) -> B:
         """Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
         _check_content_type(request.headers.get("content-type", ""))
-        content = await self._receive(request)
+        bounds = JSONBounds(self._max_values, "OPENAI_MAX_BODY_VALUES")
+        content = await self._receive(request, bounds)
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)
+        if _objects_bytes(content, bounds) > _HEAVY_BYTES:
+            await self._heavy.acquire()
+            call_of(request.scope).on_release.append(self._heavy.release)
         async with self._parsing:
             return await asyncio.to_thread(decode, content, kind)
 
-    async def _receive(self, request: Request) -> bytearray:
+    async def _receive(self, request: Request, bounds: JSONBounds) -> bytearray:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes):
             raise BodyTooLarge(max_bytes=self._max_bytes)
-        bounds = JSONBounds(self._max_values, "OPENAI_MAX_BODY_VALUES")
         content = bytearray()
         async for part in request.stream():
             if len(content) + len(part) > self._max_bytes:
@@ -47,6 +55,14 @@ class BodyReader:
             bounds.feed(part)
             content += part
         return content
+
+
+def _objects_bytes(content: bytearray, bounds: JSONBounds) -> int:
+    """What the document may take in memory beyond its bytes.
+
+    NOTE: one emoji makes four bytes of each character of its string.
+    """
+    return _VALUE_BYTES * bounds.num_values + (0 if content.isascii() else 3 * len(content))
 
 
 def _check_content_type(given: str) -> None:

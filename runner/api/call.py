@@ -20,10 +20,6 @@ RELEASE_KEY = "cog_triton.release"
 """In the scope: a function to call when the bytes of the request are used."""
 
 
-def _nothing() -> None:
-    """For a server without bounds."""
-
-
 @dataclass(slots=True)
 class Call:
     request_id: str
@@ -36,12 +32,20 @@ class Call:
     """It was admitted: from now on its generations report how they end."""
     model: str = ""
     response_id: str = ""
-    release: Callable[[], None] = _nothing
-    """See ``RELEASE_KEY``."""
+    on_release: list[Callable[[], None]] = field(default_factory=list)
+    """See ``release``."""
+
+    def release(self) -> None:
+        """The body of the request is used: its prompt was sent to the engine, or the call is over."""
+        for each in self.on_release:
+            each()
+        self.on_release.clear()
 
 
 def begin_call(scope: Scope, request_id: str) -> Call:
-    call = scope[_KEY] = Call(request_id, scope["path"], release=scope.get(RELEASE_KEY, _nothing))
+    call = scope[_KEY] = Call(request_id, scope["path"])
+    if RELEASE_KEY in scope:
+        call.on_release.append(scope[RELEASE_KEY])
     return call
 
 

@@ -40,12 +40,18 @@ class CallObserver:
                 message["headers"] = [*message["headers"], (_ID_HEADER, call.request_id.encode())]
             await send(message)
 
+        try:
+            await self._serve(scope, receive, send_with_id, call)
+        finally:
+            call.release()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
         if call.path not in GENERATION_PATHS:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, send)
             return
         with self._span(scope, call) as trace_id:
             try:
-                await self._app(scope, receive, send_with_id)
+                await self._app(scope, receive, send)
             finally:
                 if not call.is_generating:
                     self._report_end(call, scope["method"], trace_id)

@@ -11,6 +11,8 @@ from errors.api import InvalidBody
 
 MAX_DEPTH = 256
 """Python's own encoder and validators fail at about 1,000 levels."""
+_CONTAINER_VALUES = 3
+"""What an object or a list counts besides its keys and values: it takes more memory than they do."""
 _STRUCTURE = b'",:[]{}'
 _OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -34,7 +36,8 @@ class JSONBounds:
         """Raises E1600 as soon as there are too many keys and values, or too many levels of them."""
         structure = self._outside_strings(part)
         brackets = structure.translate(_STEPS, b",:")
-        self.num_values += len(structure) - brackets.count(b"\xff")
+        num_ends = brackets.count(b"\xff")
+        self.num_values += len(structure) - num_ends + _CONTAINER_VALUES * num_ends
         if self.num_values > self._max_values:
             reason = (
                 f"it has more than {self._max_values} keys and values; send less, or raise {self._setting}"

@@ -41,7 +41,10 @@ class APISettings(BaseModel):
         "OPENAI_MAX_BODY_BYTES", 8 << 20, "maximum size of a request body", ge=1
     )
     openai_max_body_values: int = variable(
-        "OPENAI_MAX_BODY_VALUES", 300_000, "maximum number of keys and values in a request body", ge=1
+        "OPENAI_MAX_BODY_VALUES",
+        300_000,
+        "maximum number of keys and values in a request body; an object or a list counts as 4",
+        ge=1,
     )
     openai_max_header_bytes: int = variable(
         "OPENAI_MAX_HEADER_BYTES", 64 << 10, "maximum size of a request's line and headers", ge=1

@@ -17,11 +17,12 @@ from typing import Protocol
 from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
 from errors.coded_error import CodedError
 
-BUFFER_BYTES = 16 << 20
+BUFFER_BYTES = 4 << 20
 """Of all requests together, beyond the largest that is accepted."""
 _SMALL_BYTES = 1 << 16
 _MIN_AGE_S = 0.25
-"""A request that has been arriving for less time is not called slow."""
+_SLOW_BYTES_PER_S = 2 << 20
+"""A request that has been arriving for longer is slow below this, and may be refused if there is no room."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,7 @@ class Connections:
         return self._buffered_bytes > self._max_buffered_bytes
 
     def _resume_first(self) -> None:
-        connection = next(iter(self._held))
-        self._end_hold(connection)
-        connection.resume()
+        self._end_hold(next(iter(self._held)))
 
     def _end_hold(self, connection: Connection) -> None:
         del self._held[connection]
@@ -155,6 +154,7 @@ class Connections:
         assert arrival.held_since_s is not None
         arrival.held_s += time.monotonic() - arrival.held_since_s
         arrival.held_since_s = None
+        connection.resume()
 
     def _end_arrival(self, connection: Connection) -> None:
         if connection in self._held:
@@ -167,8 +167,8 @@ class Connections:
         """Of the requests that are arriving, by bytes per second."""
         now_s = time.monotonic()
         ages_s = {each: arrival.age_s(now_s) for each, arrival in self._arriving.items()}
-        slow = [each for each, age_s in ages_s.items() if age_s > _MIN_AGE_S and each.buffered_bytes]
-        if slow:
-            slowest = min(slow, key=lambda each: each.buffered_bytes / ages_s[each])
+        old = [each for each, age_s in ages_s.items() if age_s > _MIN_AGE_S and each.buffered_bytes]
+        slowest = min(old, key=lambda each: each.buffered_bytes / ages_s[each], default=None)
+        if slowest is not None and slowest.buffered_bytes / ages_s[slowest] < _SLOW_BYTES_PER_S:
             slowest.refuse(ReceivingTooMuch())
             self.closed(slowest)

@@ -18,7 +18,7 @@ from runner.api.error_response import Fields, error_body, status_of
 from runner.api.http_server.connections import Connections
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
 
-_READ_BYTES = 1 << 15
+_READ_BYTES = 1 << 14
 """At most so much of one connection is parsed before others have their turn."""
 _MAX_PIPELINED = 8
 _WIRE_FACTOR = 2

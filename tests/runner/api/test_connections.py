@@ -1,0 +1,176 @@
+"""Which connections make room, wait or are refused, by their number, bytes and times. No test sleeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
+from errors.coded_error import CodedError
+from runner.api.http_server import connections as module
+from runner.api.http_server.connections import BUFFER_BYTES, Connections, Limits
+
+MIB = 1 << 20
+ROOM = 8 * MIB + BUFFER_BYTES
+
+
+class Client:
+    """A connection that notes what is done to it."""
+
+    def __init__(self, registry: Connections) -> None:
+        self.registry = registry
+        self.buffered_bytes = 0
+        self.is_held = False
+        self.ends: list[type[CodedError] | None] = []
+        registry.opened(self)
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def resume(self) -> None:
+        self.is_held = False
+
+    def refuse(self, error: CodedError | None) -> None:
+        self.ends.append(error if error is None else type(error))
+
+    def begins(self, num_bytes: int) -> Client:
+        self.registry.request_began(self)
+        self.registry.received(self, num_bytes)
+        return self
+
+    def sends(self, num_bytes: int) -> None:
+        self.registry.received(self, num_bytes)
+
+    def has_sent_all(self) -> None:
+        self.registry.request_arrived(self)
+
+    def is_answered(self) -> None:
+        self.registry.response_ended(self)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def registry(clock: Clock) -> Connections:
+    limits = Limits(
+        max_connections=3,
+        max_head_bytes=1000,
+        max_body_bytes=8 * MIB,
+        receive_timeout_s=60,
+        idle_timeout_s=75,
+    )
+    return Connections(limits)
+
+
+def test_the_oldest_idle_connection_makes_room_then_the_request_that_began_first(
+    registry: Connections,
+) -> None:
+    idle, slow, busy = Client(registry), Client(registry).begins(10), Client(registry).begins(10)
+    busy.has_sent_all()
+    second = Client(registry).begins(10)
+    assert (idle.ends, slow.ends) == ([None], [])
+    third = Client(registry).begins(10)
+    assert (slow.ends, second.ends) == ([None], [])
+    for each in (second, third):
+        each.has_sent_all()
+    late = Client(registry)
+    assert late.ends == [TooManyConnections]
+    assert busy.ends == second.ends == third.ends == []
+
+
+def test_an_answered_connection_is_idle_again_and_idle_ones_end_after_their_time(
+    registry: Connections, clock: Clock
+) -> None:
+    client = Client(registry).begins(10)
+    client.has_sent_all()
+    clock.now_s += 1000
+    registry.tick()
+    client.is_answered()
+    clock.now_s += 70
+    registry.tick()
+    assert client.ends == []
+    clock.now_s += 10
+    registry.tick()
+    assert client.ends == [None]
+
+
+def test_a_request_that_does_not_arrive_in_time_is_refused(registry: Connections, clock: Clock) -> None:
+    client = Client(registry).begins(10)
+    for _ in range(59):
+        clock.now_s += 1
+        client.sends(1)
+        registry.tick()
+    assert client.ends == []
+    clock.now_s += 1
+    registry.tick()
+    assert client.ends == [RequestNotReceived]
+
+
+def test_large_requests_wait_while_there_is_no_room_and_small_ones_do_not(registry: Connections) -> None:
+    first = Client(registry).begins(ROOM)
+    first.has_sent_all()
+    large, small = Client(registry).begins(MIB), Client(registry).begins(1000)
+    assert (large.is_held, small.is_held) == (True, False)
+    registry.release(first)
+    assert not large.is_held
+    assert first.ends == large.ends == small.ends == []
+
+
+def test_slow_requests_make_room_for_fast_ones(registry: Connections, clock: Clock) -> None:
+    slow = Client(registry).begins(ROOM // 100)
+    clock.now_s += 10
+    fast = Client(registry).begins(ROOM - MIB)
+    clock.now_s += 0.3
+    fast.sends(MIB // 2)
+    fast.sends(MIB // 2)
+    assert (slow.ends, fast.ends) == ([ReceivingTooMuch], [])
+    fast.has_sent_all()
+    assert not fast.is_held
+
+
+def test_one_request_goes_on_where_all_wait_and_time_that_it_waited_does_not_make_it_slow(
+    registry: Connections, clock: Clock
+) -> None:
+    clients = [Client(registry).begins(ROOM // 3) for _ in range(3)]
+    assert not any(each.is_held for each in clients)
+    clients[1].sends(MIB)
+    assert [each.is_held for each in clients] == [False, True, False]
+    clients[0].sends(MIB)
+    clients[2].sends(MIB)
+    assert all(each.is_held for each in clients)
+    clock.now_s += 30
+    registry.tick()
+    assert [each.is_held for each in clients] == [True, False, True]
+    assert all(each.ends == [] for each in clients)
+    clients[1].sends(MIB)
+    assert not clients[1].is_held
+    clients[1].has_sent_all()
+    registry.release(clients[1])
+    assert not any(each.is_held for each in clients)
+
+
+def test_nothing_is_left_of_connections_that_closed(registry: Connections, clock: Clock) -> None:
+    for number in range(100):
+        client = Client(registry).begins(number * MIB)
+        if number % 2:
+            client.has_sent_all()
+        registry.closed(client)
+        registry.closed(client)
+        client.is_answered()
+    clock.now_s += 1000
+    registry.tick()
+    large = Client(registry).begins(ROOM)
+    assert not large.is_held
+    assert large.ends == []
