@@ -93,11 +93,10 @@ class ClientConnection:
         self._encoder = msgspec.msgpack.Encoder()
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
-        """Of what follows: the answers of the next frame."""
-        self._messages: list[ToClient] = []
+        """Of what follows: the answers of the next frame. ``_messages`` come after the tokens."""
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
-        self._ends: list[ToClient] = []
+        self._messages: list[ToClient] = []
         self._unread = bytearray()
         """Frames, while the socket's buffer is full and a thread sends."""
         self._full_since_s: float | None = None
@@ -147,7 +146,7 @@ class ClientConnection:
             if log_probs:
                 self._log_probs.append((request_id, log_probs))
             if end is not None:
-                self._ends.append(end)
+                self._messages.append(end)
                 if self._running.get(request_id) is request:
                     del self._running[request_id]
 
@@ -192,16 +191,15 @@ class ClientConnection:
 
     def _take(self) -> bytes:
         """What there is to send, as a frame. Called with the lock held."""
-        messages, self._messages = self._messages, []
+        messages: list[ToClient] = []
         if self._log_probs:
             messages.append(LogProbs(self._log_probs))
             self._log_probs = []
         if self._tokens:
             messages.append(Tokens(self._tokens))
             self._tokens = []
-        if self._ends:
-            messages += self._ends
-            self._ends = []
+        messages += self._messages
+        self._messages = []
         return frame(self._encoder, messages) if messages else b""
 
     def _send_unread(self) -> None:
