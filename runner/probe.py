@@ -27,9 +27,10 @@ QUESTIONS = {
 """The statuses that answer a question with yes."""
 
 
-def status(port: int) -> str:
+def status(port: str) -> str:
     """Cog's status, or NO_ANSWER."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    # NOTE: as text, so that looking it up fails for one that Cog's server does not start with either.
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)  # type: ignore[arg-type]
     try:
         connection.request("GET", "/health-check")
         return str(json.loads(connection.getresponse().read())["status"])
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in QUESTIONS:
         print(f"usage: python -m runner.probe {'|'.join(QUESTIONS)}", file=sys.stderr)
         return 2
-    found = status(int(os.environ.get("PORT", "5000")))
+    found = status(os.environ.get("PORT", "5000"))
     print(found)
     return 0 if found in QUESTIONS[arguments[0]] else 1
 

@@ -72,6 +72,9 @@ class CogSettings(BaseModel):
         ge=1,
         le=1024,
     )
+    is_tracing_configured: _YesOrNo = variable(
+        "COG_TRACE_CONFIGURED", False, "Cog traces; cog-triton sets it where a collector is named"
+    )
     is_tracing_enabled: _YesOrNo = variable("COG_TRACE_ENABLED", True, "Cog's part of the traces")
     trace_sampler: _Sampler = variable(
         "COG_TRACE_SAMPLER", "parentbased_always_on", "sampler of Cog's part of the traces"

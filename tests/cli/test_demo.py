@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,27 @@ def test_the_demo_builds_serves_streams_and_stops(ports: dict[str, str], tmp_pat
     for port in ports.values():
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(port))) != 0, f"port {port} is still taken"
+
+
+def test_ctrl_c_ends_make_demo_without_an_error(ports: dict[str, str]) -> None:
+    demo = subprocess.Popen(
+        ["make", "--old-file", "setup", "demo"],
+        cwd=SOURCE_ROOT,
+        env={**os.environ, **ports},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert demo.stdout is not None
+    assert demo.stdout.readline() == "\n"
+    assert demo.stdout.readline().startswith("=== 1.")
+    os.killpg(demo.pid, signal.SIGINT)  # As a terminal does at Ctrl-C.
+    output = demo.stdout.read()
+    demo.wait(60)
+    assert output.endswith("\nstopped\n")
+    assert "make" not in output
+    assert "Traceback" not in output
 
 
 def test_the_demo_names_a_taken_port_and_its_variable(ports: dict[str, str], tmp_path: Path) -> None:

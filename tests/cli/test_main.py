@@ -160,10 +160,10 @@ def test_an_interrupted_serve_exits_with_130_and_leaves_nothing_running(
         "OPENAI_PORT": str(openai),
         "COG_TRITON_CACHE": str(paced_tar.parent / "cache"),
     }
-    # A shell's background ignores Ctrl-C, and so would all that is started in it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As a script's background job, which begins with SIGINT ignored.
+    in_background = ["sh", "-c", """trap '' INT; exec "$@" """, "sh"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "cli", "serve", str(paced_tar)],
+        [*in_background, sys.executable, "-m", "cli", "serve", str(paced_tar)],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -61,6 +63,19 @@ def test_a_burst_of_clients_is_connected_before_the_server_gets_to_it(cog: CogUn
     finally:
         os.kill(cog.server.pid, signal.SIGCONT)
     assert cog.predict(prompt="hi", max_tokens=2)["status"] == "succeeded"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "abc"), ("PORT", ""), ("PORT", "99999"), ("COG_MAX_CONCURRENCY", "abc")]
+)
+def test_a_wrong_variable_of_cog_ends_the_server_before_it_starts(name: str, value: str) -> None:
+    command = [sys.executable, "-m", "runner.cog_server"]
+    environment = {**os.environ, name: value}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"E1006 InvalidSetting: {name} must be ")
 
 
 def _open_sockets() -> set[str]:
