@@ -27,7 +27,7 @@ QUESTIONS = {
 """The statuses that answer a question with yes."""
 
 
-def status(port: str) -> str:
+def status(port: int | str) -> str:
     """Cog's status, or NO_ANSWER."""
     # NOTE: as text, so that looking it up fails for one that Cog's server does not start with either.
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)  # type: ignore[arg-type]
