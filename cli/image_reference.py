@@ -10,6 +10,7 @@ from errors.image import ImageReferenceInvalid
 _DOCKER_HUB = "registry-1.docker.io"
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LOCAL_HOST = re.compile(r"(localhost|\[::1\]|127(\.[0-9]{1,3}){3})(:[0-9]+)?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _EXPECTED = "an image as host/path:tag, such as registry.example.com/team/llama:1"
 
@@ -31,8 +32,7 @@ class ImageReference:
     @property
     def is_local(self) -> bool:
         """Whether plain HTTP is allowed: only for a registry on this machine, as in Docker."""
-        name = self.host.rpartition(":")[0] or self.host
-        return name in ("localhost", "[::1]") or name.startswith("127.")
+        return _LOCAL_HOST.fullmatch(self.host) is not None
 
     def __str__(self) -> str:
         return f"{self.host}/{self.path}" + (f"@{self.digest}" if self.digest else f":{self.tag}")

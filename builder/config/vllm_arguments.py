@@ -23,77 +23,53 @@ _DATA = Path(__file__).resolve().with_suffix(".json")
 _SAME = {"dtype": "dtype", "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs"}
 """Keys of every engine kind, and vLLM's names for them."""
 
-_DECIDED = {
-    **dict.fromkeys(
-        ("model", "model_weights", "revision", "code_revision", "hf_config_path", "download_dir"),
-        "it is given by model_id, model_path or model_tar_url",
-    ),
-    **dict.fromkeys(
-        ("tokenizer", "tokenizer_mode", "tokenizer_revision", "skip_tokenizer_init"),
-        "the engine has its tokenizer, and vLLM gets token ids only",
-    ),
-    **dict.fromkeys(
-        ("generation_config", "override_generation_config"), "each request has its sampling parameters"
-    ),
-    **dict.fromkeys(("runner", "convert", "pooler_config"), "the engine generates text"),
-    **dict.fromkeys(
-        (
-            "served_model_name",
-            "tokens_only",
-            "enable_prompt_embeds",
-            "io_processor_plugin",
-            "disable_log_stats",
-            "scheduler_cls",
-            "enable_log_requests",
-            "aggregate_engine_logging",
+
+def _by_name(reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reason of each argument, from the arguments of each reason."""
+    return {name: reason for reason, names in reasons.items() for name in names.split()}
+
+
+_DECIDED = _by_name(
+    {
+        "it is given by model_id, model_path or model_tar_url": (
+            "model model_weights revision code_revision hf_config_path download_dir"
         ),
-        "the engine slot sets it",
-    ),
-    "hf_token": "use the key hf_token of the build config, which is kept secret",
-    "trust_remote_code": "the build config has a key of this name",
-    "enable_lora": "use the key lora of the build config",
-}
-_NO_MEDIA = "requests have text only"
-_NO_VLLM_METRICS = "vLLM's own metrics are not served; see docs/observability.md"
-_WITHOUT_EFFECT = {
-    "enable_sleep_mode": "nothing puts the engine to sleep or wakes it",
-    "weight_transfer_config": "nothing sends it other weights",
-    "worker_extension_cls": "nothing calls the extension",
-    "profiler_config": "nothing starts the profiler",
-    "enable_elastic_ep": "nothing changes the number of GPUs of an engine",
-    "enable_return_routed_experts": "no response has the experts",
-    "stream_interval": "every token is streamed",
-    "renderer_num_workers": "the runner makes the prompts",
-    **dict.fromkeys(
-        ("otlp_traces_endpoint", "collect_detailed_traces"), "set OTEL_EXPORTER_OTLP_ENDPOINT of the runner"
-    ),
-    **dict.fromkeys(
-        (
-            "cudagraph_metrics",
-            "enable_mfu_metrics",
-            "enable_mm_processor_stats",
-            "kv_cache_metrics",
-            "kv_cache_metrics_sample",
-            "show_hidden_metrics_for_version",
+        "the engine has its tokenizer, and vLLM gets token ids only": (
+            "tokenizer tokenizer_mode tokenizer_revision skip_tokenizer_init"
         ),
-        _NO_VLLM_METRICS,
-    ),
-    **dict.fromkeys(
-        (
-            "allowed_local_media_path",
-            "allowed_media_domains",
-            "default_mm_loras",
-            "ec_transfer_config",
-            "enable_mm_embeds",
-            "enable_tower_connector_lora",
-            "interleave_mm_strings",
-            "media_io_kwargs",
-            "mm_encoder_only",
-            "video_pruning_rate",
+        "each request has its sampling parameters": "generation_config override_generation_config",
+        "the engine generates text": "runner convert pooler_config",
+        "the engine slot sets it": (
+            "served_model_name tokens_only enable_prompt_embeds io_processor_plugin disable_log_stats "
+            "scheduler_cls enable_log_requests aggregate_engine_logging"
         ),
-        _NO_MEDIA,
-    ),
-}
+        "use the key hf_token of the build config, which is kept secret": "hf_token",
+        "the build config has a key of this name": "trust_remote_code",
+        "use the key lora of the build config": "enable_lora",
+    }
+)
+_WITHOUT_EFFECT = _by_name(
+    {
+        "nothing puts the engine to sleep or wakes it": "enable_sleep_mode",
+        "nothing sends it other weights": "weight_transfer_config",
+        "nothing calls the extension": "worker_extension_cls",
+        "nothing starts the profiler": "profiler_config",
+        "nothing changes the number of GPUs of an engine": "enable_elastic_ep",
+        "no response has the experts": "enable_return_routed_experts",
+        "every token is streamed": "stream_interval",
+        "the runner makes the prompts": "renderer_num_workers",
+        "set OTEL_EXPORTER_OTLP_ENDPOINT of the runner": "otlp_traces_endpoint collect_detailed_traces",
+        "vLLM's own metrics are not served; see docs/observability.md": (
+            "cudagraph_metrics enable_mfu_metrics enable_mm_processor_stats kv_cache_metrics "
+            "kv_cache_metrics_sample show_hidden_metrics_for_version"
+        ),
+        "requests have text only": (
+            "allowed_local_media_path allowed_media_domains default_mm_loras ec_transfer_config "
+            "enable_mm_embeds enable_tower_connector_lora interleave_mm_strings media_io_kwargs "
+            "mm_encoder_only video_pruning_rate"
+        ),
+    }
+)
 """Arguments that vLLM's server honours and this runner can't. Their value may be off or empty."""
 _GONE = {
     "disable_log_requests": "leave it out: requests are not logged",

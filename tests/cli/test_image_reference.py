@@ -52,7 +52,10 @@ def test_what_is_no_reference_is_refused_by_the_name_of_its_setting(text: object
     [
         ("localhost:5000/a", True),
         ("127.0.0.1:5000/a", True),
+        ("[::1]/a", True),
+        ("[::1]:5000/a", True),
         ("localhost.example.com/a", False),
+        ("127.example.com/a", False),
         ("a", False),
     ],
 )
