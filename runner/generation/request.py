@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
+from runner.generation.stop_sequences import StopSequences
 
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
@@ -39,6 +40,10 @@ class GenerationRequest:
     """Whether the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
+
+    def __post_init__(self) -> None:
+        """Raises E1005 for stop sequences that are too many or too long."""
+        object.__setattr__(self, "stop_sequences", StopSequences(self.stop_sequences))
 
     def traced(self) -> dict[str, str | float]:
         """The fields that may be traced, by OpenTelemetry's names: no text."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from os.path import commonprefix
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from errors.requests import InvalidInput
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.generation.stop_filter import StopFilter
+from runner.generation.stop_sequences import MAX_STOP_BYTES, MAX_STOPS, State, StopSequences
 
 THOROUGH = settings(max_examples=400, derandomize=True, database=None, deadline=None)
 BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -176,18 +180,57 @@ def test_the_work_per_character_does_not_grow_with_the_stop_sequences(
 ) -> None:
     """The worst text for a search that starts over: every position begins a long stop sequence."""
     stops = ["a" * 500 + "b", "a" * 499 + "c", "aab"]
-    stop_filter = StopFilter(stops)
     lookups = 0
 
-    class Counting(dict[str, int]):
+    class Counting(dict[str, State | None]):
         def __contains__(self, key: object) -> bool:
             nonlocal lookups
             lookups += 1
             return super().__contains__(key)
 
-    automaton = stop_filter._automaton
-    monkeypatch.setattr(automaton, "_next", [Counting(successors) for successors in automaton._next])
+    make = State.__init__
+
+    def make_counting(state: State, *arguments: Any) -> None:
+        make(state, *arguments)
+        state._children = Counting(state._children)
+
+    monkeypatch.setattr(State, "__init__", make_counting)
+    stop_filter = StopFilter(stops)
     text = "a" * 5000
     shown = "".join(stop_filter.push(character) for character in text) + stop_filter.finish()
     assert shown == text
-    assert lookups <= 2 * len(text)
+    assert len(text) <= lookups <= 2 * len(text) + 2 * 500  # The latter to make the states.
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [
+        ["a"] * (MAX_STOPS + 1),
+        ["a" * (MAX_STOP_BYTES + 1)],
+        ["é" * (MAX_STOP_BYTES // 2 + 1)],
+        ["\ud800" * 1_000_000],
+        [str(number) for number in range(100_000)],
+    ],
+    ids=["one too many", "one byte too long", "not ASCII", "1 MB", "100,000"],
+)
+def test_too_many_or_too_long_ones_are_refused(stops: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="at most"):
+        StopSequences(stops)
+
+
+@pytest.mark.parametrize("size", [MAX_STOPS * (MAX_STOP_BYTES + 1) + 1, 5_000_000])
+def test_a_text_of_commas_is_refused_before_it_is_split(size: int) -> None:
+    with pytest.raises(InvalidInput, match="at most"):
+        StopSequences.split("," * size)
+
+
+def test_the_largest_that_are_taken_cost_memory_only_as_far_as_a_text_follows_them() -> None:
+    choice = random.Random(0)
+    stops = StopSequences("".join(choice.choices("ab", k=MAX_STOP_BYTES)) for _ in range(MAX_STOPS))
+    tracemalloc.start()
+    filters = [StopFilter(stops) for _ in range(128)]
+    text = stops[0][:-1] + "c"
+    for stop_filter in filters:
+        assert stop_filter.push(text) + stop_filter.finish() == text
+    assert tracemalloc.get_traced_memory()[0] < 16 << 20
+    tracemalloc.stop()
