@@ -30,3 +30,12 @@ class PromptOrMessages(CodedError):
     code = "E1703"
     summary = "A request needs either a prompt or messages"
     template = "Send either prompt or messages, {given}."
+
+
+class ControlTokensInText(CodedError):
+    code = "E1704"
+    summary = "A message has the text of a control token, which this tokenizer can't read as plain text"
+    template = (
+        "A message has the text of a control token ({token}), which can't be read as plain text: {reason}; "
+        "take it out, or set ALLOW_SPECIAL_TOKENS=true if clients may send control tokens."
+    )

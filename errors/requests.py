@@ -30,6 +30,15 @@ class PromptTooLong(CodedError):
             excess_tokens=prompt_tokens - max_input_tokens,
         )
 
+    @classmethod
+    def in_bytes(cls, *, prompt_bytes: int, max_bytes: int) -> CodedError:
+        """Of a prompt that is rejected before it is tokenized."""
+        sentence = (
+            f"Prompt length ({prompt_bytes} bytes) exceeds maximum input length ({max_bytes} bytes); "
+            "shorten the prompt, or raise MAX_PROMPT_BYTES."
+        )
+        return cls.restore(sentence, {"prompt_bytes": prompt_bytes, "max_bytes": max_bytes})
+
 
 class BadPromptTemplate(CodedError):
     code = "E1003"
