@@ -13,7 +13,7 @@ from cog import BaseRunner, ConcatenateIterator, Input
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
-from runner.chat.template import format_chat
+from errors.shortened import cut_text
 from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, print_lines, shown_error
 from runner.cog_server.prediction_dirs import PredictionDirs
 from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet
@@ -21,6 +21,7 @@ from runner.cog_server.worker_link import WorkerLink
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest, random_seed
+from runner.generation.stop_sequences import StopSequences
 from runner.observability.logs import log_in
 from runner.service import Service
 from runner.settings.prompt_template import format_prompt
@@ -146,12 +147,17 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 system_prompt = settings.system_prompt
             if messages:
                 _check_alone(prompt, prompt_template)
-                text = format_chat(self._service.model.chat, messages, system_prompt=system_prompt)
+                text = self._service.model.chat.render(messages, system_prompt=system_prompt)
             elif prompt is None:
                 raise PromptOrMessages(given="as there is neither")
             else:
                 template = prompt_template or settings.prompt_template
-                text = format_prompt(template, prompt=prompt, system_prompt=system_prompt)
+                text = format_prompt(
+                    template,
+                    prompt=prompt,
+                    system_prompt=system_prompt,
+                    max_bytes=self._service.model.max_prompt_bytes,
+                )
             request = GenerationRequest(
                 prompt=text,
                 adds_special_tokens=not messages,
@@ -226,7 +232,7 @@ def _logged(request: GenerationRequest) -> Iterator[str]:
     yield f"Random seed used: {request.sampling.seed}"
     if request.sampling.is_greedy:
         yield "Note: greedy decoding ignores the random seed"
-    yield f"Formatted prompt: {request.prompt}"
+    yield f"Formatted prompt: {cut_text(str(request.prompt))}"
 
 
 def _check_alone(prompt: str | None, prompt_template: str | None) -> None:
@@ -263,6 +269,5 @@ def _guide(json_schema: str | None, regex: str | None) -> Guide | None:
     return None if regex is None else Guide("regex", regex)
 
 
-def _stop_sequences(text: str | None, settings: Settings) -> tuple[str, ...]:
-    text = settings.stop_sequences if text is None else text
-    return tuple(filter(None, text.split(","))) if text else ()
+def _stop_sequences(text: str | None, settings: Settings) -> StopSequences:
+    return StopSequences.split((settings.stop_sequences if text is None else text) or "")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from errors.requests import InvalidInput
 
 Message = dict[str, Any]
+
+_ROLE = re.compile(r"[\w.-]{1,64}")
 
 
 def checked_messages(messages: object) -> list[Message]:
@@ -33,6 +36,10 @@ def with_system_prompt(messages: Sequence[Message], system_prompt: str) -> list[
 def _checked(message: object, place: str) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise InvalidInput(name=place, expected="an object with a role and content", value=message)
+    # NOTE: templates make control tokens of roles.
+    if not _ROLE.fullmatch(message["role"]):
+        expected = "a name of letters, digits and _.-"
+        raise InvalidInput(name=f"{place}.role", expected=expected, value=message["role"])
     given = {key: value for key, value in message.items() if value is not None}
     if "content" in given:
         given["content"] = _text_content(given["content"], f"{place}.content")

@@ -1,8 +1,8 @@
 """Chat templates are rendered in a process of their own: ``python -m runner.chat.sandbox SOCKET_FD``.
 
-A template is a program that comes with the model. Jinja's sandbox keeps it from our objects, but does not
-limit its time or memory. In this process the kernel does: RLIMIT_AS, and SIGPROF without a handler. It may
-not write files either.
+A template is a program that comes with the model, and its input is a client's. Jinja's sandbox keeps it from
+our objects, but does not limit its time or memory. In this process the kernel does: RLIMIT_AS, and SIGPROF
+without a handler. It may not write files either.
 
 Both ways, a message is a 4-byte length and JSON: ``Compile`` once, then ``Render`` any number of times, each
 answered by ``Answer``.
@@ -18,8 +18,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -29,73 +27,37 @@ from engine.redact import without_secret_variables
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.wire import WireError
+from runner.chat.rendering import Answer, Compile, Render, render
 
 RENDER_S = 5.0
 """Limit of processor time, so that a busy machine does not matter. A long chat takes milliseconds."""
-_MEMORY_BYTES = 512 << 20
+_MEMORY_BYTES = 128 << 20
 """Limit of address space beyond what the process has at its start."""
-_MAX_TEXT_CHARACTERS = 1 << 24
 _ANSWER_TIMEOUT_S = 20 * RENDER_S
 """Longer than the process can live at its limit of processor time, also on a busy machine."""
 _LIMIT_EXCEEDED = f"it took more than {RENDER_S:g} s or more than {_MEMORY_BYTES >> 20} MiB"
 _LENGTH = struct.Struct("<I")
 
 
-class Compile(msgspec.Struct, tag=True):
-    """Templates by name; ``place`` is for errors."""
+class Sandbox:
+    """One process, used by one thread at a time.
 
-    sources: dict[str, str]
-    place: str
-
-
-class Render(msgspec.Struct, tag=True):
-    name: str
-    variables: dict[str, Any]
-
-
-class Answer(msgspec.Struct):
-    """The text of a ``Render``. Errors: E1701 for a ``Compile``, E1702 for a ``Render``."""
-
-    text: str = ""
-    error: WireError | None = None
-
-
-class ChatRenderer:
-    """Renders the templates ``sources``, by name, one at a time; from any thread. ``place`` is for errors.
-
-    The process starts at the first use, and again after it was ended for exceeding a limit. It ends when its
-    socket closes: with this object, or with our process.
+    It is ended for exceeding a limit, and when its socket closes: with this object, or with our process.
     """
 
-    def __init__(self, sources: Mapping[str, str], place: str) -> None:
-        self._sources = sources
-        self._place = place
-        self._lock = threading.Lock()
+    def __init__(self, compile_: Compile) -> None:
+        self._compile = compile_
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket
+        self._end_reason = ""
 
-    def check(self) -> None:
-        """Compile now. Raises E1701."""
-        with self._lock:
-            self._start()
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
-    def render(self, name: str, variables: Mapping[str, Any]) -> str:
-        """Raises E1701, and E1702 with the template's own message."""
-        with self._lock:
-            self._start()
-            try:
-                answer = self._call(Render(name, dict(variables)))
-            except RecursionError as exc:
-                self._end()
-                raise ChatTemplateRefused(reason="they are nested too deeply") from exc
-        if answer is None:
-            raise ChatTemplateRefused(reason=_LIMIT_EXCEEDED)
-        if answer.error is not None:
-            raise answer.error.restore()
-        return answer.text
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+    def start(self) -> None:
+        """Raises E1701."""
+        if self.is_running:
             return
         ours, theirs = socket.socketpair()
         with theirs:
@@ -111,12 +73,33 @@ class ChatRenderer:
             )
         ours.settimeout(_ANSWER_TIMEOUT_S)
         self._connection = ours
-        answer = self._call(Compile(dict(self._sources), self._place))
+        answer = self._call(self._compile)
         if answer is None:
-            raise ChatTemplateBroken(place=self._place, reason=_LIMIT_EXCEEDED)
+            raise ChatTemplateBroken(place=self._compile.place, reason=_LIMIT_EXCEEDED)
         if answer.error is not None:
             self._end()
             raise answer.error.restore()
+
+    def render(self, message: Render) -> Answer:
+        """Raises E1701, E1002, E1005, and E1702 with the template's own message."""
+        self._end_reason = ""
+        self.start()
+        try:
+            answer = self._call(message)
+        except RecursionError as exc:
+            self._end()
+            raise ChatTemplateRefused(reason="they are nested too deeply") from exc
+        if answer is None:
+            raise ChatTemplateRefused(reason=self._end_reason or _LIMIT_EXCEEDED)
+        if answer.error is not None:
+            raise answer.error.restore()
+        return answer
+
+    def kill(self, reason: str) -> None:
+        """End what it renders with E1702, from another thread."""
+        self._end_reason = reason
+        if (process := self._process) is not None:
+            process.kill()
 
     def _call(self, message: Compile | Render) -> Answer | None:
         """None if the process ended over it, or had to be ended."""
@@ -172,17 +155,19 @@ def main() -> None:
 
     _set_limits()
     templates: dict[str, Any] = {}
+    compiled = Compile({}, "")
     message: Compile | Render | None
     while (message := _receive(connection, Compile | Render)) is not None:
         signal.setitimer(signal.ITIMER_PROF, RENDER_S)
         answer = Answer()
         try:
             if isinstance(message, Compile):
+                compiled = message
                 templates = {name: compile_template(text) for name, text in message.sources.items()}
             else:
-                answer.text = templates[message.name].render(message.variables)
-                if len(answer.text) > _MAX_TEXT_CHARACTERS:
-                    raise ValueError(f"it makes more than {_MAX_TEXT_CHARACTERS} characters of them")
+                answer = render(templates[message.name], message, compiled)
+        except CodedError as exc:
+            answer = Answer(error=WireError.of(exc))
         # NOTE: a template is a program: it fails with its own messages, and with Python's errors as well.
         except Exception as exc:  # noqa: BLE001
             error: CodedError = ChatTemplateRefused(reason=reason_of(exc))

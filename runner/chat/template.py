@@ -14,12 +14,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from errors.chat import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
-from errors.requests import InvalidInput
-from runner.chat.messages import Message, checked_messages, with_system_prompt
-from runner.chat.sandbox import ChatRenderer
+from errors.chat import ChatTemplateBroken, ChatTemplateMissing
+from errors.requests import PromptTooLong
+from runner.chat.control_tokens import NONE, ControlTokens
+from runner.chat.marked_text import MarkedText
+from runner.chat.messages import Message
+from runner.chat.renderer import ChatRenderer
+from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render
 
-_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_JSON_BYTES = 4
+"""How much longer than the prompt its messages may be as JSON, which escapes characters."""
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
@@ -32,6 +36,10 @@ class ChatTemplate:
     """Jinja templates by name: ``default``, and optionally ``tool_use`` for tools."""
     _special_tokens: Mapping[str, str]
     _place: str = "the tokenizer"
+    _control_tokens: ControlTokens = NONE
+    """What clients may not send: it stays plain text."""
+    _max_bytes: int = MAX_TEXT_BYTES
+    """Limit of a prompt."""
 
     @property
     def exists(self) -> bool:
@@ -39,30 +47,35 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Message] | str,
         *,
+        system_prompt: str = "",
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         continues: bool = False,
         adds_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt with its special tokens, so it is tokenized without adding any.
+        """The prompt with its special tokens, so it is tokenized without adding any; it is a ``MarkedText``
+        if the messages have control tokens.
 
-        ``continues``: the last message is the beginning of the answer. ``arguments`` are the template's own.
-        Raises E1005 for malformed messages, E1700, E1701, or E1702 with the template's own message.
+        ``messages``: also as JSON. ``system_prompt``: for messages without one. ``continues``: the last
+        message is the beginning of the answer. ``arguments`` are the template's own. Raises E1002, E1005 for
+        malformed messages, E1700, E1701, or E1702 with the template's own message.
         """
-        chat = checked_messages(messages)
-        final = _open_final(chat) if continues else ""
-        variables: dict[str, Any] = {**self._special_tokens, **(arguments or {})}
-        variables |= {
-            "messages": chat,
-            "tools": tools or None,
-            "documents": documents,
-            "add_generation_prompt": adds_generation_prompt and not continues,
-        }
-        text = self._renderer.render(self._name(bool(tools)), variables)
-        return _cut_at_tag(text, final) if continues else text
+        if isinstance(messages, str) and len(messages) > _JSON_BYTES * self._max_bytes:
+            raise PromptTooLong.in_bytes(prompt_bytes=len(messages), max_bytes=self._max_bytes)
+        message = Render(
+            name=self._name(bool(tools)),
+            messages=messages if isinstance(messages, str) else list(messages),
+            system_prompt=system_prompt,
+            continues=continues,
+            given={**(arguments or {}), "tools": tools or None, "documents": documents},
+            own={"add_generation_prompt": adds_generation_prompt and not continues},
+        )
+        message.own |= {key: text for key, text in self._special_tokens.items() if key not in message.given}
+        answer = self._renderer.render(message)
+        return MarkedText(answer.text, answer.plain) if answer.plain else answer.text
 
     def _name(self, has_tools: bool) -> str:
         if not self._sources:
@@ -76,7 +89,7 @@ class ChatTemplate:
 
     @cached_property
     def _renderer(self) -> ChatRenderer:
-        return ChatRenderer(self._sources, self._place)
+        return ChatRenderer(Compile(dict(self._sources), self._place, self._control_tokens, self._max_bytes))
 
     def check(self) -> None:
         """Compile the templates now. Raises E1701."""
@@ -84,35 +97,23 @@ class ChatTemplate:
             self._renderer.check()
 
 
-def load_chat_template(engine_dir: Path, override: Path | None) -> ChatTemplate:
+def load_chat_template(
+    engine_dir: Path,
+    override: Path | None,
+    control_tokens: ControlTokens = NONE,
+    max_bytes: int = MAX_TEXT_BYTES,
+) -> ChatTemplate:
     """The template of the file ``override``, or else of an engine directory. Raises E1701."""
     config = _read_object(engine_dir / "tokenizer_config.json")
     special_tokens = _special_tokens(config, _read_object(engine_dir / "special_tokens_map.json"))
-    if override is not None:
-        return ChatTemplate({_DEFAULT: _read_text(override)}, special_tokens, str(override))
-    file = engine_dir / "chat_template.jinja"
-    if file.is_file():
-        return ChatTemplate({_DEFAULT: _read_text(file)}, special_tokens, str(file))
-    found = _read_object(engine_dir / "chat_template.json").get("chat_template", config.get("chat_template"))
-    return ChatTemplate(_sources(found, engine_dir), special_tokens, str(engine_dir))
-
-
-def _open_final(chat: list[Message]) -> str:
-    """Mark the end of the last message's content, which the output continues. Returns the content."""
-    content = chat[-1].get("content")
-    if not isinstance(content, str):
-        name = f"messages[{len(chat) - 1}].content"
-        raise InvalidInput(name=name, expected="a text to continue", value=content)
-    chat[-1]["content"] = content + _CONTINUE_TAG
-    return content
-
-
-def _cut_at_tag(text: str, final: str) -> str:
-    """The prompt up to the tag, without trailing space if the template trims the content."""
-    at = text.rfind(_CONTINUE_TAG.strip())
-    if at < 0 or final.strip() not in text:
-        raise ChatTemplateRefused(reason="it changes the last message, so that can't be continued")
-    return text[:at] if text.startswith(_CONTINUE_TAG, at) else text[:at].rstrip()
+    file = override or engine_dir / "chat_template.jinja"
+    if override is not None or file.is_file():
+        sources, place = {_DEFAULT: _read_text(file)}, str(file)
+    else:
+        named = _read_object(engine_dir / "chat_template.json")
+        found = named.get("chat_template", config.get("chat_template"))
+        sources, place = _sources(found, engine_dir), str(engine_dir)
+    return ChatTemplate(sources, special_tokens, place, control_tokens, max_bytes)
 
 
 def _sources(found: object, place: Path) -> dict[str, str]:
@@ -156,15 +157,3 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ChatTemplateBroken(place=path, reason=str(exc)) from exc
-
-
-def format_chat(template: ChatTemplate, messages: str, *, system_prompt: str) -> str:
-    """Render ``messages``, which are JSON; ``system_prompt`` is used if they have none.
-
-    Raises E1005 for invalid messages, and the errors of ``render``.
-    """
-    try:
-        document = json.loads(messages)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidInput(name="messages", expected=f"JSON ({exc})", value=messages) from exc
-    return template.render(with_system_prompt(checked_messages(document), system_prompt))

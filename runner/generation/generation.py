@@ -156,7 +156,9 @@ class Generation:
         prompt = self._request.prompt
         if isinstance(prompt, str):
             adds_special = self._request.adds_special_tokens
-            input_ids = await self._model.encode(prompt, adds_special_tokens=adds_special)
+            input_ids = await self._request.prompt_ids.of(
+                prompt, self._model.tokenizing, adds_special_tokens=adds_special
+            )
         else:
             input_ids = list(prompt)
         self.budget.tokenize_s = time.perf_counter() - start_s

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from concurrent.futures import ThreadPoolExecutor
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,26 +15,26 @@ from engine.kinds import KINDS
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
+from runner.chat.control_tokens import NONE, ControlTokens
 from runner.chat.template import ChatTemplate, load_chat_template
+from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import Settings
 
 _DEFAULT_ID = 2
 """END_ID and PAD_ID of the original cog-triton, for engines without end ids."""
 
-# NOTE: otherwise a single text is passed to a thread pool: two context switches, and nothing in parallel.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-_LONG_TEXT_CHARACTERS = 4096
-"""Shorter texts take well under a millisecond; longer ones are tokenized in a thread."""
-_long_texts = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="tokenize")
-"""Uses half of the processors, because streams are running."""
+_BYTES_PER_TOKEN = 32
+_MIN_PROMPT_BYTES = 1 << 16
+"""Together the default of MAX_PROMPT_BYTES: several times what a model's longest prompts have."""
+_MARKER = re.compile(r"[^\w\s](.*\w.*)[^\w\s]", re.DOTALL)
+"""What an added token looks like that is a control token, though its file does not say so."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """Facts of one model. Lengths are in tokens."""
 
-    tokenizer: Tokenizer
+    tokenizing: Tokenizing
     end_ids: tuple[int, ...]
     """Tokens that end a text. The engine itself stops only at the first one."""
     pad_id: int
@@ -45,21 +43,17 @@ class ModelFacts:
     max_input_length: int
     chat: ChatTemplate
 
-    async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt, with the special tokens that the tokenizer adds."""
-        ids: list[int]
-        if len(text) < _LONG_TEXT_CHARACTERS:
-            # NOTE: this keeps the GIL. ``encode_batch_fast`` would compete for it with hundreds of threads.
-            ids = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
-            return ids
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_long_texts, self._encode_long, text, adds_special_tokens)
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.tokenizing.tokenizer
 
-    def _encode_long(self, text: str, adds_special_tokens: bool) -> list[int]:
-        # "fast" skips the offsets of the tokens, which are not needed, and lets other threads run.
-        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
-        ids: list[int] = encoding.ids
-        return ids
+    @property
+    def max_prompt_bytes(self) -> int:
+        return self.tokenizing.max_bytes
+
+    async def encode(self, text: str, *, adds_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt, with the special tokens that the tokenizer adds. Raises E1002 and E1704."""
+        return await self.tokenizing.encode(text, adds_special_tokens=adds_special_tokens)
 
 
 def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
@@ -73,13 +67,21 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     pad_id = next(iter(as_ids(config.get("pad_token_id"))), end_ids[0])
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
     max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
+    default_bytes = max(_BYTES_PER_TOKEN * max_input_length, _MIN_PROMPT_BYTES)
+    max_prompt_bytes = settings.max_prompt_bytes or default_bytes
+    control = NONE if settings.allows_special_tokens else _control_tokens(tokenizer)
     return ModelFacts(
-        tokenizer=tokenizer,
+        tokenizing=Tokenizing(
+            tokenizer,
+            max_bytes=max_prompt_bytes,
+            max_tokens=max_input_length,
+            control=frozenset([*control.special, *control.others]),
+        ),
         end_ids=end_ids,
         pad_id=pad_id if settings.pad_id is None else settings.pad_id,
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
-        chat=load_chat_template(engine.path, settings.chat_template),
+        chat=load_chat_template(engine.path, settings.chat_template, control, max_prompt_bytes),
     )
 
 
@@ -92,6 +94,13 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _control_tokens(tokenizer: Tokenizer) -> ControlTokens:
+    added = tokenizer.get_added_tokens_decoder().values()
+    special = [each.content for each in added if each.special]
+    others = [each.content for each in added if not each.special and _MARKER.fullmatch(each.content)]
+    return ControlTokens(special, others)
 
 
 def _max_input_length(engine: Engine, max_sequence_length: int) -> int:

@@ -1,7 +1,7 @@
 """Tokenizes a ``MarkedText``: control tokens in its plain parts are tokenized like other text.
 
-A tokenizer cuts added tokens out of a text, and each section between them is normalized, split and tokenized by
-the model. Here the same is done step by step, without the control tokens in plain parts.
+A tokenizer cuts added tokens out of a text, and each section between them is normalized, split and tokenized
+by the model. Here the same is done step by step, without the control tokens in plain parts.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from errors.requests import InvalidInput
+from runner.engines.protocol.checks import MAX_LOGIT_BIASES, MAX_LORA_NAME, check_guide
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
+from runner.generation.prompt_ids import PromptIds
 from runner.generation.stop_sequences import StopSequences
 
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
@@ -41,9 +44,20 @@ class GenerationRequest:
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
 
+    prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
+    """Kept by ``dataclasses.replace``: shared by all texts of one prompt."""
+
     def __post_init__(self) -> None:
-        """Raises E1005 for stop sequences that are too many or too long."""
+        """Raises E1005 and E1105 for what is too long, before it is copied for each text."""
         object.__setattr__(self, "stop_sequences", StopSequences(self.stop_sequences))
+        if self.guide is not None:
+            check_guide(self.guide)
+        if len(self.sampling.logit_bias) > MAX_LOGIT_BIASES:
+            expected = f"at most {MAX_LOGIT_BIASES} token ids"
+            raise InvalidInput(name="logit_bias", expected=expected, value=self.sampling.logit_bias)
+        if len(self.lora_name or "") > MAX_LORA_NAME:
+            expected = f"at most {MAX_LORA_NAME} characters"
+            raise InvalidInput(name="lora_name", expected=expected, value=self.lora_name)
 
     def traced(self) -> dict[str, str | float]:
         """The fields that may be traced, by OpenTelemetry's names: no text."""

@@ -68,7 +68,7 @@ class State:
         self._children: dict[str, State | None] = {each[depth]: None for each in stops if len(each) > depth}
         """By the next character; None: not made yet."""
         own = next((each for each in stops if depth and len(each) == depth), "")
-        self.longest_stop = own or (shorter.longest_stop if shorter is not None else "")
+        self.longest_stop: str = own or (shorter.longest_stop if shorter is not None else "")
         """The longest stop sequence that it ends with, or an empty text."""
 
     def step(self, character: str) -> State:

@@ -1,9 +1,9 @@
 """Tokenizes prompts of any length so that no other request waits, and memory stays bounded.
 
-A short text is tokenized at once. A longer one is tokenized in a thread, and a long one in overlapping windows
-there, one after the other: between them other requests have their turn, and a cancelled request ends. Where
-two windows have the same tokens at the same places for a while, their tokens are joined, so that the result is
-that of the whole text.
+A short text is tokenized at once. A longer one is tokenized in a thread, and a long one in overlapping
+windows there, one after the other: between them other requests have their turn, and a cancelled request ends.
+Where two windows have the same tokens at the same places for a while, their tokens are joined, so that the
+result is that of the whole text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tokenizers import Encoding, Tokenizer
 from errors.requests import PromptTooLong
 from runner.chat.marked_text import MarkedText
 from runner.generation.plain_text import PlainText
+from runner.settings.prompt_template import byte_length
 
 # NOTE: otherwise a single text is passed to a thread pool: two context switches, and nothing in parallel.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -42,26 +43,23 @@ _short_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize")
 _long_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize-long")
 
 
-def byte_length(text: str) -> int:
-    """In UTF-8."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-
-
-@dataclass(frozen=True)
 class Tokenizing:
-    """Token ids of prompts for one model."""
+    """Token ids of prompts for one model. Prompts of more than ``max_bytes`` are rejected before they are
+    tokenized; tokenizing stops once a prompt has twice ``max_tokens``. ``control``: see ``PlainText``.
+    """
 
-    tokenizer: Tokenizer
-    max_bytes: int
-    """Longer prompts are rejected before they are tokenized."""
-    max_tokens: int
-    """Tokenizing stops once a prompt has twice as many."""
-    plain_text: PlainText
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_bytes: int, max_tokens: int, control: frozenset[str] = frozenset()
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_bytes = max_bytes
+        self._max_tokens = max_tokens
+        self._plain_text = PlainText(tokenizer, control)
 
     def check_size(self, text: str) -> None:
         """Raises E1002 for a text of more than ``max_bytes``."""
-        if len(text) > self.max_bytes or byte_length(text) > self.max_bytes:
-            raise PromptTooLong.in_bytes(prompt_bytes=byte_length(text), max_bytes=self.max_bytes)
+        if (size_bytes := byte_length(text)) > self.max_bytes:
+            raise PromptTooLong.in_bytes(prompt_bytes=size_bytes, max_bytes=self.max_bytes)
 
     def is_short(self, text: str) -> bool:
         return len(text) < _SHORT_CHARACTERS and not isinstance(text, MarkedText)
@@ -72,16 +70,17 @@ class Tokenizing:
         return ids
 
     async def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Token ids of a text of any length. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
+        """Token ids of a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
         self.check_size(text)
         if self.is_short(text):
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
         loop = asyncio.get_running_loop()
-        if isinstance(text, MarkedText):
-            return await loop.run_in_executor(_long_lane, self.plain_text.encode, text)
-        if len(text) <= _WINDOW_CHARACTERS:
+        if len(text) <= _WINDOW_CHARACTERS and not isinstance(text, MarkedText):
             return await loop.run_in_executor(_short_lane, self._encode_window, text, adds_special_tokens)
-        ids = await self._encode_windows(text)
+        if isinstance(text, MarkedText):
+            ids = await loop.run_in_executor(_long_lane, self._plain_text.encode, text)
+        else:
+            ids = await self._encode_windows(text)
         if adds_special_tokens:
             before, after = self._special_tokens
             ids = [*before, *ids, *after]
@@ -108,8 +107,8 @@ class Tokenizing:
         while window.end < len(text):
             taken, window, first = await loop.run_in_executor(_long_lane, self._advance, text, window, first)
             ids += taken
-            if len(ids) > 2 * self.max_tokens:
-                raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=self.max_tokens)
+            if len(ids) > 2 * self._max_tokens:
+                raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=self._max_tokens)
         ids += window.ids[first:]
         return ids
 

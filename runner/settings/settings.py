@@ -60,6 +60,15 @@ class Settings(APISettings, BaseModel):
         "maximum number of tokens of prompt and output together; default: the engine's limit",
         ge=2,
     )
+    max_prompt_bytes: int | None = variable(
+        "MAX_PROMPT_BYTES",
+        None,
+        "maximum size of a prompt, in UTF-8; default: 32 for each token of the longest one, at least 65536",
+        ge=1,
+    )
+    allows_special_tokens: bool = variable(
+        "ALLOW_SPECIAL_TOKENS", False, "read control tokens in chat messages as such, not as plain text"
+    )
     world_size: int | None = variable("WORLD_SIZE", None, "number of GPUs; must equal the engine's", ge=1)
     log_performance_metrics: bool = variable(
         "LOG_PERFORMANCE_METRICS", False, "report performance metrics for every request"

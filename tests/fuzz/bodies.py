@@ -21,6 +21,7 @@ from runner.engines.protocol.messages import Output, Submit, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 from runner.observability.meter import Meter
 from runner.settings.settings import load_settings
 from tests.fuzz.choices import Choices, as_json
@@ -114,9 +115,9 @@ async def _is_ready() -> bool:
 @lru_cache
 def transport() -> httpx.ASGITransport:
     settings = load_settings({"ENGINE_DIR": "."})
-    model = ModelFacts(
-        make_tokenizer(), (END_ID,), END_ID, 64, 63, ChatTemplate({"default": CHAT_TEMPLATE}, {})
-    )
+    template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
+    tokenizing = Tokenizing(make_tokenizer(), max_bytes=1 << 16, max_tokens=63)
+    model = ModelFacts(tokenizing, (END_ID,), END_ID, 64, 63, template)
     served = Served(model, settings, "transformers", ("model",))
 
     def generate(request: GenerationRequest, call: Call) -> Generation:

@@ -24,15 +24,14 @@ from tokenizers import Tokenizer
 from errors.coded_error import CodedError
 from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.guides.errors import first_line, regex_reason, schema_reason
-from runner.engines.protocol.messages import ANY_JSON, Guide, GuideType
+from runner.engines.protocol.checks import check_guide
+from runner.engines.protocol.messages import ANY_JSON, Guide
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _END_MARK = "<|cog-triton end of guide|>"
 """Our own token after the model's vocabulary: llguidance allows it where the output may end."""
-_MAX_BYTES: dict[GuideType, int] = {"json_schema": 1 << 16, "regex": 1 << 14, "ebnf_grammar": 1 << 14}
-"""Limits of a guide's text. The most expensive known guides of this size take 3 s and 400 MB to compile."""
 _STACK_BYTES = 512 << 20
 """Address space of the compiling thread's stack.
 
@@ -143,10 +142,7 @@ class GuideCompiler:
         return Follower(guide, matcher.deep_copy(), self._end_mark)
 
     def _compile(self, guide: Guide) -> LLMatcher:
-        size, most = len(guide.text.encode()), _MAX_BYTES.get(guide.type, 0)
-        if size > most:
-            reason = f"it has {size} bytes, and {most} are the most"
-            raise InvalidGuide(guide_type=guide.type, reason=reason)
+        check_guide(guide)
         if guide.type != "json" and not guide.text.strip():
             raise InvalidGuide(guide_type=guide.type, reason="it is empty")
         match guide.type:

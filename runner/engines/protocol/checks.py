@@ -6,8 +6,17 @@ import math
 from collections.abc import Sequence
 
 from engine.kinds import Capability, argument_remedy, find_kind, supports
-from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
-from runner.engines.protocol.messages import Ready, Sampling, Submit
+from errors.requests import InvalidGuide, InvalidTensor, PromptTooLong, UnsupportedArgument
+from runner.engines.protocol.messages import Guide, GuideType, Ready, Sampling, Submit
+
+MAX_WORDS = 128
+"""Of a stop or bad words list. NVIDIA's preprocessing makes two of each word."""
+MAX_WORD_TOKENS = 4096
+MAX_LOGIT_BIASES = 1024
+MAX_LORA_NAME = 256
+"""In characters."""
+_MAX_GUIDE_BYTES: dict[GuideType, int] = {"json_schema": 1 << 16, "regex": 1 << 14, "ebnf_grammar": 1 << 14}
+"""Limits of a guide's text. The most expensive known guides of this size take 3 s and 400 MB to compile."""
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
@@ -21,15 +30,28 @@ def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | Non
     if request.end_id is not None:
         _check_ids("end_id", [request.end_id], ready)
     for name, words in (("stop_words_list", request.stop_words), ("bad_words_list", request.bad_words)):
+        if len(words) > MAX_WORDS:
+            raise InvalidTensor(name=name, expected=f"at most {MAX_WORDS} words", value=words)
         for word in words:
-            if not word:
-                raise InvalidTensor(name=name, expected="words of at least one token", value=word)
+            if not 1 <= len(word) <= MAX_WORD_TOKENS:
+                expected = f"words of at least one token and at most {MAX_WORD_TOKENS}"
+                raise InvalidTensor(name=name, expected=expected, value=word)
             _check_ids(name, word, ready)
     if request.sampling.logit_bias:
         _check_ids("logit_bias_ids", list(request.sampling.logit_bias), ready)
     _check_lengths(request, ready)
     check_sampling(request.sampling)
     _check_supported(request, ready)
+    if request.guide is not None:
+        check_guide(request.guide)
+
+
+def check_guide(guide: Guide) -> None:
+    """Raise E1105 for a guide that is too long to be compiled."""
+    most = _MAX_GUIDE_BYTES.get(guide.type, 0)
+    if len(guide.text) > most or len(guide.text.encode(errors="replace")) > most:
+        reason = f"it has more than {most} bytes; make it shorter"
+        raise InvalidGuide(guide_type=guide.type, reason=reason)
 
 
 def _check_supported(request: Submit, ready: Ready) -> None:
@@ -69,6 +91,9 @@ def _unsupported(
 
 def check_sampling(sampling: Sampling) -> None:
     """Raise E1103 for a parameter that is not a finite number within its bounds."""
+    if len(sampling.logit_bias) > MAX_LOGIT_BIASES:
+        expected = f"at most {MAX_LOGIT_BIASES} token ids"
+        raise InvalidTensor(name="logit_bias_ids", expected=expected, value=sampling.logit_bias)
     for name, value, is_valid, expected in (
         ("temperature", sampling.temperature, sampling.temperature >= 0, "a finite number of at least 0"),
         ("runtime_top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),

@@ -8,12 +8,14 @@ from runner.engines.protocol.messages import Sampling
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 
 def test_numbers_are_those_of_32_bit_floats() -> None:
     """A temperature that is 0 in the engine must be greedy: the engine would divide by it."""
-    model = ModelFacts(make_tokenizer(), (END_ID,), END_ID, 64, 63, None)
+    tokenizing = Tokenizing(make_tokenizer(), max_bytes=1 << 16, max_tokens=63)
+    model = ModelFacts(tokenizing, (END_ID,), END_ID, 64, 63, None)
     sampling = Sampling(temperature=1e-60, repetition_penalty=1e-60, presence_penalty=1e300, top_p=0.9)
     submit = submit_message(GenerationRequest("hi", 5, 0, (), sampling), model, [5])
     assert submit.sampling.is_greedy

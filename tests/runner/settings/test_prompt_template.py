@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from errors.coded_error import CodedError
-from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError
+from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError, PromptTooLong
 from runner.settings.prompt_template import format_prompt
 
 TEMPLATE_PIECES = st.lists(
@@ -107,3 +109,39 @@ def test_any_template_gives_a_text_with_the_prompt_or_a_coded_error(template: st
         text = prompt
     assert code in ("", "E1001", "E1003", "E1004")
     assert prompt in text
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "system_prompt"),
+    [
+        ("{prompt}" * 8000, "a" * 20_000, ""),
+        ("{prompt}" * 2_000_000, "a", ""),
+        ("{prompt}{system_prompt}" * 8000, "a", "a" * 20_000),
+        ("{prompt}" * 400_000, "é" * 50, ""),
+        ("{{" * 50_000_000, "", ""),
+        ("{prompt}", "a" * 100_000_000, ""),
+        ("{prompt}", "é" * 50_000_000, ""),
+        ("{prompt}", "a", "a" * 100_000_000),
+    ],
+    ids=lambda value: str(len(value)),
+)
+def test_what_would_be_too_long_is_refused_before_it_is_formatted(
+    template: str, prompt: str, system_prompt: str
+) -> None:
+    tracemalloc.start()
+    with pytest.raises(PromptTooLong, match=r"E1002.*bytes.*MAX_PROMPT_BYTES"):
+        format_prompt(template, prompt=prompt, system_prompt=system_prompt, max_bytes=1 << 22)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("template", ["{" + "a" * 4_000_000 + "}", "{prompt" * 500_000])
+def test_a_large_wrong_template_makes_a_short_message(template: str) -> None:
+    with pytest.raises(PromptTemplateError) as raised:
+        format_prompt(template, prompt="a", system_prompt="", max_bytes=1 << 22)
+    assert len(str(raised.value)) < 4200
+
+
+def test_a_prompt_of_128k_tokens_is_formatted() -> None:
+    prompt = "a" * 600_000
+    assert format_prompt("{prompt}", prompt=prompt, system_prompt="", max_bytes=1 << 22) == prompt

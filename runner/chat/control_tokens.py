@@ -1,0 +1,86 @@
+"""Control tokens in the texts of a chat: hidden from the tokenizer while the template is rendered.
+
+What a client sends is given to the template with a placeholder for each control token in it. Every control
+token in the template's output is then the template's own, and the placeholders mark what has to stay plain
+text. A placeholder has digits only, so that no filter of a template changes it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+_NONCE = 10**24
+_INDEX_DIGITS = 6
+
+
+class ControlTokens(msgspec.Struct, frozen=True):
+    """The texts of a tokenizer's control tokens."""
+
+    special: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """Look like special tokens, such as ``<think>``: plain text, except in what the assistant said."""
+
+
+NONE = ControlTokens()
+
+
+class Hider:
+    """Hides the control tokens of one chat and finds them again."""
+
+    def __init__(self, tokens: ControlTokens) -> None:
+        self._special = _any_of(tokens.special)
+        self._all = _any_of([*tokens.special, *tokens.others])
+        self._nonce = str(_NONCE + secrets.randbelow(_NONCE))
+        self._hidden: list[str] = []
+
+    def hide_messages(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            self._in(each, self._special if each.get("role") == "assistant" else self._all)
+            for each in messages
+        ]
+
+    def hide(self, value: Any) -> Any:
+        """``value`` of JSON's types, with placeholders."""
+        return self._in(value, self._all)
+
+    def reveal(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """``text`` without placeholders, and where the hidden texts stand in it."""
+        if not self._hidden:
+            return text, []
+        parts = re.split(f"{self._nonce}([0-9]{{{_INDEX_DIGITS}}})", text)
+        places = []
+        at = 0
+        for number, part in enumerate(parts):
+            if number % 2:
+                parts[number] = part = self._hidden[int(part)]
+                places.append((at, at + len(part)))
+            at += len(part)
+        return "".join(parts), places
+
+    def _in(self, value: Any, pattern: re.Pattern[str] | None) -> Any:
+        if pattern is None:
+            return value
+        if isinstance(value, str):
+            return pattern.sub(self._placeholder, value)
+        if isinstance(value, list):
+            return [self._in(each, pattern) for each in value]
+        if isinstance(value, dict):
+            return {self._in(key, pattern): self._in(each, pattern) for key, each in value.items()}
+        return value
+
+    def _placeholder(self, match: re.Match[str]) -> str:
+        self._hidden.append(match[0])
+        if len(self._hidden) >= 10**_INDEX_DIGITS:
+            raise ValueError(f"they have more than {10**_INDEX_DIGITS} control tokens")
+        return f"{self._nonce}{len(self._hidden) - 1:0{_INDEX_DIGITS}}"
+
+
+def _any_of(texts: Sequence[str]) -> re.Pattern[str] | None:
+    """None if there are no texts."""
+    longest_first = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -1,0 +1,99 @@
+"""One client's slow or large chats don't make others wait, and end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from errors.chat import ChatTemplateRefused
+from errors.coded_error import CodedError
+from errors.requests import PromptTooLong
+from runner.chat import renderer as module
+from runner.chat.template import ChatTemplate
+
+SLOW = (
+    "{% for m in messages %}{% if m.content == 'slow' %}"
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endif %}{{ m.content }}{% endfor %}"
+)
+GENEROUS_S = 60
+
+
+def chat(content: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+@contextmanager
+def slow_chats(template: ChatTemplate, count: int) -> Iterator[list[CodedError]]:
+    """``count`` of them at a time, one after the other, until the block ends."""
+    errors: list[CodedError] = []
+    is_over = threading.Event()
+
+    def render() -> None:
+        while not is_over.is_set():
+            try:
+                template.render(chat("slow"))
+            except CodedError as exc:
+                errors.append(exc)
+
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            pool.submit(render)
+        try:
+            yield errors
+        finally:
+            is_over.set()
+
+
+def test_a_slow_chat_does_not_make_another_wait() -> None:
+    """While it runs, others are rendered by the process that is kept ready."""
+    template = ChatTemplate({"default": SLOW}, {})
+    template.render(chat("quick"))
+    with slow_chats(template, 1) as errors:
+        for number in range(50):
+            assert template.render(chat(str(number))) == str(number)
+        assert len(errors) <= 1
+
+
+def test_slow_chats_in_all_processes_are_ended_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SANDBOXES", 2)
+    template = ChatTemplate({"default": SLOW}, {})
+    deadline_s = time.monotonic() + GENEROUS_S
+    with slow_chats(template, 4) as errors:
+        while not any("while others waited" in str(each) for each in errors):
+            assert template.render(chat("quick")) == "quick"
+            assert time.monotonic() < deadline_s
+    assert all(isinstance(each, ChatTemplateRefused) for each in errors)
+
+
+def test_many_chats_at_once_are_all_rendered() -> None:
+    template = ChatTemplate({"default": SLOW}, {})
+    with ThreadPoolExecutor(32) as pool:
+        texts = [str(number) for number in range(300)]
+        assert list(pool.map(lambda text: template.render(chat(text)), texts)) == texts
+
+
+def test_a_prompt_that_would_be_too_long_is_refused() -> None:
+    template = ChatTemplate({"default": "{{ messages[0].content * 100 }}"}, {}, _max_bytes=1000)
+    assert template.render(chat("a" * 10)) == "a" * 1000
+    with pytest.raises(PromptTooLong, match=r"E1002.*1100 bytes"):
+        template.render(chat("a" * 11))
+    with pytest.raises(PromptTooLong, match=r"E1002.*4001 bytes"):
+        template.render("[" * 4001)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["[" * 100_000, "[" + "{}," * 300_000 + "{}]", "[" + '{"role": "a", "content": ""},' * 100_000],
+)
+def test_hostile_json_is_read_in_the_sandbox(messages: str) -> None:
+    template = ChatTemplate({"default": "{{ messages | length }}"}, {})
+    with pytest.raises(CodedError, match=r"E1005|E1702"):
+        template.render(messages)
+    assert template.render(chat("hi")) == "1"

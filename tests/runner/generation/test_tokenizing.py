@@ -1,0 +1,168 @@
+"""Prompts of any length have the tokens that the tokenizer gives them, and no prompt makes others wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+from tokenizers import Tokenizer
+
+from errors.requests import PromptTooLong
+from runner.generation import tokenizing as module
+from runner.generation.prompt_ids import PromptIds
+from runner.generation.tokenizing import Tokenizing
+from tests.runner.generation.test_plain_text import TOKENIZERS
+from tests.runner.paced_engine import make_tokenizer
+
+FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
+PLAIN_WORDS = "the user said hi, to é 你好 12 <s> </s> ▁ row"
+WORDS = [*PLAIN_WORDS.split(), "\n", "\n\n  ", FAMILY]
+
+
+def of(tokenizer: Tokenizer, max_bytes: int = 1 << 24, max_tokens: int = 1 << 24) -> Tokenizing:
+    return Tokenizing(tokenizer, max_bytes=max_bytes, max_tokens=max_tokens)
+
+
+def encode(tokenizing: Tokenizing, text: str, *, adds: bool = True) -> list[int]:
+    return asyncio.run(tokenizing.encode(text, adds_special_tokens=adds))
+
+
+def prose(size: int, seed: int = 0) -> str:
+    choice = random.Random(seed)
+    return " ".join(choice.choices(WORDS, k=size // 4))[:size]
+
+
+def long_texts() -> Iterator[tuple[str, str]]:
+    choice = random.Random(0)
+    yield "prose", prose(100_000)
+    yield "one character", "a" * 100_000
+    yield "spaces", " " * 70_000 + "x" + " " * 70_000
+    yield "digits", "".join(choice.choices("0123456789", k=100_000))
+    yield "letters without spaces", "".join(choice.choices("abcdefgh", k=100_000))
+    yield "emoji", FAMILY * 20_000
+    yield "lines", "\n".join(str(number) for number in range(20_000))
+    yield "control tokens", "<s>hi</s>" * 10_000
+    yield "one after the window", prose((1 << 15) + 1)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("case", list(long_texts()), ids=lambda case: case[0])
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_long_text_has_the_tokens_of_the_whole(name: str, case: tuple[str, str], adds: bool) -> None:
+    tokenizer, text = TOKENIZERS[name], case[1]
+    assert encode(of(tokenizer), text, adds=adds) == tokenizer.encode(text, add_special_tokens=adds).ids
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_wherever_the_windows_end_the_tokens_are_those_of_the_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHORT_CHARACTERS", 100)
+    monkeypatch.setattr(module, "_WINDOW_CHARACTERS", 1000 + 17 * seed)
+    monkeypatch.setattr(module, "_OVERLAP_CHARACTERS", 300)
+    monkeypatch.setattr(module, "_MARGIN_CHARACTERS", 50)
+    text = prose(20_000, seed)
+    for tokenizer in TOKENIZERS.values():
+        whole = tokenizer.encode(text, add_special_tokens=False).ids
+        assert encode(of(tokenizer), text, adds=False) == whole
+
+
+def test_a_stretch_without_any_place_to_join_is_cut_and_stays_the_same_text() -> None:
+    tokenizer = TOKENIZERS["llama3"]
+    text = "ab" * 400_000
+    assert tokenizer.decode(encode(of(tokenizer), text, adds=False)) == text
+
+
+@pytest.mark.parametrize("text", ["a" * 101, "é" * 51, "\ud800" * 34, "a" * 100_000_000])
+def test_a_text_of_too_many_bytes_is_refused_before_it_is_tokenized(text: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(PromptTooLong, match=r"E1002.*\(100 bytes\).*MAX_PROMPT_BYTES"):
+        encode(of(make_tokenizer(), max_bytes=100), text)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_text_of_too_many_tokens_is_not_tokenized_to_its_end() -> None:
+    with pytest.raises(PromptTooLong) as raised:
+        encode(of(make_tokenizer(), max_tokens=100), "hi there " * 100_000)
+    assert 200 < int(str(raised.value.facts["prompt_tokens"])) < 1 << 16
+
+
+def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long text of another client has ended long before a very long one would have."""
+    windows = 0
+    tokenizing = of(make_tokenizer())
+    make = tokenizing._window
+
+    def counted(text: str, start: int, end: int) -> object:
+        nonlocal windows
+        windows += 1
+        return make(text, start, end)
+
+    monkeypatch.setattr(tokenizing, "_window", counted)
+
+    async def run() -> None:
+        slow = asyncio.ensure_future(tokenizing.encode("hi there " * 500_000, adds_special_tokens=True))
+        await asyncio.sleep(0)
+        await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
+        assert not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        at_cancel = windows
+        await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
+        assert windows <= at_cancel + 4 + 1
+
+    asyncio.run(run())
+    assert windows < 40  # Of 138.
+
+
+@pytest.mark.parametrize("size", [10, 10_000, 100_000])
+def test_all_texts_of_a_request_tokenize_their_prompt_once(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizing = of(make_tokenizer())
+    prompt = prose(size)
+    whole = tokenizing.tokenizer.encode(prompt).ids
+    calls = 0
+
+    async def run() -> list[list[int]]:
+        ids = PromptIds()
+        encode_once, encode_short = tokenizing.encode, tokenizing.encode_short
+
+        def count(encode: object) -> object:
+            def counted(*arguments: object, **options: object) -> object:
+                nonlocal calls
+                calls += 1
+                return encode(*arguments, **options)  # type: ignore[operator]
+
+            return counted
+
+        monkeypatch.setattr(tokenizing, "encode", count(encode_once))
+        monkeypatch.setattr(tokenizing, "encode_short", count(encode_short))
+        each = [ids.of(prompt, tokenizing, adds_special_tokens=True) for _ in range(128)]
+        return await asyncio.gather(*each)
+
+    assert all(ids == whole for ids in asyncio.run(run()))
+    assert calls == 1
+
+
+def test_one_cancelled_text_does_not_end_the_others() -> None:
+    tokenizing = of(make_tokenizer())
+    prompt = prose(200_000)
+
+    async def run() -> None:
+        ids = PromptIds()
+        tasks = [
+            asyncio.ensure_future(ids.of(prompt, tokenizing, adds_special_tokens=True)) for _ in range(3)
+        ]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(done[0], asyncio.CancelledError)
+        assert done[1] == done[2] == tokenizing.tokenizer.encode(prompt).ids
+
+    asyncio.run(run())
