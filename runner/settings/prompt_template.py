@@ -6,7 +6,7 @@ import string
 from collections import Counter
 
 from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError, PromptTooLong
-from errors.shortened import cut_text
+from errors.shortened import MOST_OF_VALUE, cut_text
 
 _FIELDS = ("prompt", "system_prompt")
 _PART = 1 << 16
@@ -65,7 +65,7 @@ def _count_fields(template: str) -> Counter[str]:
 
 def _check_field(field: str, spec: str | None, conversion: str | None) -> None:
     if field not in _FIELDS:
-        name = cut_text(field, 200, 50)
+        name = cut_text(field, MOST_OF_VALUE)
         raise PromptTemplateError(
             reason=f"it names the field {{{name}}}, and only {{prompt}} and {{system_prompt}} exist"
         )

@@ -6,7 +6,7 @@ import string
 from functools import cache
 
 from errors.coded_error import CodedError
-from runner.chat.template import ChatTemplate, format_chat
+from runner.chat.template import ChatTemplate
 from runner.generation.stop_filter import StopFilter
 from runner.settings.prompt_template import format_prompt
 from tests.fuzz.choices import Choices, as_json
@@ -61,9 +61,8 @@ def messages(data: bytes) -> None:
         (as_json(chat), as_json(choices.value(_WORDS, _MESSAGE_KEYS)), b"[" * 100_000, b"[{]")
     )
     try:
-        format_chat(
-            _template(), choices.damaged(document).decode("utf-8", "replace"), system_prompt=choices.text()
-        )
+        messages = choices.damaged(document).decode("utf-8", "replace")
+        _template().render(messages, system_prompt=choices.text())
     except CodedError as exc:
         check_refusal(exc, "E1")
 
@@ -98,7 +97,11 @@ def stop_list(data: bytes) -> None:
     if choices.flag():
         stops += choices.text().split(",")
     pieces = choices.some((*pool, "x", "aaaa", "abab"), 20)
-    stop_filter = StopFilter(stops)
+    try:
+        stop_filter = StopFilter(stops)
+    except CodedError as exc:
+        check_refusal(exc, "E1005")
+        return
     out = "".join(map(stop_filter.push, pieces)) + stop_filter.finish()
     text = "".join(pieces)
     starts = [at for stop in stops if stop and (at := text.find(stop)) >= 0]

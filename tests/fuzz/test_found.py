@@ -18,7 +18,7 @@ from engine.tar.manifestless import describe
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
-from runner.chat.template import ChatTemplate, format_chat
+from runner.chat.template import ChatTemplate
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
 from runner.engines.protocol.wire import frame
@@ -102,7 +102,7 @@ def test_arguments_of_a_tool_that_are_nested_without_end_are_e1005() -> None:
     call = {"function": {"name": "f", "arguments": DEEP.decode()}}
     messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
     with pytest.raises(CodedError, match="E1005"):
-        format_chat(ChatTemplate({}, {}), messages, system_prompt="")
+        ChatTemplate({"default": ""}, {}).render(messages)
 
 
 @pytest.mark.parametrize(
