@@ -58,11 +58,16 @@ class _Formatter(string.Formatter):
 _formatter = _Formatter()
 
 
+def cut_text(text: str) -> str:
+    """The beginning and the end of a text, at most 4,005 characters."""
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    return f"{text[: _MOST_CHARACTERS - _LAST_CHARACTERS]} ... {text[-_LAST_CHARACTERS:]}"
+
+
 def one_line(sentence: str) -> str:
     """Fit for a log, a header and JSON: no line break, no unpaired surrogate, at most 4,005 characters."""
-    if len(sentence) > _MOST_CHARACTERS:
-        first = _MOST_CHARACTERS - _LAST_CHARACTERS
-        sentence = f"{sentence[:first]} ... {sentence[-_LAST_CHARACTERS:]}"
+    sentence = cut_text(sentence)
     if sentence.isprintable():
         return sentence
     shown = (each if each.isprintable() else repr(each)[1:-1] for each in sentence)

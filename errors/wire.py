@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from errors import BY_CODE
+from errors.bounded_repr import bounded_repr
 from errors.coded_error import CodedError, one_line
 
 _MAX_INT = 1 << 63
+_CONTAINERS = (list, tuple, dict, set, frozenset, bytes, int)
 
 
 class WireError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,4 +74,4 @@ def _plain(value: object) -> str | int | float | None:
         return float(value)
     if isinstance(value, int) and abs(value) < _MAX_INT:
         return int(value)
-    return one_line(str(value))
+    return one_line(bounded_repr(value) if isinstance(value, _CONTAINERS) else str(value))

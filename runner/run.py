@@ -11,9 +11,8 @@ import cog
 from cog import BaseRunner, ConcatenateIterator, Input
 
 from errors.chat import PromptOrMessages
-from errors.coded_error import CodedError
+from errors.coded_error import CodedError, cut_text
 from errors.requests import InvalidArgumentMaxTokens, InvalidArgumentMinTokens, InvalidInput
-from errors.shortened import cut_text
 from runner.cog_server.coglet import check_coglet, prediction_id, prepare_run, print_lines, shown_error
 from runner.cog_server.prediction_dirs import PredictionDirs
 from runner.cog_server.streaming import LoopCalls, PredictionStream, hook_coglet

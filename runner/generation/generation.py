@@ -153,14 +153,7 @@ class Generation:
     async def _submit_message(self) -> Submit:
         """Raises E1002 if the prompt is too long."""
         start_s = time.perf_counter()
-        prompt = self._request.prompt
-        if isinstance(prompt, str):
-            adds_special = self._request.adds_special_tokens
-            input_ids = await self._request.prompt_ids.of(
-                prompt, self._model.tokenizing, adds_special_tokens=adds_special
-            )
-        else:
-            input_ids = list(prompt)
+        input_ids = await self._request.prompt_ids.get(self._model.tokenizing)
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
         return msgspec.structs.replace(

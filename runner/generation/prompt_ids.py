@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from runner.generation.tokenizing import Tokenizing
 
 
 class PromptIds:
-    """Use it for one prompt only."""
+    """Of ``prompt``, with or without the special tokens that the tokenizer adds; None: of no prompt."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, prompt: str | Sequence[int] | None = None, *, adds_special_tokens: bool = True
+    ) -> None:
+        self._prompt = prompt
+        self._adds_special_tokens = adds_special_tokens
         self._ids: list[int] | None = None
         self._task: asyncio.Task[list[int]] | None = None
         self._num_waiting = 0
 
-    async def of(self, prompt: str, tokenizing: Tokenizing, *, adds_special_tokens: bool) -> list[int]:
+    def is_of(self, prompt: str | Sequence[int], *, adds_special_tokens: bool) -> bool:
+        return self._prompt is prompt and self._adds_special_tokens == adds_special_tokens
+
+    async def get(self, tokenizing: Tokenizing) -> list[int]:
         """Raises E1002 and E1704. Tokenizing ends once every caller was cancelled."""
+        prompt, adds = self._prompt, self._adds_special_tokens
+        if self._ids is None and not isinstance(prompt, str):
+            self._ids = list(prompt or ())
         if self._ids is not None:
             return self._ids
+        assert isinstance(prompt, str)
         if tokenizing.is_short(prompt):
-            self._ids = tokenizing.encode_short(prompt, adds_special_tokens=adds_special_tokens)
+            self._ids = tokenizing.encode_short(prompt, adds_special_tokens=adds)
             return self._ids
         if self._task is None:
-            work = tokenizing.encode(prompt, adds_special_tokens=adds_special_tokens)
-            self._task = asyncio.ensure_future(work)
+            self._task = asyncio.ensure_future(tokenizing.encode(prompt, adds_special_tokens=adds))
         self._num_waiting += 1
         try:
             self._ids = await asyncio.shield(self._task)

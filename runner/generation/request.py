@@ -45,11 +45,14 @@ class GenerationRequest:
     """A LoRA adapter of the engine; None: the model without adapters."""
 
     prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
-    """Kept by ``dataclasses.replace``: shared by all texts of one prompt."""
+    """Shared by all texts of one prompt: ``dataclasses.replace`` keeps it, unless the prompt is another."""
 
     def __post_init__(self) -> None:
         """Raises E1005 and E1105 for what is too long, before it is copied for each text."""
         object.__setattr__(self, "stop_sequences", StopSequences(self.stop_sequences))
+        prompt, adds = self.prompt, self.adds_special_tokens
+        if not self.prompt_ids.is_of(prompt, adds_special_tokens=adds):
+            object.__setattr__(self, "prompt_ids", PromptIds(prompt, adds_special_tokens=adds))
         if self.guide is not None:
             check_guide(self.guide)
         if len(self.sampling.logit_bias) > MAX_LOGIT_BIASES:

@@ -6,7 +6,6 @@ import string
 from collections import Counter
 
 from errors.requests import BadPromptTemplate, PromptRequired, PromptTemplateError, PromptTooLong
-from errors.shortened import MOST_OF_VALUE, cut_text
 
 _FIELDS = ("prompt", "system_prompt")
 _PART = 1 << 16
@@ -65,9 +64,8 @@ def _count_fields(template: str) -> Counter[str]:
 
 def _check_field(field: str, spec: str | None, conversion: str | None) -> None:
     if field not in _FIELDS:
-        name = cut_text(field, MOST_OF_VALUE)
         raise PromptTemplateError(
-            reason=f"it names the field {{{name}}}, and only {{prompt}} and {{system_prompt}} exist"
+            reason=f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist"
         )
     if spec or conversion:
         raise PromptTemplateError(reason=f"the field {{{field}}} has a format or conversion")

@@ -6,13 +6,16 @@ import asyncio
 import random
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tokenizers import Tokenizer
 
 from errors.requests import PromptTooLong
+from runner.engines.protocol.messages import Sampling
 from runner.generation import tokenizing as module
 from runner.generation.prompt_ids import PromptIds
+from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
 from tests.runner.generation.test_plain_text import TOKENIZERS
 from tests.runner.paced_engine import make_tokenizer
@@ -130,7 +133,7 @@ def test_all_texts_of_a_request_tokenize_their_prompt_once(
     calls = 0
 
     async def run() -> list[list[int]]:
-        ids = PromptIds()
+        ids = PromptIds(prompt)
         encode_once, encode_short = tokenizing.encode, tokenizing.encode_short
 
         def count(encode: object) -> object:
@@ -143,7 +146,7 @@ def test_all_texts_of_a_request_tokenize_their_prompt_once(
 
         monkeypatch.setattr(tokenizing, "encode", count(encode_once))
         monkeypatch.setattr(tokenizing, "encode_short", count(encode_short))
-        each = [ids.of(prompt, tokenizing, adds_special_tokens=True) for _ in range(128)]
+        each = [ids.get(tokenizing) for _ in range(128)]
         return await asyncio.gather(*each)
 
     assert all(ids == whole for ids in asyncio.run(run()))
@@ -155,10 +158,8 @@ def test_one_cancelled_text_does_not_end_the_others() -> None:
     prompt = prose(200_000)
 
     async def run() -> None:
-        ids = PromptIds()
-        tasks = [
-            asyncio.ensure_future(ids.of(prompt, tokenizing, adds_special_tokens=True)) for _ in range(3)
-        ]
+        ids = PromptIds(prompt)
+        tasks = [asyncio.ensure_future(ids.get(tokenizing)) for _ in range(3)]
         await asyncio.sleep(0.01)
         tasks[0].cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,3 +167,17 @@ def test_one_cancelled_text_does_not_end_the_others() -> None:
         assert done[1] == done[2] == tokenizing.tokenizer.encode(prompt).ids
 
     asyncio.run(run())
+
+
+def test_a_request_for_another_prompt_has_its_own_tokens() -> None:
+    tokenizing = of(make_tokenizer())
+    first = GenerationRequest("hi", 5, 0, (), Sampling())
+
+    def ids(request: GenerationRequest) -> list[int]:
+        return asyncio.run(request.prompt_ids.get(tokenizing))
+
+    assert replace(first, max_tokens=7).prompt_ids is first.prompt_ids
+    assert replace(first, adds_special_tokens=False).prompt_ids is not first.prompt_ids
+    for prompt in ("hi", "you", "there " * 10_000):
+        assert ids(replace(first, prompt=prompt)) == tokenizing.tokenizer.encode(prompt).ids
+    assert ids(replace(first, prompt=[1, 2])) == [1, 2]
