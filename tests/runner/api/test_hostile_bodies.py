@@ -83,9 +83,9 @@ NEARLY: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     "null at the end": (TEXT, lambda: with_prompt(["a"] * 290_000 + [None]), "E1005", "prompt[290000] must"),
     "an empty list at the end": (
         TEXT,
-        lambda: with_prompt([[1]] * 70_000 + [[]]),
+        lambda: with_prompt([[1]] * 50_000 + [[]]),
         "E1005",
-        "prompt[70000] m",
+        "prompt[50000] m",
     ),
     "a mixture": (TEXT, lambda: with_prompt([1] * 290_000 + ["a"]), "E1005", "a list of strings only"),
     "prompts": (TEXT, lambda: with_prompt(["a"] * 290_000), "E1005", "at most 1024 prompts"),
