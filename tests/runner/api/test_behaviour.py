@@ -58,7 +58,7 @@ def test_a_client_that_leaves_before_an_answer_frees_the_sequence(api: API) -> N
     before, asked = api.counters.cancelled, api.counters["slot_requests_total"]
     body = b'{"prompt": "Earth", "max_tokens": 4000}'
     with socket.create_connection((HOST, api.port), timeout=DEADLINE_S) as connection:
-        head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {TEXT} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         wait_until(lambda: api.counters["slot_requests_total"] > asked)
     api.counters.wait_for_cancelled(before + 1)
