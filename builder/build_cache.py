@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any
 
 from engine.lock import try_lock, unlock
 from engine.staging import discard, is_staged, staged
+from engine.switch import is_on
 
 SWITCH_VARIABLE = "COG_TRITON_BUILD_CACHE"
 _NAP_S = 0.2
@@ -37,7 +37,7 @@ class CacheEntry:
         self._entry = cache / "build-cache" / f"{kind}s" / digest
         self._facts = facts
         self._report: Callable[[str], None] = lambda line: report(f"{kind}: {line}")
-        self.is_on = os.environ.get(SWITCH_VARIABLE, "").lower() not in ("off", "0", "false", "no")
+        self.is_on = is_on(SWITCH_VARIABLE, default=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -7,16 +7,14 @@ rebinding has no effect. Each redirect is checked again.
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from collections.abc import Mapping
 
+from engine.switch import is_on
 from errors.download import AddressRefused
-from errors.settings import InvalidSetting
 
 ALLOW_VARIABLE = "COG_TRITON_ALLOW_PRIVATE_URLS"
 
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 _NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24")))
 """Metadata services of clouds (Azure; Oracle) that ``is_global`` accepts in some Python version."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -25,11 +23,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def allows_private_urls(environment: Mapping[str, str] | None = None) -> bool:
-    """What the operator has set; a value that is neither yes nor no is E1006."""
-    text = (os.environ if environment is None else environment).get(ALLOW_VARIABLE, "").lower()
-    if text not in (*_TRUE, *_FALSE):
-        raise InvalidSetting(name=ALLOW_VARIABLE, expected="true or false", value=text)
-    return text in _TRUE
+    """What the operator has set. Raises E1006."""
+    return is_on(ALLOW_VARIABLE, environment, default=False)
 
 
 def connect_to_public(
