@@ -24,7 +24,7 @@ from errors.settings import MissingRequirement
 from runner.api.supervisor import check_openai_port_free
 from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.command import check_triton_ports_free
+from runner.triton_server.front.supervisor import check_triton_ports_free
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 

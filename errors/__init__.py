@@ -23,6 +23,7 @@ from errors import (  # noqa: F401 - each defines its codes
     requests,
     settings,
     triton,
+    triton_front,
 )
 from errors.coded_error import CodedError
 

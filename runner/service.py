@@ -146,7 +146,9 @@ class Service:
             return
         settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
         on_failure = self.stack.failure_log().add
-        server = APIServer(settings, self.stack.engine_socket, log=self._log, on_failure=on_failure)
+        server = APIServer(
+            settings, self.stack.engine_socket, self.stack.triton_url, log=self._log, on_failure=on_failure
+        )
         server.begin()
         self._exits.push_async_callback(server.stop)
         self.openai = server

@@ -60,7 +60,7 @@ async def serve(start: Start) -> None:
     shapes = RequestShapes("openai", start.shapes_path)
     kind, timeout_s = engine.manifest.engine_kind, settings.triton_timeout_s
     client = (
-        TritonClient(settings.triton_url, timeout_s)
+        TritonClient(start.triton_url, timeout_s)
         if start.engine_socket is None
         else EngineClient(start.engine_socket, timeout_s, kind)
     )

@@ -22,5 +22,7 @@ class Start(BaseModel):
     """See ``runner.observability.meter``."""
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
+    triton_url: str
+    """Of Triton itself."""
     engine_socket: Path | None
     """The engine server's Unix socket; None if NVIDIA's C++ backend fills the slot."""

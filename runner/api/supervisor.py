@@ -51,6 +51,7 @@ class APIServer(SupervisedProcess):
         self,
         settings: Settings,
         engine_socket: Path | None,
+        triton_url: str,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
@@ -67,6 +68,7 @@ class APIServer(SupervisedProcess):
         )
         self._settings = settings
         self._engine_socket = engine_socket
+        self._triton_url = triton_url
         self._socket: socket.socket
         self._rejecting: asyncio.Task[None] | None = None
 
@@ -90,6 +92,7 @@ class APIServer(SupervisedProcess):
             socket_fd=self._socket.fileno(),
             exit_reason_fd=self.exit_reason.descriptor,
             engine_socket=self._engine_socket,
+            triton_url=self._triton_url,
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import socket
 
+from pydantic import BaseModel, ConfigDict
+
 from errors.settings import InvalidSetting, PortInUse
+
+LOOPBACK = "127.0.0.1"
 
 
 def local_url(host: str, port: int) -> str:
     """The URL of what listens there, for this machine."""
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
+    return f"http://{LOOPBACK if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
 
 
 def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
@@ -28,8 +32,31 @@ def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
 
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nothing listens on, for now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    probes = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
         probe.close()
     return ports
+
+
+class TritonPorts(BaseModel):
+    """Ports of loopback that Triton itself listens on; clients use those of the front."""
+
+    model_config = ConfigDict(frozen=True)
+
+    http: int
+    grpc: int
+    metrics: int
+
+    @classmethod
+    def free(cls) -> TritonPorts:
+        http, grpc, metrics = free_ports(3)
+        return cls(http=http, grpc=grpc, metrics=metrics)
+
+    @property
+    def http_url(self) -> str:
+        return local_url(LOOPBACK, self.http)
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{local_url(LOOPBACK, self.metrics)}/metrics"

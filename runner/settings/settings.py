@@ -135,6 +135,15 @@ class Settings(APISettings, BaseModel):
     triton_http_port: Port = variable("TRITON_HTTP_PORT", 8000, "Triton's HTTP port")
     triton_grpc_port: Port = variable("TRITON_GRPC_PORT", 8001, "Triton's gRPC port")
     triton_metrics_port: Port = variable("TRITON_METRICS_PORT", 8002, "Triton's metrics port")
+    triton_max_requests: int = variable(
+        "TRITON_MAX_REQUESTS", 2048, "maximum number of Triton's requests in progress; more get 429", ge=1
+    )
+    triton_max_body_bytes: int = variable(
+        "TRITON_MAX_BODY_BYTES", 4 << 20, "maximum size of a request to Triton", ge=1
+    )
+    is_triton_managed: bool = variable(
+        "TRITON_MANAGEMENT", False, "open Triton's endpoints for models, shared memory, logs and traces"
+    )
     otlp_endpoint: URL | None = variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         None,
@@ -164,10 +173,6 @@ class Settings(APISettings, BaseModel):
         if self.is_telemetry_disabled or not (self.otlp_traces_endpoint or self.otlp_endpoint):
             return None
         return self.otlp_traces_endpoint or f"{str(self.otlp_endpoint).rstrip('/')}/v1/traces"
-
-    @property
-    def triton_url(self) -> str:
-        return local_url(self.triton_host, self.triton_http_port)
 
     @property
     def triton_metrics_url(self) -> str:

@@ -49,6 +49,8 @@ class Call:
         self.request_id = request_id
         self.is_single = is_single
         self._is_stopped = False
+        self.front_call = ""
+        """The call of Triton's front that this belongs to."""
         self._sender = sender
         self._stream_ids: Any | None = None
         self._rows = 1

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
+from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -80,7 +81,8 @@ class TritonPythonModel:
             parameters = json.loads(request.parameters() or "{}")
             is_single = not self._is_decoupled or SINGLE_RESPONSE in parameters
             call = Call(request.get_response_sender(), request.request_id(), is_single=is_single)
-            self._begin(request, call)
+            call.front_call = str(parameters.get(CALL, ""))
+            self._begin(request, call, parameters)
 
     def finalize(self) -> None:
         self._is_closed = True
@@ -90,8 +92,12 @@ class TritonPythonModel:
 
     # Requests: from Triton to the engine server
 
-    def _begin(self, request: Any, call: Call) -> None:
+    def _begin(self, request: Any, call: Call, parameters: Mapping[str, Any]) -> None:
         try:
+            if (is_meant := _stopped_by_front(parameters)) is not None:
+                self._cancel_all(is_meant)
+                call.respond((0, 0), [[]], "stop", {})
+                return
             self._accept({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, call)
         except CodedError as exc:
             call.reject(exc)
@@ -233,6 +239,15 @@ class TritonPythonModel:
             self._metrics.publish(counts)
         elif counts is not None:
             self._metrics.engine_lost()
+
+
+def _stopped_by_front(parameters: Mapping[str, Any]) -> Callable[[OutputSequence], bool] | None:
+    """Which requests the front of Triton stops by this one, if any."""
+    if (stopped := parameters.get(STOPPED_CALL)) is not None:
+        return lambda each: each.call.front_call == stopped
+    if (front := parameters.get(ONLY_FRONT)) is not None:
+        return lambda each: bool(each.call.front_call) and not each.call.front_call.startswith(f"{front}:")
+    return None
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.machine.mpirun import mpirun
-from errors.settings import PortInUse
 from runner.observability.tracing import triton_arguments
-from runner.settings.ports import check_port_free
+from runner.settings.ports import LOOPBACK, TritonPorts
 from runner.settings.settings import Settings
 from runner.supervision.child import with_parent
 from runner.triton_server.install import TritonInstall
@@ -28,6 +27,7 @@ class TritonCommand:
     install: TritonInstall
     model_repository: Path
     settings: Settings
+    ports: TritonPorts
     num_ranks: int = 1
 
     def words(self) -> list[str]:
@@ -47,18 +47,18 @@ class TritonCommand:
         return command
 
     def _triton(self, shm_prefix: str) -> list[str]:
-        settings = self.settings
-        host = settings.triton_host
+        settings, ports = self.settings, self.ports
         return [
             str(self.install.server),
             f"--model-repository={self.model_repository}",
             f"--backend-directory={self.install.backend_dir}",
             # A prefix of our own, so that servers on one machine never meet in shared memory.
             f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-            *(f"--http-address={host}", f"--grpc-address={host}", f"--metrics-address={host}"),
-            f"--http-port={settings.triton_http_port}",
-            f"--grpc-port={settings.triton_grpc_port}",
-            f"--metrics-port={settings.triton_metrics_port}",
+            # Clients use the front: Triton's HTTP server can be crashed by a request.
+            *(f"--{api}-address={LOOPBACK}" for api in ("http", "grpc", "metrics")),
+            f"--http-port={ports.http}",
+            f"--grpc-port={ports.grpc}",
+            f"--metrics-port={ports.metrics}",
             "--disable-auto-complete-config",
             # NOTE: what a thread is to send waits in a socket that holds a few hundred; more is lost. So the
             # more threads, the more room (docs/measurements/tuning.md); they cost next to nothing.
@@ -71,17 +71,3 @@ class TritonCommand:
     def shm_prefix(self) -> str:
         """Prefix of the names of Triton's shared memory."""
         return f"cog_triton_{os.getpid()}_{self.settings.triton_http_port}_"
-
-
-def check_triton_ports_free(settings: Settings) -> None:
-    """Raise E1007 for the first port that is taken, by another program or by another of these."""
-    ours: set[int] = set()
-    for port, purpose, variable in (
-        (settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
-        (settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
-        (settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
-    ):
-        if port in ours:
-            raise PortInUse(port=port, purpose=purpose, variable=variable)
-        check_port_free(settings.triton_host, port, purpose, variable)
-        ours.add(port)

@@ -21,7 +21,7 @@ from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.client import TritonClient
-from runner.triton_server.command import TritonCommand, check_triton_ports_free
+from runner.triton_server.command import TritonCommand
 
 _STOP_GRACE_S = 10.0
 _SHOWN_ERROR_LINES = 3
@@ -57,18 +57,13 @@ class TritonServer(SupervisedProcess):
         self._is_waiting = is_waiting
         self._stubs: dict[int, str] | None = None
 
-    def begin(self) -> None:
-        """Raises E1007."""
-        check_triton_ports_free(self._command.settings)
-        super().begin()
-
     async def launch(self) -> None:
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def is_ready(self) -> bool:
-        is_ready = await answers_ok(f"{self._command.settings.triton_url}/v2/health/ready")
+        is_ready = await answers_ok(f"{self._command.ports.http_url}/v2/health/ready")
         if is_ready:
             # All have it open by now: without a name it is freed when the last of them ends.
             self._remove_shared_memory()

@@ -1,4 +1,6 @@
-"""The processes behind the APIs: the engine server, and Triton. They start before the engine is complete.
+"""The processes behind the APIs: the engine server, Triton and its front.
+
+They start before the engine is complete.
 
 With NVIDIA's C++ backend in the slot there is no engine server: Triton holds the engine.
 """
@@ -27,6 +29,7 @@ from runner.settings.paths import (
     metrics_dir,
     openai_shapes_path,
 )
+from runner.settings.ports import TritonPorts
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.supervision.failures import FailureLog
@@ -34,6 +37,7 @@ from runner.supervision.flight_recorder import FlightRecorder, RequestShapes, re
 from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.client import TritonClient
 from runner.triton_server.command import TritonCommand
+from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
 from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
@@ -46,6 +50,8 @@ class EngineStack:
     """
 
     triton: TritonServer
+    triton_url: str
+    """Of Triton itself, for this runner's processes: clients use the front."""
     requests: RequestGuard
 
     def __init__(
@@ -98,12 +104,14 @@ class EngineStack:
         openai_shapes_path(port).unlink(missing_ok=True)
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
+        ports = TritonPorts.free()
+        self.triton_url = ports.http_url
         triton_client = await self._exits.enter_async_context(
-            TritonClient(settings.triton_url, settings.triton_timeout_s)
+            TritonClient(self.triton_url, settings.triton_timeout_s)
         )
         num_ranks = manifest.world_size if rendered.is_cpp else 1
         self.triton = TritonServer(
-            TritonCommand(install, repository, settings, num_ranks),
+            TritonCommand(install, repository, settings, ports, num_ranks),
             triton_client,
             self._log,
             self._is_triton_waiting,
@@ -136,6 +144,10 @@ class EngineStack:
             await self._exits.enter_async_context(client)
             self._start(self.engine)
             self.requests = RequestGuard(client, self._shapes)
+        front = TritonFront(
+            settings, ports, manifest.engine_kind, self.engine_socket, self._log, self.failure_log().add
+        )
+        self._start(front)  # Before Triton, so that it ends after it.
         self._start(self.triton)
 
     def _start(self, process: SupervisedProcess) -> None:

@@ -51,7 +51,7 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
 
     async def start() -> None:
-        server = APIServer(settings, None, log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServer(settings, None, "", log=lambda line: None, on_failure=lambda failure: True)
         server.begin()
         try:
             await server.wait_ready()
@@ -85,7 +85,7 @@ def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_
     path = tmp_path / "engine_socket"
 
     async def run() -> list[httpx.Response]:
-        server = APIServer(settings, path, log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServer(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
         async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
             server.begin()
             try:
@@ -104,7 +104,7 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
     path = tmp_path / "engine_socket"
 
     async def run() -> httpx.Response:
-        server = APIServer(settings, path, log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServer(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
         async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
             server.begin()
             try:

@@ -1,0 +1,107 @@
+"""The process of the front. ``runner.triton_server.front.supervisor`` starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from runner.engines.protocol.client import EngineClient
+from runner.observability.logs import set_up_logging
+from runner.settings.api_keys import APIKeys
+from runner.supervision.tuning import freeze_loaded_objects
+from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
+from runner.triton_server.front.http1 import HTTPConnection
+from runner.triton_server.front.http_server import HTTPServer, MetricsServer
+from runner.triton_server.front.inference import Inferences
+from runner.triton_server.front.models import Models
+from runner.triton_server.front.start import Start
+from runner.triton_server.front.triton import Triton
+
+_MAX_HELD_BYTES = 64 << 20
+"""Of requests that arrive, or that Triton has not begun to answer."""
+_MAX_UNREAD_BYTES = 32 << 20
+"""Of answers that clients have not read; beyond it the slowest client is disconnected."""
+_WATCH_S = 0.5
+
+
+class _Connection(Protocol):
+    @property
+    def unread_bytes(self) -> int: ...
+
+    def abort(self) -> None: ...
+
+
+async def serve(start: Start) -> None:
+    """Serve until SIGTERM."""
+    settings = start.settings
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    triton = Triton(start.triton.grpc)
+    inferences = Inferences(triton, Models(triton), settings.triton_max_requests)
+    keys = APIKeys(settings.api_keys)
+    budget = Budget(_MAX_HELD_BYTES)
+    is_managed, max_body_bytes = settings.is_triton_managed, settings.triton_max_body_bytes
+    async with AsyncExitStack() as exits:
+        engine = None
+        if start.engine_socket is not None:
+            client = EngineClient(start.engine_socket, settings.triton_timeout_s, start.engine_kind)
+            engine = await exits.enter_async_context(client)
+
+        def is_engine_ready() -> bool:
+            return engine is None or engine.is_ready
+
+        http = HTTPServer(inferences, start.triton.http_url, keys, is_engine_ready, is_managed=is_managed)
+        exits.push_async_callback(http.close)
+        metrics = MetricsServer(start.triton.metrics_url)
+        exits.push_async_callback(metrics.close)
+        grpc = GRPCServer(
+            inferences, keys, budget, is_engine_ready, max_body_bytes=max_body_bytes, is_managed=is_managed
+        )
+        connections: set[HTTPConnection] = set()
+        for fd, factory in (
+            (
+                start.http_fd,
+                lambda: HTTPConnection(http.handle, http.check, connections, budget, max_body_bytes),
+            ),
+            (start.grpc_fd, grpc.connection),
+            (start.metrics_fd, lambda: HTTPConnection(metrics.handle, http.check, connections, budget, 0)),
+        ):
+            server = await loop.create_server(factory, sock=socket.socket(fileno=fd), start_serving=False)
+            await exits.enter_async_context(server)
+            await server.start_serving()
+        freeze_loaded_objects()
+        watch = asyncio.create_task(_watch_unread(connections, grpc.connections))
+        await stopped.wait()
+        watch.cancel()
+        everyone: list[_Connection] = [*connections, *grpc.connections]
+        for connection in everyone:
+            connection.abort()
+        triton.close()
+
+
+async def _watch_unread(*groups: set[HTTPConnection] | set[GRPCConnection]) -> None:
+    """Disconnect the slowest clients while all together leave too much unread."""
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        connections: list[_Connection] = [each for group in groups for each in group]
+        unread = {each: size for each in connections if (size := each.unread_bytes)}
+        while sum(unread.values()) > _MAX_UNREAD_BYTES:
+            slowest = max(unread, key=unread.__getitem__)
+            del unread[slowest]
+            slowest.abort()
+
+
+def main() -> None:
+    start = Start.model_validate_json(sys.stdin.read())
+    set_up_logging(start.settings.log_format)
+    asyncio.run(serve(start))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Answers of the front: the status and body of an error, and an inference as JSON."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from errors import find_in_text
+from errors.api import InvalidAPIKey
+from errors.coded_error import CodedError
+from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
+from errors.requests import UnsupportedArgument
+from errors.triton import ServerStopping, TritonTimeout, TritonUnavailable
+from errors.triton_front import (
+    ClosedEndpoint,
+    RequestTooLarge,
+    TooManyBytes,
+    TooManyInferences,
+    UnknownTritonModel,
+)
+from runner.triton_server.front.models import NUMPY_TYPES
+from runner.triton_server.front.triton import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
+
+_UNAVAILABLE = (TritonUnavailable, EngineCrashed, EngineStartFailed, RankEnded, ServerStopping, TooManyBytes)
+_STATUSES: dict[type[CodedError], tuple[int, int]] = {
+    InvalidAPIKey: (401, UNAUTHENTICATED),
+    ClosedEndpoint: (403, PERMISSION_DENIED),
+    UnknownTritonModel: (404, NOT_FOUND),
+    RequestTooLarge: (413, RESOURCE_EXHAUSTED),
+    TooManyInferences: (429, RESOURCE_EXHAUSTED),
+    QueueFull: (429, RESOURCE_EXHAUSTED),
+    UnsupportedArgument: (400, UNIMPLEMENTED),
+    TritonTimeout: (504, UNAVAILABLE),
+    **dict.fromkeys(_UNAVAILABLE, (503, UNAVAILABLE)),
+}
+"""HTTP's and gRPC's status; of others 400 if the caller has to fix them (E1...), else 500."""
+_LENGTH = struct.Struct("<I")
+
+
+def statuses_of(error: CodedError) -> tuple[int, int]:
+    """HTTP's and gRPC's status for an error."""
+    default = (400, INVALID_ARGUMENT) if error.code.startswith("E1") else (500, INTERNAL)
+    return _STATUSES.get(type(error), default)
+
+
+def status_of_text(text: str) -> int:
+    """HTTP's status for an error in Triton's words, which may hold a coded one."""
+    error = find_in_text(text)
+    return statuses_of(error)[0] if error is not None else 400
+
+
+def error_body(text: str) -> bytes:
+    """As Triton writes an error."""
+    return msgspec.json.encode({"error": text})
+
+
+def generate_body(response: Any) -> bytes:
+    """A ``ModelInferResponse`` in the JSON of Triton's generate extension: its keys are sorted."""
+    document = {name: _parameter(value) for name, value in response.parameters.items() if _is_shown(name)}
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    if response.id:
+        document["id"] = response.id
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        values = values_of(output.datatype, raw)
+        document[output.name] = values[0] if len(values) == 1 else values
+    return msgspec.json.encode(document, order="sorted")
+
+
+def values_of(datatype: str, raw: bytes) -> list[Any]:
+    """The values of a tensor in Triton's binary form."""
+    if datatype != "BYTES":
+        values: list[Any] = np.frombuffer(raw, NUMPY_TYPES[datatype]).tolist()
+        return values
+    texts, position = [], 0
+    while position < len(raw):
+        (length,) = _LENGTH.unpack_from(raw, position)
+        position += _LENGTH.size + length
+        texts.append(raw[position - length : position].decode(errors="replace"))
+    return texts
+
+
+def _is_shown(parameter: str) -> bool:
+    return not parameter.startswith("triton_")
+
+
+def _parameter(value: Any) -> Any:
+    return getattr(value, value.WhichOneof("parameter_choice"))

@@ -1,0 +1,54 @@
+"""How much of requests the process holds: from their first byte until Triton begins to answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from errors.triton_front import TooManyBytes
+
+
+class Share:
+    """What one request holds. ``evict`` is called if it has to go so that others can be received."""
+
+    def __init__(self, budget: Budget, evict: Callable[[TooManyBytes], None]) -> None:
+        self._budget = budget
+        self.evict = evict
+        self.num_bytes = 0
+        self.is_complete = False
+
+    def hold(self, num_bytes: int) -> None:
+        """Hold so much, instead of what it held. Raises TooManyBytes (E1608)."""
+        self._budget.change(self, num_bytes)
+
+    def release(self) -> None:
+        self._budget.change(self, 0)
+
+
+class Budget:
+    """At most ``max_bytes`` in all. Of incomplete requests the one with the most bytes gives way."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._shares: set[Share] = set()
+
+    def share(self, evict: Callable[[TooManyBytes], None]) -> Share:
+        return Share(self, evict)
+
+    def change(self, share: Share, num_bytes: int) -> None:
+        self._num_bytes += num_bytes - share.num_bytes
+        share.num_bytes = num_bytes
+        if num_bytes:
+            self._shares.add(share)
+        else:
+            self._shares.discard(share)
+        while self._num_bytes > self._max_bytes:
+            incomplete = [each for each in self._shares if not each.is_complete]
+            victim = max(incomplete, key=lambda each: each.num_bytes, default=share)
+            self._num_bytes -= victim.num_bytes
+            victim.num_bytes = 0
+            self._shares.discard(victim)
+            error = TooManyBytes(max_bytes=self._max_bytes)
+            if victim is share:
+                raise error
+            victim.evict(error)

@@ -1,0 +1,422 @@
+"""Triton's gRPC API for clients: requests for inference are adapted to the model, others pass as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from google.protobuf.message import DecodeError
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.settings import SettingCodes
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.api import InternalError, InvalidAPIKey
+from errors.coded_error import CodedError
+from errors.triton_front import ClosedEndpoint, InvalidInference, RequestTooLarge, TooManyBytes
+from runner.settings.api_keys import APIKeys
+from runner.triton_server.front.answers import statuses_of
+from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Connection, Messages, TooLong
+from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.messages import check_wire
+from runner.triton_server.front.triton import INVALID_ARGUMENT, OK, SERVICE, UNIMPLEMENTED, Call
+
+_READ_METHODS = {
+    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
+    "ModelStatistics",
+}
+_READY_METHODS = {"ServerReady", "ModelReady"}
+_INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
+_MANAGEMENT_METHODS = {
+    *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"),
+    *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+}
+_HEALTH = "/grpc.health.v1.Health/Check"
+_PASSED_METADATA = (b"grpc-timeout", b"traceparent", b"triton_grpc_error", b"triton_grpc_protocol")
+_MAX_STREAMS = 1024
+"""Calls at once on one connection."""
+_MAX_SMALL_BYTES = 1 << 16
+"""Of a request that is no inference."""
+_MAX_UNREAD_BYTES = 1 << 20
+_MAX_CHEAP_FRAMES = 2000
+"""Frames a second that neither begin a call nor carry data: a flood of them closes the connection."""
+_FIRST_MESSAGE_S = 60.0
+"""How long the first message of a call may take to arrive."""
+_RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_MAX_MESSAGE_CHARACTERS = 4096
+_SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Characters that gRPC does not percent-encode in its messages."""
+
+
+log = logging.getLogger("cog_triton.triton_front")
+
+
+class GRPCServer:
+    """What the connections share."""
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        keys: APIKeys,
+        budget: Budget,
+        is_engine_ready: Callable[[], bool],
+        *,
+        max_body_bytes: int,
+        is_managed: bool,
+    ) -> None:
+        self.inferences = inferences
+        self.keys = keys
+        self.budget = budget
+        self.is_engine_ready = is_engine_ready
+        self.max_body_bytes = max_body_bytes
+        self.is_managed = is_managed
+        self.connections: set[GRPCConnection] = set()
+
+    def connection(self) -> GRPCConnection:
+        return GRPCConnection(self)
+
+
+class GRPCConnection(HTTP2Connection):
+    """One client."""
+
+    def __init__(self, server: GRPCServer) -> None:
+        super().__init__(is_client=False)
+        self.server = server
+        self._streams: dict[int, _Stream] = {}
+        self._cheap_frames = 0
+        self._since_s = 0.0
+
+    def settings(self) -> dict[SettingCodes, int]:
+        return {
+            SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAMS,
+            SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADERS_BYTES,
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.server.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.server.connections.discard(self)
+        for stream in list(self._streams.values()):
+            stream.disconnect()
+        self._streams.clear()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            if (stream := self._streams.get(event.stream_id)) is not None:
+                stream.receive(event.data)
+            if not event.data:
+                self._count_cheap_frame()
+        elif isinstance(event, RequestReceived):
+            self._begin(event.stream_id, [(bytes(name), bytes(value)) for name, value in event.headers])
+        elif isinstance(event, StreamEnded):
+            if (stream := self._streams.get(event.stream_id)) is not None:
+                stream.half_close()
+        elif isinstance(event, StreamReset):
+            self._count_cheap_frame()
+            if (stream := self._streams.pop(event.stream_id, None)) is not None:
+                stream.disconnect()
+        else:
+            self._count_cheap_frame()
+
+    def send(self, stream_id: int, message: bytes) -> None:
+        self.send_message(stream_id, message)
+        if self.unread_bytes > _MAX_UNREAD_BYTES + len(message):
+            self._transport.abort()
+
+    def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None:
+        """End a call with a status and its message, and forget it."""
+        status, text = error
+        stream = self._streams.pop(stream_id, None)
+        trailers = [(b"grpc-status", b"%d" % status)]
+        if text:
+            trailers.append((b"grpc-message", quote(text[:_MAX_MESSAGE_CHARACTERS], safe=_SAFE).encode()))
+        self.send_trailers(stream_id, trailers if has_begun else [*_RESPONSE_HEAD, *trailers])
+        if stream is None or not stream.is_half_closed:
+            self.reset(stream_id, ErrorCodes.NO_ERROR)
+
+    def _begin(self, stream_id: int, headers: Headers) -> None:
+        fields = dict(headers)
+        path = fields.get(b":path", b"").decode("latin-1")
+        method = path.removeprefix(f"{SERVICE}/") if path != _HEALTH else path
+        try:
+            stream = self._stream(stream_id, method, fields)
+        except CodedError as exc:
+            self.finish(stream_id, (statuses_of(exc)[1], str(exc)), has_begun=False)
+            return
+        if stream is None:
+            error = UNIMPLEMENTED, f"there is no method {path[:200]}"
+            self.finish(stream_id, error, has_begun=False)
+            return
+        self._streams[stream_id] = stream
+
+    def _stream(self, stream_id: int, method: str, fields: dict[bytes, bytes]) -> _Stream | None:
+        """None for an unknown method. Raises a CodedError."""
+        server = self.server
+        if method != _HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
+            raise InvalidAPIKey
+        metadata = [(name, fields[name]) for name in _PASSED_METADATA if name in fields]
+        if method in (_INFER, _STREAM):
+            server.inferences.check_room()
+            return (_Infer if method == _INFER else _StreamInfer)(self, stream_id, method, metadata)
+        if method in _MANAGEMENT_METHODS and not server.is_managed:
+            raise ClosedEndpoint(endpoint=method)
+        if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == _HEALTH:
+            return _Ask(self, stream_id, method, metadata)
+        return None
+
+    def _count_cheap_frame(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._since_s > 1:
+            self._since_s, self._cheap_frames = now_s, 0
+        self._cheap_frames += 1
+        if self._cheap_frames > _MAX_CHEAP_FRAMES:
+            self._transport.abort()
+
+
+class _Stream:
+    """One call of a client. Messages that arrive while Triton is being connected wait."""
+
+    max_bytes = _MAX_SMALL_BYTES
+
+    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
+        self.connection = connection
+        self.server = connection.server
+        self.method = method
+        self.metadata = metadata
+        self.is_half_closed = False
+        self._id = stream_id
+        self._has_begun = False
+        self._is_ended = False
+        self._messages = Messages(self.max_bytes)
+        self._share = self.server.budget.share(self._evict)
+        self._held_bytes = 0
+        self._waiting: list[bytes | None] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_FIRST_MESSAGE_S, self._is_late)
+
+    # Hooks
+
+    def message(self, message: bytes) -> None:
+        """A message has arrived, and Triton is connected. Raises a CodedError."""
+        raise NotImplementedError
+
+    def ended_sending(self) -> None:
+        """The client sends no more. Raises a CodedError."""
+
+    def cancel(self) -> None:
+        """The client waits for no results any more."""
+
+    # From the connection
+
+    def receive(self, data: bytes) -> None:
+        if self._is_ended:
+            return
+        try:
+            messages = self._messages.feed(data)
+            if messages:
+                self._timer.cancel()
+                self._held_bytes += sum(map(len, messages))
+            self._share.is_complete = not self._messages.num_bytes
+            self._share.hold(self._held_bytes + self._messages.num_bytes)
+        except TooLong as exc:
+            self.fail(self._too_long(exc.length))
+            return
+        except TooManyBytes as exc:
+            self.fail(exc)
+            return
+        for message in messages:
+            self._take(message)
+
+    def half_close(self) -> None:
+        self.is_half_closed = True
+        self._take(None)
+
+    def disconnect(self) -> None:
+        if not self._is_ended:
+            self._end_receiving()
+            self.cancel()
+
+    # For subclasses
+
+    def respond(self, message: bytes) -> None:
+        if self._is_ended:
+            return
+        self.release()
+        if not self._has_begun:
+            self._has_begun = True
+            self.connection.send_headers(self._id, _RESPONSE_HEAD)
+        self.connection.send(self._id, message)
+
+    def release(self) -> None:
+        """Triton has begun to answer what it was sent."""
+        self._held_bytes = 0
+        self._share.release()
+
+    def finish(self, status: int, text: str) -> None:
+        if not self._is_ended:
+            self._end_receiving()
+            self.connection.finish(self._id, (status, text), has_begun=self._has_begun)
+
+    def fail(self, error: CodedError) -> None:
+        if not self._is_ended:
+            self.cancel()
+            self.finish(statuses_of(error)[1], str(error))
+
+    # Inside
+
+    def _take(self, message: bytes | None) -> None:
+        if self._connecting is not None:
+            self._waiting.append(message)
+        elif not self.server.inferences.is_connected:
+            self._waiting.append(message)
+            self._connecting = asyncio.create_task(self._connect())
+        elif not self._is_ended:
+            self._process(message)
+
+    def _process(self, message: bytes | None) -> None:
+        try:
+            if message is None:
+                self.ended_sending()
+            else:
+                self.message(message)
+        except CodedError as exc:
+            self.fail(exc)
+
+    async def _connect(self) -> None:
+        try:
+            await self.server.inferences.connect()
+        except CodedError as exc:
+            self.fail(exc)
+            return
+        except Exception:
+            log.exception("a call of Triton's gRPC API failed")
+            self.fail(InternalError())
+            return
+        self._connecting = None
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not self._is_ended:
+                self._process(each)
+
+    def _end_receiving(self) -> None:
+        self._is_ended = True
+        self._timer.cancel()
+        self._share.release()
+        if self._connecting is not None and self._connecting is not asyncio.current_task():
+            self._connecting.cancel()
+
+    def _too_long(self, length: int | None) -> CodedError:
+        if length is None:
+            return InvalidInference(reason="it is compressed; send it uncompressed")
+        remedy = "send less, or raise TRITON_MAX_BODY_BYTES"
+        return RequestTooLarge(part="message", max_bytes=self.max_bytes, remedy=remedy)
+
+    def _evict(self, error: TooManyBytes) -> None:
+        self.fail(error)
+
+    def _is_late(self) -> None:
+        self.fail(InvalidInference(reason=f"it did not arrive within {_FIRST_MESSAGE_S:g} s"))
+
+
+class _Ask(_Stream):
+    """A call with one message and one answer, which Triton answers at once."""
+
+    _call: Call | None = None
+
+    def message(self, message: bytes) -> None:
+        if self._call is not None:
+            raise InvalidInference(reason="it has several messages")
+        if self.method in _READY_METHODS and not self.server.is_engine_ready():
+            self.respond(b"")  # Neither message says that it is ready.
+            self.finish(OK, "")
+            return
+        triton = self.server.inferences.triton
+        path = _HEALTH if self.method == _HEALTH else f"{SERVICE}/{self.method}"
+        self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
+        self._call.send(message, is_last=True)
+
+    def cancel(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+
+class _StreamInfer(_Stream):
+    """``ModelStreamInfer``: any number of requests and responses."""
+
+    _inference: Inference | None = None
+
+    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
+        self.max_bytes = connection.server.max_body_bytes
+        super().__init__(connection, stream_id, method, metadata)
+
+    def message(self, message: bytes) -> None:
+        self._begun().send(_request(message))
+
+    def ended_sending(self) -> None:
+        self._begun().half_close()
+
+    def cancel(self) -> None:
+        if self._inference is not None:
+            self._inference.cancel()
+
+    def _begun(self) -> Inference:
+        if self._inference is None:
+            self._inference = Inference(self.server.inferences, self.metadata, self.respond, self.finish)
+        return self._inference
+
+
+class _Infer(_StreamInfer):
+    """``ModelInfer``: a request and its only response."""
+
+    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
+        # Triton's own status then ends the call, instead of an error among the responses.
+        super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
+        self._responses: list[bytes] = []
+        self._num_requests = 0
+
+    def message(self, message: bytes) -> None:
+        self._num_requests += 1
+        if self._num_requests > 1:
+            raise InvalidInference(reason="it has several messages")
+        request = _request(message)
+        self._inference = Inference(self.server.inferences, self.metadata, self._receive, self._finish)
+        self._inference.send(request, is_last=True)
+
+    def ended_sending(self) -> None:
+        if not self._num_requests:
+            raise InvalidInference(reason="it has no message")
+
+    def _receive(self, message: bytes) -> None:
+        self.release()
+        self._responses.append(message)
+        if len(self._responses) > 1:
+            reason = "the model sends several responses; use ModelStreamInfer, or streaming or stream false"
+            self.fail(InvalidInference(reason=reason))
+
+    def _finish(self, status: int, text: str) -> None:
+        if status == OK and self._responses:
+            response = pb.ModelStreamInferResponse.FromString(self._responses[0])
+            if response.error_message:
+                status, text = INVALID_ARGUMENT, response.error_message
+            else:
+                self.respond(response.infer_response.SerializeToString())
+        self.finish(status, text)
+
+
+def _request(message: bytes) -> Any:
+    """Raises InvalidInference (E1107)."""
+    check_wire(message)
+    try:
+        return pb.ModelInferRequest.FromString(message)
+    except DecodeError as exc:
+        raise InvalidInference(reason="it is no ModelInferRequest") from exc

@@ -1,0 +1,273 @@
+"""HTTP/1.1 for hostile clients: the parser httptools on asyncio, with a bound for everything.
+
+One request at a time per connection; what a client sends beyond it waits in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import httptools
+
+from errors.coded_error import CodedError
+from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes
+from runner.triton_server.front.answers import error_body, statuses_of
+from runner.triton_server.front.budget import Budget, Share
+
+_READ_BYTES = 1 << 14
+_MAX_HEAD_BYTES = 1 << 14
+_HEAD_TIMEOUT_S = 20.0
+"""For the request line and headers."""
+_BODY_TIMEOUT_S = 60.0
+_IDLE_TIMEOUT_S = 75.0
+"""Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
+_MAX_UNREAD_BYTES = 1 << 20
+_DISCARD_S = 2.0
+"""How long the rest of a refused request is read: closed with unread data, the client may lose the answer."""
+_JSON = b"application/json"
+
+
+@dataclass
+class Request:
+    """A request whose head has arrived, or all of it once it is given to the handler."""
+
+    share: Share
+    method: str = ""
+    target: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """Names in lower case; of several with one name the last."""
+    body: bytearray = field(default_factory=bytearray)
+
+
+class HTTPConnection(asyncio.BufferedProtocol):
+    """``handle`` is called with each request; it calls ``respond``, or ``begin``, ``write`` and ``end``."""
+
+    on_disconnect: Callable[[], None] | None
+    """Set by the handler of a request: called if its client disconnects before ``end``."""
+
+    def __init__(
+        self,
+        handle: Callable[[Request, HTTPConnection], None],
+        check: Callable[[Request], None],
+        connections: set[HTTPConnection],
+        budget: Budget,
+        max_body_bytes: int,
+    ) -> None:
+        """``check`` raises a CodedError for a head whose body is not to be received."""
+        self._handle = handle
+        self._check = check
+        self._connections = connections
+        self._budget = budget
+        self._max_body_bytes = max_body_bytes
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(_READ_BYTES)
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
+        self._timer: asyncio.TimerHandle | None = None
+        self._arriving: Request | None = None
+        self._arrived: deque[Request] = deque()
+        self._current: Request | None = None
+        self._head_bytes = 0
+        self._is_in_head = True
+        self._is_keeping_alive = True
+        self._is_chunked = False
+        self._is_version_1_0 = False
+        self._is_discarding = False
+        self.on_disconnect = None
+
+    # The handler's interface
+
+    def respond(
+        self, status: int, body: bytes, content_type: bytes = _JSON, headers: tuple[bytes, ...] = ()
+    ) -> None:
+        """A whole answer."""
+        length = b"content-length: %d" % len(body)
+        is_head = self._current is not None and self._current.method == "HEAD"
+        self._write(self._head(status, content_type, (length, *headers)) + (b"" if is_head else body))
+        self._finish()
+
+    def begin(self, status: int, content_type: bytes) -> None:
+        """An answer of unknown length."""
+        self._is_chunked = not self._is_version_1_0
+        if not self._is_chunked:
+            self._is_keeping_alive = False
+        headers = (b"transfer-encoding: chunked",) if self._is_chunked else ()
+        self._write(self._head(status, content_type, headers))
+
+    def write(self, piece: bytes) -> None:
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
+
+    def end(self) -> None:
+        if self._is_chunked:
+            self._write(b"0\r\n\r\n")
+        self._finish()
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        self._limit_time(_HEAD_TIMEOUT_S)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        self._limit_time(None)
+        for request in (self._arriving, self._current, *self._arrived):
+            if request is not None:
+                request.share.release()
+        self._arrived.clear()
+        if self.on_disconnect is not None:
+            on_disconnect, self.on_disconnect = self.on_disconnect, None
+            on_disconnect()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_discarding:
+            return
+        try:
+            self._parser.feed_data(memoryview(self._buffer)[:nbytes])
+        except httptools.HttpParserCallbackError as exc:
+            error = exc.__context__
+            self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))
+            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse(InvalidInference(reason="it is no HTTP/1.1"))
+            return
+        if self._is_in_head:
+            self._head_bytes += nbytes
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                error = RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
+                self._refuse(error, 431)
+                return
+        self._take_next()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._arriving = Request(self._budget.share(self._evict))
+        self._limit_time(_HEAD_TIMEOUT_S)
+
+    def on_url(self, piece: bytes) -> None:
+        assert self._arriving is not None
+        self._arriving.target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._arriving is not None
+        self._arriving.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        request = self._arriving
+        assert request is not None
+        self._is_in_head = False
+        self._head_bytes = 0
+        request.method = self._parser.get_method().decode("latin-1")
+        length = request.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > self._max_body_bytes:
+            raise self._too_large()
+        self._check(request)
+        self._limit_time(_BODY_TIMEOUT_S)
+        if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, piece: bytes) -> None:
+        request = self._arriving
+        assert request is not None
+        request.body += piece
+        if len(request.body) > self._max_body_bytes:
+            raise self._too_large()
+        request.share.hold(len(request.body))
+
+    def on_message_complete(self) -> None:
+        request = self._arriving
+        assert request is not None
+        request.share.is_complete = True
+        self._arriving = None
+        self._is_in_head = True
+        self._is_keeping_alive = self._parser.should_keep_alive()
+        self._is_version_1_0 = self._parser.get_http_version() == "1.0"
+        self._arrived.append(request)
+        self._limit_time(None)
+
+    # Requests
+
+    def _too_large(self) -> CodedError:
+        remedy = "send less, or raise TRITON_MAX_BODY_BYTES"
+        return RequestTooLarge(part="body", max_bytes=self._max_body_bytes, remedy=remedy)
+
+    def _take_next(self) -> None:
+        if self._current is None and self._arrived:
+            self._current = self._arrived.popleft()
+            self._handle(self._current, self)
+        is_busy = self._current is not None and not self._transport.is_closing()
+        # NOTE: a client that disconnects is noticed only while the socket is read. So reading stops only when
+        # the client has sent more than the request that runs.
+        if is_busy and (self._arrived or self._arriving):
+            self._transport.pause_reading()
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            self._current.share.release()
+        self._current = self.on_disconnect = None
+        if not self._is_keeping_alive:
+            if self._is_discarding:
+                self._transport.write_eof()
+                self._limit_time(_DISCARD_S)
+            else:
+                self._transport.close()
+            return
+        self._limit_time(_IDLE_TIMEOUT_S)
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            if self._arrived:
+                self._loop.call_soon(self._take_next)
+
+    def _evict(self, error: TooManyBytes) -> None:
+        self._refuse(error, 503)
+
+    def _refuse(self, error: CodedError, status: int | None = None) -> None:
+        """Answer what can't be received, and close: the rest of it would be read as a request."""
+        self._is_keeping_alive = False
+        self._is_discarding = True
+        if self._arriving is not None:
+            self._arriving.share.release()
+            self._arriving = None
+        if self._current is None and not self._transport.is_closing():
+            self.respond(status or statuses_of(error)[0], error_body(str(error)))
+        else:
+            self._transport.close()
+
+    # Writing
+
+    def _head(self, status: int, content_type: bytes, headers: tuple[bytes, ...]) -> bytes:
+        lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
+        lines += [b"content-type: " + content_type, *headers]
+        if not self._is_keeping_alive:
+            lines.append(b"connection: close")
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _write(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > _MAX_UNREAD_BYTES + len(data):
+            self._transport.abort()
+
+    def _limit_time(self, timeout_s: float | None) -> None:
+        """Close the connection unless something else happens in time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._transport.close)

@@ -1,0 +1,234 @@
+"""One HTTP/2 connection with gRPC messages, as a server or as a client: the library h2 on asyncio.
+
+A gRPC message is five bytes (whether it is compressed, its length) and its content:
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import DataReceived, Event, ResponseReceived, StreamReset, TrailersReceived, WindowUpdated
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+Headers = list[tuple[bytes, bytes]]
+
+MAX_HEADERS_BYTES = 1 << 14
+"""Of one request or answer, uncompressed."""
+_READ_BYTES = 1 << 14
+"""Read at once. Frames can be 9 bytes: reading more would block the event loop for too long."""
+_PREFIX = struct.Struct(">BI")
+
+
+class TooLong(Exception):
+    """A message is compressed, or longer than the limit. ``length``: in bytes, None if it is compressed."""
+
+    def __init__(self, length: int | None) -> None:
+        super().__init__(length)
+        self.length = length
+
+
+class Messages:
+    """Cuts the data of one stream into messages of at most ``max_bytes``."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of a message that is not complete yet."""
+        return len(self._data)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are complete now. Raises TooLong as soon as a prefix tells so."""
+        if not self._data and len(data) >= _PREFIX.size:
+            is_compressed, length = _PREFIX.unpack_from(data)
+            if length == len(data) - _PREFIX.size and not is_compressed and length <= self._max_bytes:
+                return [data[_PREFIX.size :]]
+        self._data += data
+        messages = []
+        while len(self._data) >= _PREFIX.size:
+            is_compressed, length = _PREFIX.unpack_from(self._data)
+            if is_compressed or length > self._max_bytes:
+                raise TooLong(None if is_compressed else length)
+            end = _PREFIX.size + length
+            if len(self._data) < end:
+                break
+            messages.append(bytes(self._data[_PREFIX.size : end]))
+            del self._data[:end]
+        return messages
+
+
+@dataclass(slots=True)
+class _Part:
+    data: bytes
+    is_last: bool = False
+    trailers: Headers | None = None
+    """Sent instead of data, at the end."""
+
+
+class HTTP2Connection(ABC, asyncio.BufferedProtocol):
+    """Subclasses handle events. What is to be sent leaves once per iteration of the event loop."""
+
+    def __init__(self, *, is_client: bool) -> None:
+        self._h2 = H2Connection(H2Configuration(client_side=is_client, header_encoding=None))
+        self._buffer = bytearray(_READ_BYTES)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._is_flushing = False
+        self._waiting: dict[int, deque[_Part]] = {}
+        """By stream: what waits until the receiver's window has room."""
+        self.unsent_bytes = 0
+        """Data in ``_waiting``."""
+
+    # Interface of subclasses
+
+    @abstractmethod
+    def on_event(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def settings(self) -> dict[SettingCodes, int]:
+        """HTTP/2 settings of this side, by ``h2.settings.SettingCodes``."""
+
+    # For subclasses
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the other side has not read, as far as it is in this process."""
+        return self.unsent_bytes + self._transport.get_write_buffer_size()
+
+    def send_message(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
+        self._send(stream_id, _Part(_PREFIX.pack(0, len(message)) + message, is_last))
+
+    def half_close(self, stream_id: int) -> None:
+        self._send(stream_id, _Part(b"", is_last=True))
+
+    def send_trailers(self, stream_id: int, trailers: Headers) -> None:
+        self._send(stream_id, _Part(b"", is_last=True, trailers=trailers))
+
+    def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
+        self._h2.send_headers(stream_id, headers, end_stream=is_last)
+        self._flush_soon()
+
+    def reset(self, stream_id: int, code: ErrorCodes = ErrorCodes.CANCEL) -> None:
+        self._drop_waiting(stream_id)
+        try:
+            self._h2.reset_stream(stream_id, code)
+        except ProtocolError:  # It is closed.
+            return
+        self._flush_soon()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._h2.local_settings = Settings(self._h2.config.client_side, self.settings())
+        self._h2.decoder.max_header_list_size = MAX_HEADERS_BYTES
+        self._h2.initiate_connection()
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            events = self._h2.receive_data(bytes(memoryview(self._buffer)[:nbytes]))
+        except ProtocolError:
+            self._flush()
+            self._transport.close()
+            return
+        for event in events:
+            if isinstance(event, WindowUpdated):
+                self._send_waiting(event.stream_id)
+            elif isinstance(event, StreamReset):
+                self._drop_waiting(event.stream_id)
+                self.on_event(event)
+            else:
+                if isinstance(event, DataReceived):
+                    self._acknowledge(event)
+                self.on_event(event)
+        self._flush_soon()
+
+    # Sending
+
+    def _acknowledge(self, event: DataReceived) -> None:
+        """Open the sender's windows again: what is received is bounded where it is kept."""
+        if event.flow_controlled_length:
+            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+
+    def _send(self, stream_id: int, part: _Part) -> None:
+        if stream_id in self._waiting:
+            self._waiting[stream_id].append(part)
+            self.unsent_bytes += len(part.data)
+            return
+        if not self._send_what_fits(stream_id, part):
+            self._waiting[stream_id] = deque([part])
+            self.unsent_bytes += len(part.data)
+        self._flush_soon()
+
+    def _send_what_fits(self, stream_id: int, part: _Part) -> bool:
+        """Send as much as the receiver's window allows; ``part`` keeps the rest. False if there is a rest."""
+        try:
+            if part.trailers is not None:
+                self._h2.send_headers(stream_id, part.trailers, end_stream=True)
+                return True
+            window = self._h2.local_flow_control_window(stream_id)
+            size = self._h2.max_outbound_frame_size
+            data, sent = part.data, 0
+            while len(data) - sent > min(window, size) > 0:
+                piece = data[sent : sent + min(window, size)]
+                self._h2.send_data(stream_id, piece)
+                sent += len(piece)
+                window -= len(piece)
+            part.data = data[sent:] if sent else data
+            if len(part.data) > window:
+                return False
+            self._h2.send_data(stream_id, part.data, end_stream=part.is_last)
+        except ProtocolError:
+            pass  # The stream is closed.
+        return True
+
+    def _send_waiting(self, stream_id: int | None) -> None:
+        for each in [stream_id] if stream_id else list(self._waiting):
+            waiting = self._waiting.get(each)
+            while waiting:
+                self.unsent_bytes -= len(waiting[0].data)
+                if not self._send_what_fits(each, waiting[0]):
+                    self.unsent_bytes += len(waiting[0].data)
+                    break
+                waiting.popleft()
+            else:
+                self._waiting.pop(each, None)
+
+    def _drop_waiting(self, stream_id: int | None) -> None:
+        for part in self._waiting.pop(stream_id or 0, ()):
+            self.unsent_bytes -= len(part.data)
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if (data := self._h2.data_to_send()) and not self._transport.is_closing():
+            self._transport.write(data)
+
+
+def end_of(event: Event) -> Headers | None:
+    """The headers that end a stream: trailers, or a response without content."""
+    if isinstance(event, TrailersReceived) or (
+        isinstance(event, ResponseReceived) and event.stream_ended is not None
+    ):
+        return [(bytes(name), bytes(value)) for name, value in event.headers]
+    return None

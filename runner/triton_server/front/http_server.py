@@ -1,0 +1,328 @@
+"""Triton's HTTP API for clients: inference goes to Triton by gRPC, the rest to its HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.api import InternalError, InvalidAPIKey
+from errors.coded_error import CodedError
+from errors.triton import TritonUnavailable
+from errors.triton_front import ClosedEndpoint, InvalidInference
+from runner.settings.api_keys import APIKeys
+from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
+from runner.triton_server.front.http1 import HTTPConnection, Request
+from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.json_requests import InferFormat, generate_request, infer_request
+from runner.triton_server.front.triton import OK, UNAVAILABLE
+
+HEALTH_PATH = "/health"
+"""Of the front itself."""
+
+_NAME = r"([A-Za-z0-9_.\-]{1,200})"
+_MODEL = rf"/v2/models/{_NAME}(?:/versions/([0-9]{{1,9}}))?"
+_INFERENCE = re.compile(rf"{_MODEL}/(infer|generate|generate_stream)")
+_READ = re.compile(rf"/v2|/v2/health/(?:live|ready)|/v2/models/stats|{_MODEL}(?:/(?:ready|config|stats))?")
+_READY = re.compile(rf"/v2/health/ready|{_MODEL}/ready")
+_MANAGEMENT = re.compile(
+    r"/v2/(?:repository|systemsharedmemory|cudasharedmemory|logging|trace)(?:/.{0,500})?|"
+    rf"{_MODEL}/trace/setting"
+)
+_OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
+"""No key is needed."""
+_EVENTS = b"text/event-stream; charset=utf-8"
+_MAX_MANAGEMENT_BYTES = 1 << 16
+_MAX_DEPTH = 32
+_TIMEOUT = aiohttp.ClientTimeout(30.0)
+_MAX_READS = 16
+"""Requests for metadata and statistics that Triton answers at once."""
+_BIG_BYTES = 1 << 17
+"""Bodies of more are read one after another, with pauses, so that other clients go on meanwhile."""
+
+
+log = logging.getLogger("cog_triton.triton_front")
+
+
+class HTTPServer:
+    """Answers the requests of all connections."""
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        triton_url: str,
+        keys: APIKeys,
+        is_engine_ready: Callable[[], bool],
+        *,
+        is_managed: bool,
+    ) -> None:
+        self._inferences = inferences
+        self._triton_url = triton_url
+        self._keys = keys
+        self._is_engine_ready = is_engine_ready
+        self._is_managed = is_managed
+        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
+        self._reads = asyncio.Semaphore(_MAX_READS)
+        self._big = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def check(self, request: Request) -> None:
+        """A head whose body was not received yet. Raises a CodedError."""
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        if path not in _OPEN_PATHS and not self._keys.accept(request.headers.get(b"authorization", b"")):
+            raise InvalidAPIKey
+        if request.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise InvalidInference(reason="it is compressed; send it uncompressed")
+        if request.method == "POST" and _INFERENCE.fullmatch(path):
+            self._inferences.check_room()
+
+    def handle(self, request: Request, connection: HTTPConnection) -> None:
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        inference = _INFERENCE.fullmatch(path)
+        if path == HEALTH_PATH:
+            connection.respond(200, b"{}")
+        elif inference is not None and request.method == "POST":
+            if self._inferences.is_connected and len(request.body) <= _BIG_BYTES:
+                self._infer(request, connection, *inference.groups(default=""))
+            else:
+                self._start(self._infer_later(request, connection, inference.groups(default="")), connection)
+        elif _READ.fullmatch(path) and request.method in ("GET", "HEAD"):
+            self._start(self._pass_on(request, connection, path), connection)
+        elif _MANAGEMENT.fullmatch(path):
+            if not self._is_managed:
+                _fail(connection, ClosedEndpoint(endpoint=path[:200]))
+            else:
+                self._start(self._pass_on(request, connection, path), connection)
+        elif inference is not None or _READ.fullmatch(path):
+            connection.respond(405, error_body("Method Not Allowed"))
+        else:
+            connection.respond(404, error_body("Not Found"))
+
+    # Inference
+
+    def _infer(
+        self, request: Request, connection: HTTPConnection, model: str, version: str, action: str
+    ) -> None:
+        try:
+            answer: _Answer
+            if action == "infer":
+                length = request.headers.get(b"inference-header-content-length")
+                if length is not None and not (length.isdigit() and len(length) < 12):
+                    raise InvalidInference(reason="Inference-Header-Content-Length is no number")
+                json_length = None if length is None else int(length)
+                message, form = infer_request(bytes(request.body), json_length, model, version)
+                answer = _InferAnswer(connection, request, form)
+            else:
+                message = generate_request(bytes(request.body), self._inferences.models.get(model), version)
+                answer = (_StreamAnswer if action == "generate_stream" else _Answer)(connection, request)
+            metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
+            inference = Inference(self._inferences, metadata, answer.receive, answer.end)
+            connection.on_disconnect = answer.cancel = inference.cancel
+            try:
+                inference.send(message, is_last=True)
+            except CodedError:
+                inference.cancel()
+                raise
+        except CodedError as exc:
+            _fail(connection, exc)
+
+    async def _infer_later(
+        self, request: Request, connection: HTTPConnection, parts: tuple[str, ...]
+    ) -> None:
+        await self._inferences.connect()
+        if len(request.body) <= _BIG_BYTES:
+            self._infer(request, connection, *parts)
+            return
+        async with self._big:
+            start_s = asyncio.get_running_loop().time()
+            self._infer(request, connection, *parts)
+            await asyncio.sleep(asyncio.get_running_loop().time() - start_s)
+
+    # Everything else
+
+    async def _pass_on(self, request: Request, connection: HTTPConnection, path: str) -> None:
+        if _READY.fullmatch(path) and not self._is_engine_ready():
+            connection.respond(503, error_body("the engine is not ready"))
+            return
+        body = bytes(request.body) or None
+        if body and (len(body) > _MAX_MANAGEMENT_BYTES or not _is_flat(msgspec.json.decode(body))):
+            raise InvalidInference(reason=f"it is no JSON of at most {_MAX_MANAGEMENT_BYTES} bytes")
+        async with self._reads:
+            try:
+                async with self._session.request(
+                    request.method, self._triton_url + path, data=body
+                ) as response:
+                    content = await response.read()
+            except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
+                raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
+        content_type = response.headers.get("content-type", "application/json").encode()
+        connection.respond(response.status, content, content_type)
+
+    def _start(self, work: Any, connection: HTTPConnection) -> None:
+        """Do it in a task, which ends when its client disconnects."""
+
+        async def run() -> None:
+            try:
+                await work
+            except CodedError as exc:
+                _fail(connection, exc)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+                _fail(connection, InvalidInference(reason=str(exc)))
+            except Exception:
+                log.exception("a request of Triton's HTTP API failed")
+                _fail(connection, InternalError())
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        connection.on_disconnect = _canceller(task)
+
+
+class MetricsServer:
+    """Triton's metrics port."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    def handle(self, request: Request, connection: HTTPConnection) -> None:
+        if request.target.partition(b"?")[0] != b"/metrics":
+            connection.respond(404, error_body("Not Found"))
+        elif request.method not in ("GET", "HEAD"):
+            connection.respond(405, error_body("Method Not Allowed"))
+        else:
+            task = asyncio.create_task(self._answer(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            connection.on_disconnect = _canceller(task)
+
+    async def _answer(self, connection: HTTPConnection) -> None:
+        try:
+            async with self._session.get(self._url) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
+            _fail(connection, TritonUnavailable(reason=str(exc) or type(exc).__name__))
+            return
+        content_type = response.headers.get("content-type", "text/plain").encode()
+        connection.respond(response.status, content, content_type)
+
+
+class _Answer:
+    """To ``generate``: one response, as JSON."""
+
+    def __init__(self, connection: HTTPConnection, request: Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._responses: list[bytes] = []
+        self.cancel: Callable[[], None]
+
+    def receive(self, message: bytes) -> None:
+        self._request.share.release()
+        if len(self._responses) < 2:
+            self._responses.append(message)
+        if len(self._responses) == 2:
+            self.cancel()
+            reason = (
+                "the model sends several responses; use generate_stream, or send streaming or stream as false"
+            )
+            self._connection.respond(400, error_body(str(InvalidInference(reason=reason))))
+
+    def end(self, status: int, text: str) -> None:
+        if status != OK:
+            self._connection.respond(503 if status == UNAVAILABLE else status_of_text(text), error_body(text))
+            return
+        if not self._responses:
+            self._connection.respond(500, error_body("the model sent no response"))
+            return
+        response = pb.ModelStreamInferResponse.FromString(self._responses[0])
+        if response.error_message:
+            text = response.error_message
+            self._connection.respond(status_of_text(text), error_body(text))
+            return
+        self.respond(response.infer_response)
+
+    def respond(self, response: Any) -> None:
+        self._connection.respond(200, generate_body(response))
+
+
+class _InferAnswer(_Answer):
+    """To ``infer``."""
+
+    def __init__(self, connection: HTTPConnection, request: Request, form: InferFormat) -> None:
+        super().__init__(connection, request)
+        self._form = form
+
+    def respond(self, response: Any) -> None:
+        body, json_length = self._form.body(response)
+        if json_length is None:
+            self._connection.respond(200, body)
+            return
+        header = b"inference-header-content-length: %d" % json_length
+        self._connection.respond(200, body, b"application/octet-stream", (header,))
+
+
+class _StreamAnswer(_Answer):
+    """To ``generate_stream``: an event for each response."""
+
+    _has_begun = False
+
+    def receive(self, message: bytes) -> None:
+        response = pb.ModelStreamInferResponse.FromString(message)
+        error = response.error_message
+        if not self._has_begun:
+            self._request.share.release()
+            self._begin(status_of_text(error) if error else 200)
+        self._connection.write(_event(error_body(error) if error else generate_body(response.infer_response)))
+
+    def end(self, status: int, text: str) -> None:
+        if status != OK:
+            if not self._has_begun:
+                self._connection.respond(
+                    503 if status == UNAVAILABLE else status_of_text(text), error_body(text)
+                )
+                return
+            self._connection.write(_event(error_body(text)))
+        elif not self._has_begun:
+            self._begin(200)
+        self._connection.end()
+
+    def _begin(self, status: int) -> None:
+        self._has_begun = True
+        self._connection.begin(status, _EVENTS)
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def _fail(connection: HTTPConnection, error: CodedError) -> None:
+    connection.respond(statuses_of(error)[0], error_body(str(error)))
+
+
+def _is_flat(value: object, depth: int = 0) -> bool:
+    """Whether JSON is nested so little that Triton's parser, which recurses, can read it."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return not isinstance(value, list) or (
+        depth < _MAX_DEPTH and all(_is_flat(each, depth + 1) for each in value)
+    )
+
+
+def _canceller(task: asyncio.Task[None]) -> Callable[[], None]:
+    def cancel() -> None:
+        task.cancel()
+
+    return cancel

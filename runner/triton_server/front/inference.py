@@ -1,0 +1,218 @@
+"""Inference requests on their way to Triton: bounded, brought into the types of the model, cancelled.
+
+All go by ``ModelStreamInfer``, which serves every model, and by which Triton never loses the end of a stream.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.requests import InvalidTensor
+from errors.triton_front import InvalidInference, TooManyInferences
+from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
+from runner.triton_server.front.http2 import Headers
+from runner.triton_server.front.models import INTEGERS, Model, Models
+from runner.triton_server.front.triton import OK, Call, Triton
+
+WANTS_FINAL = "triton_enable_empty_final_response"
+_OWN_PARAMETERS = "cog_triton_"
+_IS_FINAL = b"triton_final_response\x12\x02\x08\x01"
+"""How a last response is marked, on the wire."""
+_MAX_TEXTS = 1 << 16
+"""In one tensor: each becomes an object in Triton's Python models."""
+_SLOT = "tensorrt_llm"
+_TYPED = {
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+}
+
+
+class Inferences:
+    """All calls that are in progress, at most ``max_requests``."""
+
+    def __init__(self, triton: Triton, models: Models, max_requests: int) -> None:
+        self.triton = triton
+        self.models = models
+        self.max_requests = max_requests
+        self.running = 0
+        self._front = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._numbers = itertools.count(1)
+
+    async def connect(self) -> None:
+        """Raises TritonUnavailable. Calls that another front left behind are stopped."""
+        if self.triton.is_connected and self.models.are_loaded:
+            return
+        self.models.forget()
+        await self.models.load()
+        self._stop(ONLY_FRONT, self._front)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.triton.is_connected and self.models.are_loaded
+
+    def check_room(self) -> None:
+        """Raises TooManyInferences (E1111)."""
+        if self.running >= self.max_requests:
+            raise TooManyInferences(running=self.running)
+
+    def next_key(self) -> str:
+        return f"{self._front}:{next(self._numbers)}"
+
+    def stop_call(self, key: str) -> None:
+        """Stop what runs for a call: Triton does not cancel the steps of an ensemble (server#7077)."""
+        self._stop(STOPPED_CALL, key)
+
+    def _stop(self, parameter: str, value: str) -> None:
+        if self.models.find(_SLOT) is None or not self.triton.is_connected:
+            return
+        request = pb.ModelInferRequest(model_name=_SLOT, id="front")
+        request.parameters[parameter].string_param = value
+        one = np.int32(1).tobytes()
+        for name, datatype, raw in (
+            ("stop", "BOOL", b"\x01"),
+            ("input_ids", "INT32", one),
+            ("input_lengths", "INT32", one),
+            ("request_output_len", "INT32", one),
+        ):
+            request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
+            request.raw_input_contents.append(raw)
+        call = self.triton.begin("ModelStreamInfer", [], lambda message: None, lambda status, text: None)
+        call.send(request.SerializeToString(), is_last=True)
+
+
+class Inference:
+    """One call of Triton with any number of requests. Results are given to callbacks.
+
+    ``on_response`` takes a ``ModelStreamInferResponse`` on the wire; ``on_end`` a gRPC status and message.
+    """
+
+    def __init__(
+        self,
+        all_inferences: Inferences,
+        metadata: Headers,
+        on_response: Callable[[bytes], None],
+        on_end: Callable[[int, str], None],
+    ) -> None:
+        """Raises TritonUnavailable."""
+        self._all = all_inferences
+        self._key = all_inferences.next_key()
+        self._on_response = on_response
+        self._on_end = on_end
+        self._running = 0
+        self._has_ensemble = False
+        self._wants_final = False
+        self._call: Call = all_inferences.triton.begin(
+            "ModelStreamInfer", metadata, self._received, self._ended
+        )
+
+    def send(self, request: Any, *, is_last: bool = False) -> None:
+        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107 or E1111."""
+        self._all.check_room()
+        model = self._all.models.find(request.model_name)
+        if model is not None:
+            adapt(request, model)
+            self._has_ensemble = self._has_ensemble or model.is_ensemble
+        for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
+            del request.parameters[name]
+        request.parameters[CALL].string_param = self._key
+        self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
+        request.parameters[WANTS_FINAL].bool_param = True
+        self._count(1)
+        self._call.send(request.SerializeToString(), is_last=is_last)
+
+    def half_close(self) -> None:
+        self._call.half_close()
+
+    def cancel(self) -> None:
+        """The client has disconnected, or can't be answered."""
+        self._call.cancel()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._has_ensemble and self._running:
+            self._all.stop_call(self._key)
+        self._count(-self._running)
+
+    def _received(self, message: bytes) -> None:
+        is_error = message.startswith(b"\x0a")
+        if is_error or _IS_FINAL in message:
+            self._count(-min(self._running, 1))
+            if not is_error and not self._wants_final and not has_outputs(message):
+                return
+        self._on_response(message)
+
+    def _ended(self, status: int, text: str) -> None:
+        if status == OK:
+            self._count(-self._running)
+        else:
+            self._stop()
+        self._on_end(status, text)
+
+    def _count(self, change: int) -> None:
+        self._running += change
+        self._all.running += change
+
+
+def has_outputs(message: bytes) -> bool:
+    return bool(pb.ModelStreamInferResponse.FromString(message).infer_response.outputs)
+
+
+def adapt(request: Any, model: Model) -> None:
+    """Bring integers into the model's type, and bare shapes into one with a batch dimension.
+
+    Raises InvalidTensor (E1103), InvalidInference (E1107).
+    """
+    raw_index = 0
+    for tensor in request.inputs:
+        is_shared = "shared_memory_region" in tensor.parameters
+        expected = model.inputs.get(tensor.name)
+        if expected is not None:
+            if model.has_batch and len(tensor.shape) == len(expected.dims):
+                tensor.shape.insert(0, 1)
+            if tensor.datatype != expected.datatype and {tensor.datatype, expected.datatype} <= set(INTEGERS):
+                if is_shared:
+                    raise InvalidTensor(name=tensor.name, expected=expected.datatype, value=tensor.datatype)
+                _convert(request, tensor, raw_index, expected.datatype)
+        if tensor.datatype == "BYTES" and (count := math.prod(tensor.shape)) > _MAX_TEXTS:
+            raise InvalidTensor(name=tensor.name, expected=f"at most {_MAX_TEXTS} texts", value=count)
+        raw_index += not is_shared
+
+
+def _convert(request: Any, tensor: Any, raw_index: int, datatype: str) -> None:
+    source, target = np.dtype(INTEGERS[tensor.datatype]), np.dtype(INTEGERS[datatype])
+    if request.raw_input_contents:
+        if raw_index >= len(request.raw_input_contents):
+            raise InvalidInference(reason=f"it has no raw_input_contents for {tensor.name}")
+        raw = request.raw_input_contents[raw_index]
+        if len(raw) % source.itemsize:
+            raise InvalidTensor(name=tensor.name, expected=tensor.datatype, value=f"{len(raw)} bytes")
+        values = np.frombuffer(raw, source)
+    else:
+        contents = tensor.contents
+        given = [
+            *contents.int_contents,
+            *contents.int64_contents,
+            *contents.uint_contents,
+            *contents.uint64_contents,
+        ]
+        values = np.array(given, np.int64 if min(given, default=0) < 0 else np.uint64)
+    limits = np.iinfo(target)
+    if values.size and (int(values.min()) < limits.min or int(values.max()) > limits.max):
+        bad = int(values.min()) if int(values.min()) < limits.min else int(values.max())
+        raise InvalidTensor(name=tensor.name, expected=f"{limits.min} to {limits.max}", value=bad)
+    if request.raw_input_contents:
+        request.raw_input_contents[raw_index] = values.astype(target).tobytes()
+    else:
+        typed = _TYPED.get(datatype, "int_contents" if datatype.startswith("I") else "uint_contents")
+        tensor.ClearField("contents")
+        getattr(tensor.contents, typed).extend(values.tolist())
+    tensor.datatype = datatype

@@ -1,0 +1,77 @@
+"""Bounds of a ``ModelInferRequest`` on the wire, checked before protobuf parses it.
+
+Parsed, a message can take 30 times its size: a field of two bytes becomes an object. So fields are counted
+first. The wire format: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from errors.triton_front import InvalidInference
+
+MAX_FIELDS = 4096
+"""Of a request with all its tensors, except the values of tensors: a client's request has less than 100."""
+MAX_TYPED_BYTES = 1 << 20
+"""Of values in ``contents``: parsed, one byte can take eight. Today's clients send ``raw_input_contents``."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_PARAMETERS, _INPUTS, _OUTPUTS = 4, 5, 6
+_CONTENTS = 5
+"""Of an input."""
+
+
+def check_wire(message: bytes) -> None:
+    """Raises InvalidInference (E1107) for a message with too many fields, or one that is malformed."""
+    view = memoryview(message)
+    num_fields = 0
+    typed_bytes = 0
+    for number, start, end in _fields(view, 0, len(view)):
+        num_fields += 1
+        if number in (_PARAMETERS, _INPUTS, _OUTPUTS):
+            for inner, first, last in _fields(view, start, end):
+                num_fields += 1
+                if number == _INPUTS and inner == _CONTENTS:
+                    typed_bytes += last - first
+                    continue
+                _check(num_fields, typed_bytes)
+        _check(num_fields, typed_bytes)
+
+
+def _check(num_fields: int, typed_bytes: int) -> None:
+    if num_fields > MAX_FIELDS:
+        raise InvalidInference(reason=f"it has more than {MAX_FIELDS} fields")
+    if typed_bytes > MAX_TYPED_BYTES:
+        reason = f"its values in `contents` have more than {MAX_TYPED_BYTES} bytes; send raw_input_contents"
+        raise InvalidInference(reason=reason)
+
+
+def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The number, first and last byte of each field between two positions."""
+    while position < end:
+        key, position = _varint(view, position, end)
+        wire_type = key & 7
+        start = position
+        if wire_type == _VARINT:
+            _, position = _varint(view, position, end)
+        elif wire_type == _BYTES:
+            length, start = _varint(view, position, end)
+            position = start + length
+        elif wire_type in (_FIXED64, _FIXED32):
+            position += 8 if wire_type == _FIXED64 else 4
+        else:
+            raise InvalidInference(reason="it is no protobuf message")
+        if position > end:
+            raise InvalidInference(reason="it ends within a field")
+        yield key >> 3, start, position
+
+
+def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise InvalidInference(reason="it ends within a number")

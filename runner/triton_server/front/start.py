@@ -1,0 +1,25 @@
+"""The message from the runner to a new front: one JSON document on standard input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from runner.settings.ports import TritonPorts
+from runner.settings.settings import Settings
+
+
+class Start(BaseModel):
+    """The sockets listen already; ``triton`` are the ports of loopback that Triton itself listens on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    http_fd: int
+    grpc_fd: int
+    metrics_fd: int
+    triton: TritonPorts
+    engine_socket: Path | None
+    """The engine server's Unix socket; None if NVIDIA's C++ backend fills the slot."""
+    engine_kind: str

@@ -1,0 +1,118 @@
+"""The front as a supervised child, which the runner starts before Triton.
+
+The runner listens on Triton's ports itself, from before the child's start to its own end: a taken port is an
+error at once, and while a front is started again its clients wait instead of being refused.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
+from errors.coded_error import CodedError
+from errors.settings import PortInUse
+from errors.triton_front import TritonFrontFailed
+from runner.settings.ports import TritonPorts, check_port_free, local_url
+from runner.settings.settings import Settings
+from runner.supervision.child import Child, Log, with_parent
+from runner.supervision.client_sockets import set_options
+from runner.supervision.failures import ProcessFailure
+from runner.supervision.supervised import SupervisedProcess, answers_ok
+from runner.triton_server.front.http_server import HEALTH_PATH
+from runner.triton_server.front.start import Start
+
+_BACKLOG = 2048
+_START_TIMEOUT_S = 60.0
+_HANG_TIMEOUT_S = 10.0
+_STOP_GRACE_S = 2.0
+
+
+class TritonFront(SupervisedProcess):
+    """From ``begin`` to ``stop``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        triton: TritonPorts,
+        engine_kind: str,
+        engine_socket: Path | None,
+        log: Log,
+        on_failure: Callable[[ProcessFailure], bool],
+    ) -> None:
+        """``engine_socket``: None with NVIDIA's C++ backend."""
+        super().__init__(
+            "triton front",
+            Child("the front of Triton", log, log_prefix="front", stop_grace_s=_STOP_GRACE_S),
+            log,
+            on_failure,
+            start_timeout_s=_START_TIMEOUT_S,
+            hang_timeout_s=_HANG_TIMEOUT_S,
+        )
+        self._settings = settings
+        self._triton = triton
+        self._engine_kind = engine_kind
+        self._engine_socket = engine_socket
+        self._sockets: list[socket.socket] = []
+
+    def begin(self) -> None:
+        """Listen, and start the child. Raises E1007, E1006."""
+        settings = self._settings
+        check_triton_ports_free(settings)
+        for port in (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port):
+            listener = socket.create_server((settings.triton_host, port), backlog=_BACKLOG)
+            set_options(listener)
+            self._sockets.append(listener)
+        super().begin()
+
+    async def launch(self) -> None:
+        http, grpc, metrics = (each.fileno() for each in self._sockets)
+        start = Start(
+            settings=self._settings,
+            http_fd=http,
+            grpc_fd=grpc,
+            metrics_fd=metrics,
+            triton=self._triton,
+            engine_socket=self._engine_socket,
+            engine_kind=self._engine_kind,
+        )
+        await self.child.launch(
+            [*with_parent(os.getpid()), sys.executable, "-m", "runner.triton_server.front"],
+            without_secret_variables(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            stdin=start.model_dump_json().encode(),
+            pass_fds=[http, grpc, metrics],
+        )
+
+    async def is_ready(self) -> bool:
+        url = local_url(self._settings.triton_host, self._settings.triton_http_port)
+        return await answers_ok(f"{url}{HEALTH_PATH}")
+
+    async def is_answering(self) -> bool:
+        return await self.is_ready()
+
+    def start_error(self, reason: str) -> CodedError:
+        return TritonFrontFailed(reason=reason, log_tail=self.child.last_lines())
+
+    async def stop(self) -> None:
+        """Stop to listen, and end the child."""
+        for each in self._sockets:
+            each.close()
+        await super().stop()
+
+
+def check_triton_ports_free(settings: Settings) -> None:
+    """Raise E1007 for the first port that is taken, by another program or by another of these."""
+    ours: set[int] = set()
+    for port, purpose, variable in (
+        (settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
+        (settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
+        (settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
+    ):
+        if port in ours:
+            raise PortInUse(port=port, purpose=purpose, variable=variable)
+        check_port_free(settings.triton_host, port, purpose, variable)
+        ours.add(port)

@@ -1,0 +1,191 @@
+"""Client of Triton's gRPC API: one connection, many calls, results by callbacks.
+
+Triton is trusted: it is our child and listens on loopback. A callback is cheaper than a task per response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import unquote
+
+from h2.events import ConnectionTerminated, DataReceived, Event, StreamReset
+from h2.settings import SettingCodes
+
+from errors.triton import TritonUnavailable
+from runner.triton_server.front.http2 import Headers, HTTP2Connection, Messages, end_of
+
+SERVICE = "/inference.GRPCInferenceService"
+OK, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 3, 5, 7, 8
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
+"""Status codes of gRPC."""
+
+OnMessage = Callable[[bytes], None]
+OnEnd = Callable[[int, str], None]
+"""Takes the status and its message."""
+
+_WINDOW_BYTES = (1 << 31) - 1
+_MAX_MESSAGE_BYTES = 1 << 30
+_CONNECT_TIMEOUT_S = 5.0
+_FIELDS = [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
+
+
+class Call:
+    """One call, until ``on_end`` was called or ``cancel`` returned."""
+
+    def __init__(self, connection: _Connection, stream_id: int, on_message: OnMessage, on_end: OnEnd) -> None:
+        self._connection = connection
+        self._stream_id = stream_id
+        self._messages = Messages(_MAX_MESSAGE_BYTES)
+        self._on_message = on_message
+        self._on_end = on_end
+
+    def send(self, message: bytes, *, is_last: bool = False) -> None:
+        self._connection.send_message(self._stream_id, message, is_last=is_last)
+
+    def half_close(self) -> None:
+        self._connection.half_close(self._stream_id)
+
+    def cancel(self) -> None:
+        """Triton cancels the requests of this call, but not the steps of an ensemble (server#7077)."""
+        if self._connection.forget(self._stream_id):
+            self._connection.reset(self._stream_id)
+
+    def receive(self, data: bytes) -> None:
+        for message in self._messages.feed(data):
+            self._on_message(message)
+
+    def end(self, status: int, message: str) -> None:
+        self._on_end(status, message)
+
+
+class _Connection(HTTP2Connection):
+    def __init__(self, authority: str) -> None:
+        super().__init__(is_client=True)
+        self._head = [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":authority", authority.encode()),
+        ]
+        self._calls: dict[int, Call] = {}
+        self.is_open = True
+
+    def settings(self) -> dict[SettingCodes, int]:
+        return {
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._h2.increment_flow_control_window(_WINDOW_BYTES - self._h2.inbound_flow_control_window)
+        self._flush()
+
+    def begin(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+        stream_id = self._h2.get_next_available_stream_id()
+        call = self._calls[stream_id] = Call(self, stream_id, on_message, on_end)
+        self.send_headers(stream_id, [*self._head, (b":path", path.encode()), *_FIELDS, *metadata])
+        return call
+
+    def forget(self, stream_id: int) -> bool:
+        return self._calls.pop(stream_id, None) is not None
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            if (call := self._calls.get(event.stream_id)) is not None:
+                call.receive(event.data)
+        elif isinstance(event, StreamReset):
+            self._end(event.stream_id, UNAVAILABLE, f"Triton reset the call ({event.error_code})")
+        elif isinstance(event, ConnectionTerminated):
+            self._transport.close()
+        elif (headers := end_of(event)) is not None:
+            trailers = dict(headers)
+            status = int(trailers.get(b"grpc-status", b"2"))
+            text = unquote(trailers.get(b"grpc-message", b"").decode("latin-1"))
+            self._end(event.stream_id, status, text)  # type: ignore[attr-defined]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        lost = TritonUnavailable(reason=str(error) if error else "it closed the connection")
+        for stream_id in list(self._calls):
+            self._end(stream_id, UNAVAILABLE, str(lost))
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    def _end(self, stream_id: int, status: int, message: str) -> None:
+        if (call := self._calls.pop(stream_id, None)) is not None:
+            call.end(status, message)
+
+
+class Triton:
+    """Connects when there is something to send, and again after Triton was restarted."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    async def connect(self) -> None:
+        """Raises TritonUnavailable."""
+        async with self._connecting:
+            if self.is_connected:
+                return
+            loop = asyncio.get_running_loop()
+            authority = f"127.0.0.1:{self._port}"
+            try:
+                _, self._connection = await asyncio.wait_for(
+                    loop.create_connection(lambda: _Connection(authority), "127.0.0.1", self._port),
+                    _CONNECT_TIMEOUT_S,
+                )
+            except (OSError, asyncio.TimeoutError) as exc:
+                raise TritonUnavailable(reason=str(exc) or "no connection in time") from exc
+
+    def begin(self, method: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+        """Begin a call of a method of Triton's service. Raises TritonUnavailable; see ``connect``."""
+        return self.begin_path(f"{SERVICE}/{method}", metadata, on_message, on_end)
+
+    def begin_path(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
+        if self._connection is None or not self._connection.is_open:
+            raise TritonUnavailable(reason="there is no connection to it")
+        return self._connection.begin(path, metadata, on_message, on_end)
+
+    async def ask(self, method: str, message: bytes) -> bytes:
+        """A call with one message and one answer. Raises TritonUnavailable, or RefusedByTriton."""
+        await self.connect()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        received: list[bytes] = []
+
+        def on_end(status: int, text: str) -> None:
+            if answer.done():
+                return
+            if status == OK and received:
+                answer.set_result(received[0])
+            else:
+                answer.set_exception(RefusedByTriton(status, text))
+
+        call = self.begin(method, [], received.append, on_end)
+        call.send(message, is_last=True)
+        try:
+            return await answer
+        finally:
+            with suppress(Exception):
+                call.cancel()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class RefusedByTriton(Exception):
+    """Triton's status and message, where they are no error of ours."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
