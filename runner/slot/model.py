@@ -21,7 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
-from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
+from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -39,9 +39,6 @@ from runner.slot.engine_connection import EngineConnection
 from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
 from runner.slot.tensors import Tensors, batch_size
-
-SINGLE_RESPONSE = "cog_triton_single_response"
-"""A request with this parameter gets all its outputs in one response, as with ``decoupled_mode: false``."""
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""

@@ -389,7 +389,9 @@ class _Infer(_StreamInfer):
         if self._num_requests > 1:
             raise InvalidInference(reason="it has several messages")
         request = _request(message)
-        self._inference = Inference(self.server.inferences, self.metadata, self._receive, self._finish)
+        self._inference = Inference(
+            self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
+        )
         self._inference.send(request, is_last=True)
 
     def ended_sending(self) -> None:

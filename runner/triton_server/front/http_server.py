@@ -125,7 +125,8 @@ class HTTPServer:
                 message = generate_request(bytes(request.body), self._inferences.models.get(model), version)
                 answer = (_StreamAnswer if action == "generate_stream" else _Answer)(connection, request)
             metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
-            inference = Inference(self._inferences, metadata, answer.receive, answer.end)
+            is_single = action == "infer"
+            inference = Inference(self._inferences, metadata, answer.receive, answer.end, is_single=is_single)
             connection.on_disconnect = answer.cancel = inference.cancel
             try:
                 inference.send(message, is_last=True)

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference, TooManyInferences
-from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
+from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.http2 import Headers
 from runner.triton_server.front.models import INTEGERS, Model, Models
 from runner.triton_server.front.triton import OK, Call, Triton
@@ -101,8 +101,11 @@ class Inference:
         metadata: Headers,
         on_response: Callable[[bytes], None],
         on_end: Callable[[int, str], None],
+        *,
+        is_single: bool = False,
     ) -> None:
-        """Raises TritonUnavailable."""
+        """``is_single``: the client gets all outputs in one response. Raises TritonUnavailable."""
+        self._is_single = is_single
         self._all = all_inferences
         self._key = all_inferences.next_key()
         self._on_response = on_response
@@ -124,6 +127,8 @@ class Inference:
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
         request.parameters[CALL].string_param = self._key
+        if self._is_single:
+            request.parameters[SINGLE_RESPONSE].bool_param = True
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
         request.parameters[WANTS_FINAL].bool_param = True
         self._count(1)

@@ -22,7 +22,8 @@ from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.supervised import SupervisedProcess, answers_ok
+from runner.supervision.health import answers_ok
+from runner.supervision.supervised import SupervisedProcess
 from runner.triton_server.front.http_server import HEALTH_PATH
 from runner.triton_server.front.start import Start
 
