@@ -15,7 +15,6 @@ from pathlib import Path
 from engine.machine.root import SOURCE_ROOT
 from engine.redact import without_secret_variables
 from errors.coded_error import CodedError
-from errors.settings import PortInUse
 from errors.triton_front import TritonFrontFailed
 from runner.settings.ports import TritonPorts, check_port_free, local_url
 from runner.settings.settings import Settings
@@ -106,14 +105,10 @@ class TritonFront(SupervisedProcess):
 
 
 def check_triton_ports_free(settings: Settings) -> None:
-    """Raise E1007 for the first port that is taken, by another program or by another of these."""
-    ours: set[int] = set()
+    """Raise E1007 for the first port that is taken."""
     for port, purpose, variable in (
         (settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
         (settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
         (settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
     ):
-        if port in ours:
-            raise PortInUse(port=port, purpose=purpose, variable=variable)
         check_port_free(settings.triton_host, port, purpose, variable)
-        ours.add(port)

@@ -119,14 +119,6 @@ def test_a_taken_port_is_e1007_naming_port_and_variable(
 
 
 @pytest.mark.servers
-def test_two_purposes_with_one_port_are_e1007_naming_the_second(paced: PacedModel, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    same = dict.fromkeys(["TRITON_HTTP_PORT", "TRITON_METRICS_PORT"], str(port))
-    with pytest.raises(PortInUse, match=f"Port {port} .* TRITON_METRICS_PORT"):
-        TritonUnderTest(paced, tmp_path, **same)
-
-
-@pytest.mark.servers
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_ours_is_e1006_and_not_a_taken_port(
     paced: PacedModel, tmp_path: Path, host: str
