@@ -36,6 +36,10 @@ NOT_IN_THE_TREE = {
     "triton_model_repo/tensorrt_llm/1": "a user unpacks an engine there",
     "tests/clients/javascript/node_modules": "`make test-clients` makes it",
     "tools/fill_template.py": "NVIDIA's",
+    "end_to_end_grpc_client.py": "NVIDIA's",
+    "inflight_batcher_llm_client.py": "NVIDIA's",
+    "end_to_end_test.py": "NVIDIA's",
+    "tools/inflight_batcher_llm/end_to_end_test.py": "NVIDIA's",
     "hf_gpt_convert.py": "NVIDIA's",
 }
 """Paths that documents name and that a checkout does not have."""

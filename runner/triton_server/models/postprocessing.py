@@ -45,7 +45,15 @@ class TritonPythonModel:
             if tokens.shape[:2] != lengths.shape:
                 shape = list(tokens.shape[:2])
                 raise InvalidTensor(name="SEQUENCE_LENGTH", expected=f"of shape {shape}", value=lengths.shape)
-            texts = [text for row in range(len(tokens)) for text in self._texts(inputs, row)]
+            if "STREAM_ID" in inputs and lengths.shape[1] == 1:
+                texts = [self._continue(inputs, row) for row in range(len(tokens))]
+            else:
+                rows = zip(tokens.reshape(-1, tokens.shape[2]), lengths.reshape(-1).tolist(), strict=True)
+                skips = self._skips_special
+                texts = [
+                    self._tokenizer.decode(row[:length].tolist(), skip_special_tokens=skips)
+                    for row, length in rows
+                ]
         except InvalidTensor as exc:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
         except OverflowError:
@@ -55,20 +63,12 @@ class TritonPythonModel:
         output = pb_utils.Tensor("OUTPUT", np.array([text.encode() for text in texts], dtype=object))
         return pb_utils.InferenceResponse([output])
 
-    def _texts(self, inputs: dict[str, Any], row: int) -> list[str]:
-        """One for each sequence. Only a single sequence can be part of a stream."""
-        lengths = inputs["SEQUENCE_LENGTH"][row].tolist()
-        pairs = zip(inputs["TOKENS_BATCH"][row], lengths, strict=True)
-        sequences = [tokens[:length].tolist() for tokens, length in pairs]
-        if "STREAM_ID" not in inputs or len(sequences) > 1:
-            skips = self._skips_special
-            return [self._tokenizer.decode(each, skip_special_tokens=skips) for each in sequences]
-        is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].reshape(-1)[0])
-        number = int(inputs["SEQUENCE_INDEX"][row].item()) if "SEQUENCE_INDEX" in inputs else 0
-        stream_id = int(inputs["STREAM_ID"][row].reshape(-1)[0])
-        return [self._continue((stream_id, number), sequences[0], is_last)]
-
-    def _continue(self, stream_id: tuple[int, int], tokens: list[int], is_last: bool) -> str:
+    def _continue(self, inputs: dict[str, Any], row: int) -> str:
+        """The next text of a stream, which has one sequence in each response."""
+        tokens = inputs["TOKENS_BATCH"][row, 0, : inputs["SEQUENCE_LENGTH"].item(row)].tolist()
+        is_last = "FINISH_REASON" in inputs and bool(inputs["FINISH_REASON"][row].item(0))
+        number = inputs["SEQUENCE_INDEX"].item(row) if "SEQUENCE_INDEX" in inputs else 0
+        stream_id = (inputs["STREAM_ID"].item(row), number)
         detokenizer = self._streams.pop(stream_id, None)
         if detokenizer is None:
             detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=self._skips_special)
