@@ -127,8 +127,8 @@ class Call:
             outputs["batch_index"] = [[batch_index]]
         if self._stream_ids is not None:
             outputs["stream_id"] = self._stream_ids[batch_index : batch_index + 1]
-        if end is not None or self._stream_ids is not None:
-            outputs["finish_reason"] = [[str(end or "").encode()]]
+        if end is not None:
+            outputs["finish_reason"] = [[str(end).encode()]]
         return outputs
 
     def _send(self, outputs: Outputs, error: Any | None, *, is_last: bool) -> None:

@@ -143,7 +143,7 @@ class TritonClient:
             output.tokens += event.tokens
             if submit.wants_log_probs:
                 output.log_probs += event.log_probs(submit.num_top_log_probs)
-            if event.finish_reason is not None and event.finish_reason != "":
+            if event.finish_reason is not None:
                 output.finish_reason = event.finish_reason
         return output
 

@@ -75,7 +75,7 @@ class TensorEvent(msgspec.Struct):
     """Output tensors by the slot's names; one of a single element is a number. Other keys are Triton's."""
 
     output_ids: TokenId | list[TokenId] | None = None
-    finish_reason: Literal["", "end", "stop", "length", "cancelled"] | None = None
+    finish_reason: Literal["end", "stop", "length", "cancelled"] | None = None
     output_log_probs: float | list[float] | None = None
     top_log_prob_ids: int | list[int] | None = None
     top_log_probs: float | list[float] | None = None

@@ -48,7 +48,9 @@ class TritonPythonModel:
             if "STREAM_ID" in inputs and lengths.shape[1] == 1:
                 texts = [self._continue(inputs, row) for row in range(len(tokens))]
             else:
-                rows = zip(tokens.reshape(-1, tokens.shape[2]), lengths.reshape(-1).tolist(), strict=True)
+                rows = zip(
+                    tokens.reshape(lengths.size, tokens.shape[2]), lengths.reshape(-1).tolist(), strict=True
+                )
                 skips = self._skips_special
                 texts = [
                     self._tokenizer.decode(row[:length].tolist(), skip_special_tokens=skips)

@@ -166,6 +166,12 @@ def test_all_beams_of_a_row_become_texts(ask: Asker, triton: TritonUnderTest) ->
     assert [text.decode() for text in decoded] == ["What is", triton.model.tokenizer.decode(ids[:2])]
 
 
+def test_a_row_without_tokens_is_a_blank_text(ask: Asker) -> None:
+    empty = np.empty((1, 2, 0), np.int32)
+    decoded = ask("postprocessing", "OUTPUT", TOKENS_BATCH=empty, SEQUENCE_LENGTH=np.zeros((1, 2), np.int32))
+    assert decoded.tolist() == [b"", b""]
+
+
 @pytest.mark.parametrize("counts", [[[1, 1]], [[]]])
 def test_lengths_of_another_number_of_sequences_are_e1103(ask: Asker, counts: list[list[int]]) -> None:
     with pytest.raises(InferenceServerException, match="E1103 InvalidTensor: SEQUENCE_LENGTH"):
