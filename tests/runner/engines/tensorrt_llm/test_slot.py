@@ -93,8 +93,8 @@ def figures(server: TritonUnderTest) -> dict[str, float]:
 
 
 def test_a_stream_brings_each_token_and_its_reason(server: TritonUnderTest) -> None:
-    stream = server.stream(STREAM, {**stream_of(PROMPT, 40), **GREEDY})
-    assert tokens(stream) == [PROMPT[index % 3] for index in range(40)]
+    stream = server.stream(STREAM, {**stream_of(PROMPT, 400), **GREEDY})
+    assert tokens(stream) == [PROMPT[index % 3] for index in range(400)]
     assert len(stream) > 10
     assert stream[-1]["finish_reason"] == "length"
 
@@ -233,19 +233,23 @@ def test_what_the_queue_has_no_room_for_is_e2402_and_the_others_are_served(serve
 
 def test_figures_of_the_iterations_have_nvidias_names(server: TritonUnderTest) -> None:
     cancelled = server.counters.cancelled
-    bodies = [{**stream_of([number, 5], 200), **GREEDY} for number in range(6)]
+    bodies = [{**stream_of([number, 5], 500), **GREEDY} for number in range(6)]
+    requests, blocks = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+
+    def busy() -> dict[str, float] | None:
+        now = figures(server)
+        is_full = (now[f"{requests} active"], now[f"{requests} waiting"]) == (4, 2)
+        return now if is_full and 0 < now[f"{blocks} used"] < now[f"{blocks} max"] else None
+
     with ThreadPoolExecutor(6) as pool:
         streams = [pool.submit(server.stream, STREAM, body) for body in bodies]
-        wait_until(lambda: figures(server)["nv_trt_llm_request_metrics active"] == 4)
-        wait_until(lambda: figures(server)["nv_trt_llm_request_metrics waiting"] == 2)
-        busy = figures(server)
-        blocks = "nv_trt_llm_kv_cache_block_metrics"
-        assert 0 < busy[f"{blocks} used"] < busy[f"{blocks} max"]
-        assert busy[f"{blocks} tokens_per"] == 64
-        assert 0 < server.counters["engine_cache_used_ratio"] < 1
-        assert all(len(tokens(stream.result())) == 200 for stream in streams)
-    wait_until(lambda: figures(server)["nv_trt_llm_request_metrics active"] == 0)
-    assert figures(server)["nv_trt_llm_kv_cache_block_metrics used"] == 0
+        found = wait_until(busy)
+        assert found is not None
+        assert found[f"{blocks} tokens_per"] == 64
+        wait_until(lambda: 0 < server.counters["engine_cache_used_ratio"] < 1)
+        assert all(len(tokens(stream.result())) == 500 for stream in streams)
+    wait_until(lambda: figures(server)[f"{requests} active"] == 0)
+    wait_until(lambda: figures(server)[f"{blocks} used"] == 0)
     assert server.counters.cancelled == cancelled
 
 
