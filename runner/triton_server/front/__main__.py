@@ -14,6 +14,7 @@ from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer, MetricsServer
@@ -22,7 +23,7 @@ from runner.triton_server.front.models import Models
 from runner.triton_server.front.start import Start
 from runner.triton_server.front.triton import Triton
 
-_MAX_HELD_BYTES = 64 << 20
+_MAX_HELD_BYTES = 32 << 20
 """Of requests that arrive, or that Triton has not begun to answer."""
 _MAX_UNREAD_BYTES = 32 << 20
 """Of answers that clients have not read; beyond it the slowest client is disconnected."""
@@ -63,7 +64,7 @@ async def serve(start: Start) -> None:
         grpc = GRPCServer(
             inferences, keys, budget, is_engine_ready, max_body_bytes=max_body_bytes, is_managed=is_managed
         )
-        connections: set[HTTPConnection] = set()
+        connections: Connections[HTTPConnection] = Connections()
         for fd, factory in (
             (
                 start.http_fd,
@@ -85,7 +86,7 @@ async def serve(start: Start) -> None:
         triton.close()
 
 
-async def _watch_unread(*groups: set[HTTPConnection] | set[GRPCConnection]) -> None:
+async def _watch_unread(*groups: Connections[HTTPConnection] | Connections[GRPCConnection]) -> None:
     """Disconnect the slowest clients while all together leave too much unread."""
     while True:
         await asyncio.sleep(_WATCH_S)

@@ -20,6 +20,7 @@ from errors.triton_front import ClosedEndpoint, InvalidInference, RequestTooLarg
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Connection, Messages, TooLong
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.messages import check_wire
@@ -75,7 +76,7 @@ class GRPCServer:
         self.is_engine_ready = is_engine_ready
         self.max_body_bytes = max_body_bytes
         self.is_managed = is_managed
-        self.connections: set[GRPCConnection] = set()
+        self.connections: Connections[GRPCConnection] = Connections()
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
@@ -102,10 +103,14 @@ class GRPCConnection(HTTP2Connection):
         self.server.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.server.connections.discard(self)
+        self.server.connections.remove(self)
         for stream in list(self._streams.values()):
             stream.disconnect()
         self._streams.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._streams
 
     def abort(self) -> None:
         self._transport.abort()

@@ -17,8 +17,10 @@ from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget, Share
+from runner.triton_server.front.connections import Connections
 
-_READ_BYTES = 1 << 14
+_BUFFER = bytearray(1 << 14)
+"""Of all connections, because what is read is used at once."""
 _MAX_HEAD_BYTES = 1 << 14
 _HEAD_TIMEOUT_S = 20.0
 """For the request line and headers."""
@@ -53,7 +55,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self,
         handle: Callable[[Request, HTTPConnection], None],
         check: Callable[[Request], None],
-        connections: set[HTTPConnection],
+        connections: Connections[HTTPConnection],
         budget: Budget,
         max_body_bytes: int,
     ) -> None:
@@ -64,7 +66,6 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._budget = budget
         self._max_body_bytes = max_body_bytes
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(_READ_BYTES)
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
@@ -107,6 +108,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._finish()
 
     @property
+    def is_idle(self) -> bool:
+        return self._current is None
+
+    @property
     def unread_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
@@ -122,7 +127,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._limit_time(_HEAD_TIMEOUT_S)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._connections.discard(self)
+        self._connections.remove(self)
         self._limit_time(None)
         for request in (self._arriving, self._current, *self._arrived):
             if request is not None:
@@ -133,13 +138,13 @@ class HTTPConnection(asyncio.BufferedProtocol):
             on_disconnect()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+        return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_discarding:
             return
         try:
-            self._parser.feed_data(memoryview(self._buffer)[:nbytes])
+            self._parser.feed_data(memoryview(_BUFFER)[:nbytes])
         except httptools.HttpParserCallbackError as exc:
             error = exc.__context__
             self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))

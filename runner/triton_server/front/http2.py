@@ -23,8 +23,9 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""
-_READ_BYTES = 1 << 14
-"""Read at once. Frames can be 9 bytes: reading more would block the event loop for too long."""
+_BUFFER = bytearray(1 << 14)
+"""For what is read, by all connections, because it is used at once. Not more, because frames can have 9 bytes,
+and their number blocks the event loop."""
 _PREFIX = struct.Struct(">BI")
 
 
@@ -81,7 +82,6 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     def __init__(self, *, is_client: bool) -> None:
         self._h2 = H2Connection(H2Configuration(client_side=is_client, header_encoding=None))
-        self._buffer = bytearray(_READ_BYTES)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._is_flushing = False
@@ -138,11 +138,11 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._flush()
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+        return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            events = self._h2.receive_data(bytes(memoryview(self._buffer)[:nbytes]))
+            events = self._h2.receive_data(bytes(memoryview(_BUFFER)[:nbytes]))
         except ProtocolError:
             self._flush()
             self._transport.close()

@@ -1,0 +1,38 @@
+"""The connections of one port, and those that give way when there are too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+MAX_CONNECTIONS = 4096
+
+
+class _Connection(Protocol):
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of it is in progress."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Connection)
+
+
+class Connections(Generic[T]):
+    """At most ``MAX_CONNECTIONS``: a further one takes the place of the idle one that was opened first."""
+
+    def __init__(self) -> None:
+        self._opened: dict[T, None] = {}
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._opened))
+
+    def add(self, connection: T) -> None:
+        if len(self._opened) >= MAX_CONNECTIONS:
+            next((each for each in self._opened if each.is_idle), connection).abort()
+        self._opened[connection] = None
+
+    def remove(self, connection: T) -> None:
+        self._opened.pop(connection, None)
