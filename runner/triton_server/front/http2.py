@@ -24,7 +24,7 @@ Headers = list[tuple[bytes, bytes]]
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""
 _BUFFER = bytearray(1 << 14)
-"""For what is read, by all connections, because it is used at once. Not more, because frames can have 9 bytes,
+"""For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
 _PREFIX = struct.Struct(">BI")
 
