@@ -73,7 +73,7 @@ def _check(options: argparse.Namespace) -> None:
 def _request(options: argparse.Namespace, settings: Settings) -> GenerationRequest:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     system_prompt = settings.system_prompt if options.system_prompt is None else options.system_prompt
-    template = options.prompt_template or settings.prompt_template
+    template = settings.prompt_template if options.prompt_template is None else options.prompt_template
     seed = secrets.randbits(64) if options.seed is None else options.seed % (1 << 64)
     return GenerationRequest(
         prompt=format_prompt(template, prompt=prompt, system_prompt=system_prompt),
