@@ -38,7 +38,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, api: API) -> Iterator[Page]:
     page = browser.open(api.url + "/")
-    page.wait(f"{IS_READY} && document.activeElement.id === 'prompt'")
+    # The names of the models come last, and what is below them moves.
+    page.wait(f"{IS_READY} && $('model').textContent && document.activeElement.id === 'prompt'")
     yield page
     page.close()
 
