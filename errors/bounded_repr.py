@@ -7,6 +7,8 @@ from itertools import islice
 
 _MOST_ITEMS = 64
 _MOST_CHARACTERS = 4000
+_MOST_OF_TEXT = 300
+"""Characters of a text: enough to recognize it."""
 
 
 class _BoundedRepr(reprlib.Repr):
@@ -14,7 +16,8 @@ class _BoundedRepr(reprlib.Repr):
         super().__init__()
         self.maxlevel = 6
         self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdict = _MOST_ITEMS
-        self.maxstring = self.maxother = self.maxlong = _MOST_CHARACTERS
+        self.maxother = self.maxlong = _MOST_CHARACTERS
+        self.maxstring = _MOST_OF_TEXT
 
     def repr_dict(self, x: dict[object, object], level: int) -> str:
         """In its own order: the class above sorts all keys."""

@@ -148,7 +148,7 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 _check_alone(prompt, prompt_template)
                 text = self._service.model.chat.render(messages, system_prompt=system_prompt)
             elif prompt is None:
-                raise PromptOrMessages(given="as there is neither")
+                raise PromptOrMessages(given="as there is neither; Cog drops inputs of other names")
             else:
                 template = prompt_template or settings.prompt_template
                 text = format_prompt(

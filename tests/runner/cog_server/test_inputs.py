@@ -169,3 +169,12 @@ def test_users_errors_leave_no_traceback_in_the_log(cog: CogUnderTest) -> None:
         assert cog.predict(**{"prompt": QUESTION, **inputs})["status"] == "failed"
     assert "E1002" in cog.log()
     assert "Traceback" not in cog.log()
+
+
+def test_an_unknown_input_is_dropped_by_cog_which_logs_its_name(cog: CogUnderTest) -> None:
+    prediction = cog.predict(promt="x")
+    assert "E1703" in prediction["error"]
+    assert "Cog drops inputs of other names" in prediction["error"]
+    line = next(line for line in cog.log().splitlines() if "Stripped unknown input fields" in line)
+    assert "promt" in line
+    assert prediction["id"] in line
