@@ -39,6 +39,9 @@ from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
 
+_SHORT_LIST = 4096
+"""Longer ones are checked in a thread."""
+
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
 
@@ -101,9 +104,8 @@ class API:
         model = self._served.find(body.model)
 
         async def prepare() -> list[PromptRequest]:
-            if isinstance(body.prompt, str):
+            if isinstance(body.prompt, str) or (len(body.prompt) <= _SHORT_LIST and not body.echo):
                 return completion_requests(body, self._served)
-            # In a thread, as the lists may be long.
             return await asyncio.to_thread(completion_requests, body, self._served)
 
         count = num_prompts(body.prompt)

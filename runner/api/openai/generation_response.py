@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from errors.api import InternalError
 from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.api.call import Call, call_of
@@ -95,13 +96,20 @@ class GenerationResponse(Response):
             return  # There is nothing to answer.
         except CodedError as exc:
             if self._has_started:
-                call.error = exc
-                # Without ``[DONE]``, as the text is not complete.
-                await self._write(b"data: %b\n\n" % error_body(exc, self._fields), is_last=True)
+                await self._end_with(exc, call)
                 return
             response = ErrorResponse(exc, self._fields)
+        except Exception:
+            if self._has_started:
+                await self._end_with(InternalError(), call)
+            raise
         if response is not None:
             await response(scope, receive, send)
+
+    async def _end_with(self, error: CodedError, call: Call) -> None:
+        """The last event of a stream. Without ``[DONE]``, as the text is not complete."""
+        call.error = error
+        await self._write(b"data: %b\n\n" % error_body(error, self._fields), is_last=True)
 
     async def _generate(self, call: Call, release: Callable[[], None]) -> Response | None:
         """The whole answer; None if it was streamed."""
