@@ -22,6 +22,7 @@ from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.body_reader import BodyReader
+from runner.api.call import call_of
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
 from runner.api.generations import PromptRequest
@@ -38,9 +39,6 @@ from runner.api.served import Served
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
-
-_SHORT_LIST = 4096
-"""Longer ones are checked in a thread."""
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -104,9 +102,9 @@ class API:
         model = self._served.find(body.model)
 
         async def prepare() -> list[PromptRequest]:
-            if isinstance(body.prompt, str) or (len(body.prompt) <= _SHORT_LIST and not body.echo):
-                return completion_requests(body, self._served)
-            return await asyncio.to_thread(completion_requests, body, self._served)
+            if call_of(request.scope).is_large:
+                return await asyncio.to_thread(completion_requests, body, self._served)
+            return completion_requests(body, self._served)
 
         count = num_prompts(body.prompt)
         return GenerationResponse(self._service, body, count, prepare, CompletionFormat(self._tokens), model)

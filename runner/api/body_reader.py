@@ -17,8 +17,8 @@ from runner.settings.api_settings import APISettings
 _MAX_LENGTH_DIGITS = 18
 _LARGE_BYTES = 1 << 16
 """A larger body may take tens of milliseconds to parse: one at a time, and in a thread."""
-_HEAVY_BYTES = 8 << 20
-"""Of a document with more objects than this, one is in memory at a time, until its body is used."""
+_HEAVY_BYTES = 4 << 20
+"""Of documents that take more than this, one is in memory at a time, until its body is used."""
 _VALUE_BYTES = 64
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -38,6 +38,7 @@ class BodyReader:
         content = await self._receive(request, bounds)
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)
+        call_of(request.scope).is_large = True
         if _objects_bytes(content, bounds) > _HEAVY_BYTES:
             await self._heavy.acquire()
             call_of(request.scope).on_release.append(self._heavy.release)
@@ -58,11 +59,11 @@ class BodyReader:
 
 
 def _objects_bytes(content: bytearray, bounds: JSONBounds) -> int:
-    """What the document may take in memory beyond its bytes.
+    """What the document may take in memory.
 
     NOTE: one emoji makes four bytes of each character of its string.
     """
-    return _VALUE_BYTES * bounds.num_values + (0 if content.isascii() else 3 * len(content))
+    return _VALUE_BYTES * bounds.num_values + len(content) * (1 if content.isascii() else 4)
 
 
 def _check_content_type(given: str) -> None:

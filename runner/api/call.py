@@ -30,6 +30,8 @@ class Call:
     """The error of the answer, or of the end of its stream."""
     is_generating: bool = False
     """It was admitted: from now on its generations report how they end."""
+    is_large: bool = False
+    """What is done with all of its body is done in a thread."""
     model: str = ""
     response_id: str = ""
     on_release: list[Callable[[], None]] = field(default_factory=list)

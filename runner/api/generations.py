@@ -15,6 +15,9 @@ from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 
+_STARTED_AT_ONCE = 16
+"""Texts of a call, before other calls have their turn."""
+
 
 @dataclass(frozen=True)
 class PromptRequest:
@@ -101,10 +104,13 @@ async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenera
                 arrived.append(piece)
                 wake.set()
 
-    pumps = [asyncio.ensure_future(pump(source)) for source in sources]
-    for each in pumps:
-        each.add_done_callback(lambda _: wake.set())
+    pumps: list[asyncio.Task[None]] = []
     try:
+        for number, source in enumerate(sources):
+            pumps.append(asyncio.create_task(pump(source)))
+            pumps[-1].add_done_callback(lambda _: wake.set())
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
         running = set(pumps)
         while running:
             await wake.wait()
@@ -120,4 +126,5 @@ async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenera
     finally:
         for task in pumps:
             task.cancel()
-        await asyncio.wait(pumps)
+        if pumps:
+            await asyncio.wait(pumps)

@@ -40,6 +40,8 @@ _BACKLOG = 2048
 _START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
+_RETURNS_LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+"""malloc gives them back to the kernel when they are freed. By itself it stops to after the first ones."""
 _FINAL_RESPONSES_S = 5.0
 """After the grace period, for the errors of requests that it ended."""
 
@@ -96,7 +98,9 @@ class APIServer(SupervisedProcess):
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
-            without_secret_variables(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            without_secret_variables(os.environ)
+            | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
+            | _RETURNS_LARGE_BLOCKS,
             stdin=start.model_dump_json().encode(),
             pass_fds=[self._socket.fileno(), self.exit_reason.descriptor],
         )

@@ -138,7 +138,8 @@ class Connections:
             self.closed(connection)
         if self._held and self._is_full():
             self._refuse_slowest()
-            if self._held and self._favoured is None:
+            received_bytes = sum(each.buffered_bytes for each in self._arriving)
+            if self._held and self._favoured is None and received_bytes == self._buffered_bytes:
                 self._favoured = next(iter(self._held))
                 self._resume_first()
 

@@ -113,14 +113,18 @@ class GenerationResponse(Response):
 
     async def _generate(self, call: Call, release: Callable[[], None]) -> Response | None:
         """The whole answer; None if it was streamed."""
-        requests = await self._prepare()
-        generations = Generations(requests, lambda request: self._service.generate(request, call))
+        generations = await self._begin(call)
         call.is_generating = True
         self._generations = generations
         if not self._is_stream:
             return await self._whole(generations)
         await self._stream(generations, release)
         return None
+
+    async def _begin(self, call: Call) -> Generations:
+        prepare = self._prepare
+        del self._prepare  # It holds the body, which may be large: the texts may take long.
+        return Generations(await prepare(), lambda request: self._service.generate(request, call))
 
     def _fail(self, error: CodedError) -> None:
         if self._generations is not None:

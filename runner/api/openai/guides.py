@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from engine.kinds import supports
@@ -31,11 +32,11 @@ def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
     field, *others = given
     if others:
         raise InvalidInput(
-            name=others[0], expected=f"left out, because there is {field}", value=given[others[0]].text
+            name=others[0], expected=f"left out, because there is {field}", value=given[others[0]]().text
         )
     if not supports(engine_kind, "guides"):
         raise UnsupportedField(name=field, engine_kind=engine_kind)
-    return given[field]
+    return given[field]()
 
 
 def body_field(body: GenerationBody) -> str | None:
@@ -43,19 +44,19 @@ def body_field(body: GenerationBody) -> str | None:
     return next((field for field, _ in _given(body)), None)
 
 
-def _given(body: GenerationBody) -> Iterator[tuple[str, Guide]]:
+def _given(body: GenerationBody) -> Iterator[tuple[str, Callable[[], Guide]]]:
     match body.response_format:
         case AnyObject():
-            yield "response_format", Guide("json_schema", _ANY_OBJECT)
+            yield "response_format", partial(Guide, "json_schema", _ANY_OBJECT)
         case SchemaFormat(json_schema=described):
-            yield "response_format", _schema(described.schema)
+            yield "response_format", partial(_schema, described.schema)
     regex, grammar = body.guided_regex, body.guided_grammar
     yield from _fields("guided_", body.guided_json, regex, body.guided_choice, grammar)
     if (outputs := body.structured_outputs) is not None:
         prefix = "structured_outputs."
         yield from _fields(prefix, outputs.json, outputs.regex, outputs.choice, outputs.grammar)
         if outputs.json_object:
-            yield f"{prefix}json_object", Guide("json_schema", _ANY_OBJECT)
+            yield f"{prefix}json_object", partial(Guide, "json_schema", _ANY_OBJECT)
 
 
 def _fields(
@@ -64,18 +65,22 @@ def _fields(
     regex: str | None,
     choice: list[str] | None,
     grammar: str | None,
-) -> Iterator[tuple[str, Guide]]:
+) -> Iterator[tuple[str, Callable[[], Guide]]]:
     """The fields that vLLM's two forms share."""
     if schema is not None:
-        yield f"{prefix}json", _schema(schema)
+        yield f"{prefix}json", partial(_schema, schema)
     if regex is not None:
-        yield f"{prefix}regex", Guide("regex", regex)
+        yield f"{prefix}regex", partial(Guide, "regex", regex)
     if choice is not None:
-        # NOTE: a string of the grammar is written like one of JSON.
-        texts = [json.dumps(each, ensure_ascii=False) for each in choice]
-        yield f"{prefix}choice", Guide("ebnf_grammar", f"root ::= {' | '.join(texts)}")
+        yield f"{prefix}choice", partial(_choice, choice)
     if grammar is not None:
-        yield f"{prefix}grammar", Guide("ebnf_grammar", grammar)
+        yield f"{prefix}grammar", partial(Guide, "ebnf_grammar", grammar)
+
+
+def _choice(texts: list[str]) -> Guide:
+    # NOTE: a string of the grammar is written like one of JSON.
+    quoted = [json.dumps(each, ensure_ascii=False) for each in texts]
+    return Guide("ebnf_grammar", f"root ::= {' | '.join(quoted)}")
 
 
 def _schema(schema: str | dict[str, Any]) -> Guide:

@@ -80,7 +80,7 @@ class APIAlone:
             lambda failure: True,
             start_timeout_s=DEADLINE_S,
         )
-        self.api = APIServer(settings, socket_path, log=log, on_failure=lambda failure: True)
+        self.api = APIServer(settings, socket_path, "", log=log, on_failure=lambda failure: True)
         self.engine.begin()
         announce(arrival, Arrived(end_id=END_ID, pad_id=END_ID))
         await self.engine.wait_ready()
