@@ -57,24 +57,21 @@ def receive_all(stream: GrpcStream) -> list[dict[str, Array]]:
     return responses
 
 
-def start(paced: PacedModel, folder: Path, **arguments: object) -> TritonUnderTest:
-    """NVIDIA's clients send lengths as signed integers."""
-    sections = {"ensemble": {"max_tokens_data_type": "TYPE_INT32"}, "tensorrt_llm": arguments}
+@pytest.fixture(scope="module")
+def decoupled(triton: TritonUnderTest) -> TritonUnderTest:
+    """A default server."""
+    return triton
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["undecoupled", "default"])
+def undecoupled(
+    request: pytest.FixtureRequest, paced: PacedModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonUnderTest]:
+    """Unary requests have the same answers on a default server."""
+    folder = tmp_path_factory.mktemp("undecoupled")
     config = folder / "server.yaml"
-    config.write_text(yaml.safe_dump({model: {"args": each} for model, each in sections.items()}))
-    return TritonUnderTest(paced, folder, COG_TRITON_CONFIG=str(config))
-
-
-@pytest.fixture(scope="module")
-def decoupled(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
-    server = start(paced, tmp_path_factory.mktemp("decoupled"))
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def undecoupled(paced: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
-    server = start(paced, tmp_path_factory.mktemp("undecoupled"), decoupled_mode=False)
+    config.write_text(yaml.safe_dump({"tensorrt_llm": {"args": {"decoupled_mode": request.param}}}))
+    server = TritonUnderTest(paced, folder, COG_TRITON_CONFIG=str(config))
     yield server
     server.close()
 
