@@ -20,6 +20,7 @@ SIGNS = (
     ("triton_python_backend_stub .*/preprocessing/", "stub: preprocessing"),
     ("triton_python_backend_stub .*/postprocessing/", "stub: postprocessing"),
     ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
+    (r"-m runner\.triton_server\.front\b", "Triton front"),
     ("tritonserver", "triton"),
     ("runner.engines.server.main", "engine server"),
     ("runner.engines.worker", "engine child"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -9,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf.processes import processes
 from runner.cog_server.launch import CogServer
 from runner.settings.ports import free_ports
 
 HOST = "127.0.0.1"
 MODEL = "paced"
 """Its name in the OpenAI-compatible API."""
+_TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
 _READY_TIMEOUT_S = 300.0
@@ -31,6 +34,12 @@ class Stack:
     triton_url: str = ""
     metrics_url: str = ""
     openai_url: str = ""
+
+    @property
+    def triton_itself_url(self) -> str:
+        """Triton's HTTP API on loopback, behind its front."""
+        commands = (each.command for each in processes(self.session))
+        return next(f"http://{HOST}:{found[1]}" for each in commands if (found := _TRITON_PORT.search(each)))
 
     @property
     def session(self) -> int:

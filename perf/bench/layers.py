@@ -43,6 +43,7 @@ def measure_layers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[
     engine = paced_engine(folder, _PACE)
     with whole_stack(folder, {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
         layers: Layers = {
+            "engine slot, Triton itself": partial(TritonTarget, stack.triton_itself_url, SLOT),
             _SLOT: partial(TritonTarget, stack.triton_url, SLOT),
             "ensemble, Triton HTTP": partial(TritonTarget, stack.triton_url, ENSEMBLE),
             _WHOLE: partial(cog_target, stack, is_streaming=False),

@@ -55,7 +55,7 @@ async def serve(start: Start) -> None:
             engine = await exits.enter_async_context(client)
 
         def is_engine_ready() -> bool:
-            return engine is None or engine.is_ready
+            return inferences.is_connected and (engine is None or engine.is_ready)
 
         http = HTTPServer(inferences, start.triton.http_url, keys, is_engine_ready, is_managed=is_managed)
         exits.push_async_callback(http.close)
@@ -77,9 +77,13 @@ async def serve(start: Start) -> None:
             await exits.enter_async_context(server)
             await server.start_serving()
         freeze_loaded_objects()
-        watch = asyncio.create_task(_watch_unread(connections, grpc.connections))
+        tasks = [
+            asyncio.create_task(_watch_unread(connections, grpc.connections)),
+            asyncio.create_task(inferences.stay_connected()),
+        ]
         await stopped.wait()
-        watch.cancel()
+        for task in tasks:
+            task.cancel()
         everyone: list[_Connection] = [*connections, *grpc.connections]
         for connection in everyone:
             connection.abort()

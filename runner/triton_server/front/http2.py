@@ -141,8 +141,16 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.receive(self.received(nbytes))
+
+    @staticmethod
+    def received(nbytes: int) -> bytes:
+        """What was read into the buffer."""
+        return bytes(memoryview(_BUFFER)[:nbytes])
+
+    def receive(self, data: bytes) -> None:
         try:
-            events = self._h2.receive_data(bytes(memoryview(_BUFFER)[:nbytes]))
+            events = self._h2.receive_data(data)
         except ProtocolError:
             self._flush()
             self._transport.close()

@@ -5,16 +5,19 @@ All go by ``ModelStreamInfer``, which serves every model, and by which Triton ne
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.requests import InvalidTensor
+from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.http2 import Headers
@@ -28,6 +31,7 @@ _IS_FINAL = b"triton_final_response\x12\x02\x08\x01"
 _MAX_TEXTS = 1 << 16
 """In one tensor: each becomes an object in Triton's Python models."""
 _SLOT = "tensorrt_llm"
+_CONNECT_POLL_S = 0.1
 _TYPED = {
     "INT32": "int_contents",
     "INT64": "int64_contents",
@@ -54,6 +58,13 @@ class Inferences:
         self.models.forget()
         await self.models.load()
         self._stop(ONLY_FRONT, self._front)
+
+    async def stay_connected(self) -> None:
+        """So that no client waits for it."""
+        while True:
+            with suppress(TritonUnavailable):
+                await self.connect()
+            await asyncio.sleep(_CONNECT_POLL_S)
 
     @property
     def is_connected(self) -> bool:

@@ -6,6 +6,7 @@ Triton is trusted: it is our child and listens on loopback. A callback is cheape
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import unquote
@@ -26,6 +27,13 @@ OnEnd = Callable[[int, str], None]
 """Takes the status and its message."""
 
 _WINDOW_BYTES = (1 << 31) - 1
+"""Of each stream, and of the connection: what a client does not read is bounded there."""
+_FRAME_HEAD = struct.Struct(">HBHI")
+"""Of HTTP/2: the length in 24 bits, the kind and flags, the stream."""
+_PLAIN_DATA = 0x0000
+"""The kind DATA, without flags."""
+_WINDOW_UPDATE = struct.Struct(">HBHII")
+_WINDOW_UPDATE_KIND = 0x0800
 _MAX_MESSAGE_BYTES = 1 << 30
 _CONNECT_TIMEOUT_S = 5.0
 _FIELDS = [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
@@ -69,6 +77,8 @@ class _Connection(HTTP2Connection):
             (b":authority", authority.encode()),
         ]
         self._calls: dict[int, Call] = {}
+        self._rest = b""
+        self._credit_bytes = _WINDOW_BYTES
         self.is_open = True
 
     def settings(self) -> dict[SettingCodes, int]:
@@ -90,6 +100,28 @@ class _Connection(HTTP2Connection):
 
     def forget(self, stream_id: int) -> bool:
         return self._calls.pop(stream_id, None) is not None
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read plain DATA frames, which is nearly all that Triton sends, faster than h2 reads them."""
+        data = self._rest + self.received(nbytes)
+        start, end = 0, len(data)
+        while end - start >= _FRAME_HEAD.size:
+            high, low, kind, stream_id = _FRAME_HEAD.unpack_from(data, start)
+            content = start + _FRAME_HEAD.size
+            stop = content + (high << 8) + low
+            if stop > end:
+                break
+            if kind != _PLAIN_DATA:
+                self.receive(data[start:stop])
+            elif (call := self._calls.get(stream_id)) is not None:
+                call.receive(data[content:stop])
+            self._credit_bytes -= stop - content if kind == _PLAIN_DATA else 0
+            start = stop
+        self._rest = data[start:]
+        if self._credit_bytes < _WINDOW_BYTES // 2:
+            spent = _WINDOW_BYTES - self._credit_bytes
+            self._transport.write(_WINDOW_UPDATE.pack(0, 4, _WINDOW_UPDATE_KIND, 0, spent))
+            self._credit_bytes = _WINDOW_BYTES
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
