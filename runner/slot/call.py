@@ -107,14 +107,6 @@ class Call:
         self._is_stopped = self._is_stopped or request_id == self.request_id
         return request_id == self.request_id
 
-    def is_cancelled(self) -> bool:
-        """Whether the client has cancelled; False after all outputs have ended.
-
-        NOTE: Triton frees the request with its last response, and crashes if it is asked afterwards.
-        """
-        with self._in_use:
-            return self._running > 0 and bool(self._sender.is_cancelled())
-
     def _outputs(self, place: Place, sequences: list[list[int]], end: End | None) -> Outputs:
         batch_index, sequence_index = place
         lengths = [len(each) for each in sequences]

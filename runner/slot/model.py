@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
-from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.engines.protocol.front import CALL, SINGLE_RESPONSE
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -38,13 +39,11 @@ from runner.slot.call import Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection
 from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
+from runner.slot.stops import Stops
 from runner.slot.tensors import Tensors, batch_size
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""
-_CANCEL_POLL_S = 0.05
-_CANCEL_DUTY = 20
-"""Polling one stream costs Triton about 50 us. Rounds are at least this many durations apart."""
 
 log = logging.getLogger("cog_triton.slot")
 
@@ -58,20 +57,17 @@ class TritonPythonModel:
         self._is_decoupled = bool(config["model_transaction_policy"]["decoupled"])
         parameters = _parameters(config)
         self._includes_input = parameters.get("exclude_input_in_output") == "false"
-        cancel_poll_ms = parameters.get("cancellation_check_period_ms")
-        self._cancel_poll_s = float(cancel_poll_ms) / 1000 if cancel_poll_ms else _CANCEL_POLL_S
         self._ids = itertools.count(1)
         self._running: dict[int, OutputSequence] = {}
         self._lock = threading.Lock()
-        self._has_work = threading.Event()
-        self._is_closed = False
-        self._counts: list[float] | None = None
-        """What the engine server counts, until it is published; nothing if the connection was lost."""
+        self._stops = Stops()
+        self._counts: queue.SimpleQueue[list[float] | None] = queue.SimpleQueue()
+        """What the engine server counts; empty if the connection was lost, None at the end."""
         self._relay = Relay(_REST)
         self._engine = EngineConnection(Path(parameters["engine_socket"]), self._received, self._lost)
         self._engine.wait_ready()
         self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind)
-        threading.Thread(target=self._watch, name="slot-watch", daemon=True).start()
+        threading.Thread(target=self._publish, name="slot-metrics", daemon=True).start()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -82,8 +78,7 @@ class TritonPythonModel:
             self._begin(request, call, parameters)
 
     def finalize(self) -> None:
-        self._is_closed = True
-        self._has_work.set()
+        self._counts.put(None)
         self._engine.close()
         self._relay.close()
 
@@ -91,9 +86,9 @@ class TritonPythonModel:
 
     def _begin(self, request: Any, call: Call, parameters: Mapping[str, Any]) -> None:
         try:
-            if (is_meant := _stopped_by_front(parameters)) is not None:
-                self._cancel_all(is_meant)
-                call.respond((0, 0), [[]], "stop", {})
+            if self._stops.add(parameters):
+                self._cancel_all(lambda each: self._stops.has(each.call.front_call))
+                call.confirm()
                 return
             self._accept({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, call)
         except CodedError as exc:
@@ -122,6 +117,8 @@ class TritonPythonModel:
         call.expect(rows, len(outputs), stream_ids)
         for output, submit in outputs:
             self._submit(output, submit)
+        if self._stops.has(call.front_call):  # Its client had disconnected before Triton brought it here.
+            self._cancel_all(lambda each: each.call is call)
 
     def _check_single(self, requests: list[SlotRequest]) -> None:
         """Raise E1103 or E1104 for what does not fit into a single response."""
@@ -145,7 +142,6 @@ class TritonPythonModel:
                 self._engine.send(message)
         except CodedError as exc:
             self._relay.feed(self._ends([(request_id, exc)]))
-        self._has_work.set()
 
     def _stop(self, call: Call) -> None:
         """NVIDIA's ``stop`` input: cancel the running requests with this id, and send an empty response.
@@ -191,8 +187,7 @@ class TritonPythonModel:
                 case Failed(request_id=request_id, error=error):
                     feeds += self._ends([(request_id, error.restore())])
                 case Statistics(counts=counts):
-                    self._counts = counts
-                    self._has_work.set()
+                    self._counts.put(counts)
         if feeds:
             self._relay.feed(feeds)
 
@@ -204,8 +199,7 @@ class TritonPythonModel:
             fields = {"request_ids": named}
             log.error("requests ended with %s", error.code, extra={"fields": fields})
         self._relay.feed(self._ends([(each.request_id, error) for each in running]))
-        self._counts = []
-        self._has_work.set()
+        self._counts.put([])
 
     def _ends(self, ends: list[tuple[int, End]]) -> list[tuple[Stream, list[int], End | None]]:
         feeds: list[tuple[Stream, list[int], End | None]] = []
@@ -214,37 +208,13 @@ class TritonPythonModel:
                 feeds.append((output.stream, [], end))
         return feeds
 
-    # Cancellation and metrics
-
-    def _watch(self) -> None:
-        """Publish metrics when they arrive, and poll for cancelled requests while any are running."""
-        clock = threading.Event()
-        while not self._is_closed:
-            self._has_work.wait()
-            self._has_work.clear()
-            self._publish()
-            while self._running and not self._is_closed:
-                start_s = time.perf_counter()
-                self._cancel_all(lambda each: each.call.is_cancelled())
-                round_s = time.perf_counter() - start_s
-                self._publish()
-                clock.wait(max(self._cancel_poll_s, _CANCEL_DUTY * round_s))
-
     def _publish(self) -> None:
-        counts, self._counts = self._counts, None
-        if counts:
-            self._metrics.publish(counts)
-        elif counts is not None:
-            self._metrics.engine_lost()
-
-
-def _stopped_by_front(parameters: Mapping[str, Any]) -> Callable[[OutputSequence], bool] | None:
-    """Which requests the front of Triton stops by this one, if any."""
-    if (stopped := parameters.get(STOPPED_CALL)) is not None:
-        return lambda each: each.call.front_call == stopped
-    if (front := parameters.get(ONLY_FRONT)) is not None:
-        return lambda each: bool(each.call.front_call) and not each.call.front_call.startswith(f"{front}:")
-    return None
+        """In a thread of its own, because Triton is asked for each metric."""
+        while (counts := self._counts.get()) is not None:
+            if counts:
+                self._metrics.publish(counts)
+            else:
+                self._metrics.engine_lost()
 
 
 def _parameters(model_config: dict[str, Any]) -> dict[str, str]:

@@ -30,7 +30,7 @@ _IS_FINAL = b"triton_final_response\x12\x02\x08\x01"
 """How a last response is marked, on the wire."""
 _MAX_TEXTS = 1 << 16
 """In one tensor: each becomes an object in Triton's Python models."""
-_SLOT = "tensorrt_llm"
+SLOT = "tensorrt_llm"
 _CONNECT_POLL_S = 0.1
 _TYPED = {
     "INT32": "int_contents",
@@ -83,9 +83,10 @@ class Inferences:
         self._stop(STOPPED_CALL, key)
 
     def _stop(self, parameter: str, value: str) -> None:
-        if self.models.find(_SLOT) is None or not self.triton.is_connected:
-            return
-        request = pb.ModelInferRequest(model_name=_SLOT, id="front")
+        slot = self.models.find(SLOT)
+        if slot is None or not slot.is_python or not self.triton.is_connected:
+            return  # NVIDIA's C++ backend sees by itself that its client has disconnected.
+        request = pb.ModelInferRequest(model_name=SLOT, id="front")
         request.parameters[parameter].string_param = value
         one = np.int32(1).tobytes()
         for name, datatype, raw in (
@@ -122,7 +123,7 @@ class Inference:
         self._on_response = on_response
         self._on_end = on_end
         self._running = 0
-        self._has_ensemble = False
+        self._has_generation = False
         self._wants_final = False
         self._call: Call = all_inferences.triton.begin(
             "ModelStreamInfer", metadata, self._received, self._ended
@@ -134,7 +135,7 @@ class Inference:
         model = self._all.models.find(request.model_name)
         if model is not None:
             adapt(request, model)
-            self._has_ensemble = self._has_ensemble or model.is_ensemble
+            self._has_generation = self._has_generation or model.is_ensemble or model.name == SLOT
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
         request.parameters[CALL].string_param = self._key
@@ -154,7 +155,7 @@ class Inference:
         self._stop()
 
     def _stop(self) -> None:
-        if self._has_ensemble and self._running:
+        if self._has_generation and self._running:
             self._all.stop_call(self._key)
         self._count(-self._running)
 

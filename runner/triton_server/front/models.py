@@ -42,6 +42,7 @@ class Model:
     inputs: dict[str, Input]
     has_batch: bool
     is_ensemble: bool
+    is_python: bool
 
     def shape_of(self, name: str, given: list[int]) -> list[int]:
         """The shape of an input whose value in JSON is nested so: [] for a bare value.
@@ -112,4 +113,10 @@ def _model(config: Any) -> Model:
             type(each).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[each.data_type].name
         )
         inputs[each.name] = Input(_PROTOBUF_NAMES.get(name, name.removeprefix("TYPE_")), tuple(each.dims))
-    return Model(config.name, inputs, config.max_batch_size > 0, config.platform == "ensemble")
+    return Model(
+        config.name,
+        inputs,
+        config.max_batch_size > 0,
+        config.platform == "ensemble",
+        config.backend == "python",
+    )

@@ -56,7 +56,7 @@ class Call:
         self._connection.half_close(self._stream_id)
 
     def cancel(self) -> None:
-        """Triton cancels the requests of this call, but not the steps of an ensemble (server#7077)."""
+        """Triton forgets the call; see ``Stops`` of the slot for what it runs."""
         if self._connection.forget(self._stream_id):
             self._connection.reset(self._stream_id)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.engines.protocol.front import CALL, ONLY_FRONT, STOPPED_CALL
 from runner.engines.protocol.messages import Statistics
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.engines.listening import make_paced_directory
@@ -160,12 +161,12 @@ def test_one_wrong_row_rejects_all_of_its_request(slot: SlotUnderTest) -> None:
 def test_a_cancelled_request_is_freed_and_its_response_says_so(
     slot: SlotUnderTest, engine: EngineServerUnderTest
 ) -> None:
-    clients = [slot.ask(**LONG) for _ in range(20)]
+    clients = [slot.ask(parameters={CALL: "front:1"}, **LONG) for _ in range(20)]
     for client in clients:
         client.receive()
-    kept = slot.ask(**LONG | {"request_output_len": 300})
-    for client in clients:
-        client.has_cancelled = True
+    kept = slot.ask(parameters={CALL: "front:11"}, **LONG | {"request_output_len": 300})
+    slot.ask(parameters={STOPPED_CALL: "front:1"}).receive_all()
+    clients.append(slot.ask(parameters={CALL: "front:1"}, **LONG))  # Triton brings it late.
     for client in clients:
         with pytest.raises(TritonError) as raised:
             client.receive_all()
@@ -173,6 +174,17 @@ def test_a_cancelled_request_is_freed_and_its_response_says_so(
         assert not client.has_more
     assert kept.tokens() == expected(PROMPT, 300)
     wait_until(lambda: num_active(engine) == 0)
+
+
+def test_the_requests_of_a_front_that_has_ended_are_cancelled(slot: SlotUnderTest) -> None:
+    old = slot.ask(parameters={CALL: "old:1"}, **LONG)
+    new = slot.ask(parameters={CALL: "new:1"}, **LONG | {"request_output_len": 300})
+    without = slot.ask(**LONG | {"request_output_len": 300})
+    slot.ask(parameters={ONLY_FRONT: "new"}).receive_all()
+    with pytest.raises(TritonError):
+        old.receive_all()
+    assert new.tokens() == without.tokens() == expected(PROMPT, 300)
+    slot.ask(parameters={ONLY_FRONT: "front"}).receive_all()
 
 
 def test_the_stop_input_ends_the_requests_of_its_id_with_what_they_have(slot: SlotUnderTest) -> None:
@@ -189,14 +201,6 @@ def test_the_stop_input_ends_the_requests_of_its_id_with_what_they_have(slot: Sl
     others.receive()
     slot.ask(request_id="another", stop=True, **LONG)
     assert others.receive_all()[-1]["finish_reason"] == [[b"cancelled"]]
-
-
-def test_short_requests_end_while_the_slot_looks_for_cancelled_ones(slot: SlotUnderTest) -> None:
-    """The stand-in fails as Triton crashes if it is asked about a request that has ended."""
-    clients = [slot.ask(input_ids=[5, 6], request_output_len=1 + number % 3) for number in range(1000)]
-    for number, client in enumerate(clients):
-        assert client.tokens() == expected([5, 6], 1 + number % 3)
-    assert any(thread.name == "slot-watch" for thread in threading.enumerate())
 
 
 def test_the_slot_is_ready_when_the_engine_is(mortal: EngineServerUnderTest) -> None:

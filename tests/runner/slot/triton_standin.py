@@ -87,7 +87,6 @@ class Client:
         self._tensors = [Tensor(name, array) for name, array in tensors.items()]
         self._responses: queue.Queue[tuple[InferenceResponse, bool]] = queue.Queue()
         self._has_ended = False
-        self.has_cancelled = False
 
     def request_id(self) -> str:
         return self._request_id
@@ -100,10 +99,6 @@ class Client:
 
     def get_response_sender(self) -> Client:
         return self
-
-    def is_cancelled(self) -> bool:
-        assert not self._has_ended, "Triton would crash: it has freed the request"
-        return self.has_cancelled
 
     def send(self, response: InferenceResponse, flags: int = 0) -> None:
         assert not self._has_ended, "Triton would crash: it has freed the request"
@@ -140,7 +135,7 @@ class SlotUnderTest:
         from runner.slot.model import TritonPythonModel
 
         self.model = TritonPythonModel()
-        values = {"engine_socket": str(engine_socket), "cancellation_check_period_ms": "5", **parameters}
+        values = {"engine_socket": str(engine_socket), **parameters}
         config: dict[str, Any] = {
             "parameters": {name: {"string_value": value} for name, value in values.items()},
             "model_transaction_policy": {"decoupled": is_decoupled},

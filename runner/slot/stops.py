@@ -1,0 +1,38 @@
+"""Calls that the front of Triton has stopped, because their clients have disconnected.
+
+Triton tells a Python model only when asked, for each request anew, and an ensemble's models never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
+
+_MAX_REMEMBERED = 4096
+"""Of stopped calls, whose requests Triton may bring later: they wait in its queues, or in preprocessing."""
+
+
+class Stops:
+    def __init__(self) -> None:
+        self._calls: dict[str, None] = {}
+        self._only_front = ""
+
+    def add(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether a request with these parameters stops calls."""
+        if STOPPED_CALL in parameters:
+            self._calls[str(parameters[STOPPED_CALL])] = None
+            if len(self._calls) > _MAX_REMEMBERED:
+                del self._calls[next(iter(self._calls))]
+        elif ONLY_FRONT in parameters:
+            self._only_front = f"{parameters[ONLY_FRONT]}:"
+        else:
+            return False
+        return True
+
+    def has(self, call: str) -> bool:
+        """Whether the call was stopped, or is another front's, which has ended."""
+        if not call:
+            return False
+        return call in self._calls or not call.startswith(self._only_front)
