@@ -33,13 +33,13 @@ PORTS = {
 }
 TINY = SOURCE_ROOT / "builder" / "examples" / "tiny"
 _TIMEOUT_S = 300.0
-_STRICT_CURL = '''curl() {
+_STRICT_CURL = """curl() {
   local strict=--fail-with-body
   # The prediction may have ended by itself: a tiny model's text can be short.
   [[ "$*" == */cancel ]] && strict=
   command curl $strict --no-progress-meter --max-time 120 "$@"
 }
-'''
+"""
 
 
 def marked(value: str) -> pytest.MarkDecorator:
