@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import cycle, islice, pairwise
@@ -19,10 +19,12 @@ from perf.load.http import HttpClient, RequestFailed
 from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.targets.target import Posting, Workload
-from perf.load.targets.triton import SLOT, TritonTarget
+from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
 from perf.servers import Stack
+from perf.triton_grpc import TritonGRPCTarget
 
 COG, OPENAI, TRITON = APIS = ("Cog", "API", "Triton")
+ENSEMBLE_HTTP, SLOT_GRPC, ENSEMBLE_GRPC = TRITON_APIS = ("ensemble", "slot, gRPC", "ensemble, gRPC")
 CLOSED = "closed"
 """The error of a stream whose connection was closed."""
 _TIMEOUT_S = 90.0
@@ -33,6 +35,9 @@ _TARGETS: dict[str, Callable[[Stack, Workload], Posting]] = {
     COG: partial(cog_target, is_streaming=True),
     OPENAI: openai_target,
     TRITON: lambda stack, work: TritonTarget(stack.triton_url, SLOT, work),
+    ENSEMBLE_HTTP: lambda stack, work: TritonTarget(stack.triton_url, ENSEMBLE, work),
+    SLOT_GRPC: lambda stack, work: TritonGRPCTarget(stack.triton_grpc, SLOT, work),
+    ENSEMBLE_GRPC: lambda stack, work: TritonGRPCTarget(stack.triton_grpc, ENSEMBLE, work),
 }
 
 
@@ -45,7 +50,12 @@ class KnownStream(NamedTuple):
     api: str
     error: str
     is_exact: bool
-    longest_pause_s: float
+    pauses_s: Sequence[float]
+    """Between pieces of output."""
+
+    @property
+    def longest_pause_s(self) -> float:
+        return max(self.pauses_s, default=0.0)
 
 
 class KnownStreams:
@@ -80,13 +90,13 @@ class KnownStreams:
             most_tokens = min(num_tokens, len(text) + 1) if error else num_tokens
             if self._tokenizer is None:
                 known = text
-            elif api == TRITON:
+            elif api in (TRITON, SLOT_GRPC):
                 known = ids_text(islice(cycle(json.loads(target.request.body)["input_ids"]), most_tokens))
             else:
                 known = repeated_text(self._tokenizer, prompt, most_tokens)
             is_exact = known.startswith(text) if error else known == text
-            pauses_s = (after - before for before, after in pairwise(answer.output_s))
-            return KnownStream(api, error, is_exact, max(pauses_s, default=0.0))
+            pauses_s = [after - before for before, after in pairwise(answer.output_s)]
+            return KnownStream(api, error, is_exact, pauses_s)
 
         # In a thread, as reading takes time, in which pauses of other streams would seem longer.
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
@@ -108,7 +118,8 @@ def piece(document: dict[str, Any]) -> str:
     if "output_ids" in document:
         ids = document["output_ids"]
         return ids_text(ids if isinstance(ids, list) else [ids])
-    return str(document.get("chunk", "")) + "".join(each["text"] for each in document.get("choices", ()))
+    text = document.get("chunk", "") or document.get("text_output", "")
+    return str(text) + "".join(each["text"] for each in document.get("choices", ()))
 
 
 def ids_text(ids: Iterable[int]) -> str:

@@ -32,6 +32,8 @@ class Stack:
     """From the runner's start to READY."""
     triton_port: int = 0
     triton_url: str = ""
+    triton_grpc: str = ""
+    """Host and port."""
     metrics_url: str = ""
     openai_url: str = ""
 
@@ -79,7 +81,8 @@ def whole_stack(
     with CogServer("runner", host=HOST, port=cog, log_path=log_path, extra=environment) as server:
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
-        urls = (f"http://{HOST}:{http}", f"http://{HOST}:{metrics}/metrics", f"http://{HOST}:{api}")
+        grpc_address = f"{HOST}:{grpc}"
+        urls = (f"http://{HOST}:{http}", grpc_address, f"http://{HOST}:{metrics}/metrics", f"http://{HOST}:{api}")
         yield Stack(server, start_s, http, *urls)
 
 
