@@ -20,6 +20,7 @@ COMMANDS = {
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
     "flood": ("perf.flood", "ten times as many clients as places, idle and stalled connections"),
+    "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
     "faults": ("perf.faults", "kill and stop each process under load"),
     "fuzz": ("perf.fuzz", "fuzz one target, guided by coverage"),
     "prove-gpu": ("perf.prove_gpu.command", "exact streams and speed on a GPU"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -52,6 +53,8 @@ class KnownStream(NamedTuple):
     is_exact: bool
     pauses_s: Sequence[float]
     """Between pieces of output."""
+    first_s: float
+    """Until the first one; 0 if there was none."""
 
     @property
     def longest_pause_s(self) -> float:
@@ -75,6 +78,7 @@ class KnownStreams:
         work = Workload(prompt, _TRITON_PROMPT_TOKENS, num_tokens, is_fixed_length=False)
         target = _TARGETS[api](self._stack, work)
         response: Response | None
+        start_s = time.perf_counter()
         try:
             (response,) = await target.exchange(self._http)
             is_closed = False
@@ -96,7 +100,8 @@ class KnownStreams:
                 known = repeated_text(self._tokenizer, prompt, most_tokens)
             is_exact = known.startswith(text) if error else known == text
             pauses_s = [after - before for before, after in pairwise(answer.output_s)]
-            return KnownStream(api, error, is_exact, pauses_s)
+            first_s = answer.output_s[0] - start_s if answer.output_s else 0.0
+            return KnownStream(api, error, is_exact, pauses_s, first_s)
 
         # In a thread, as reading takes time, in which pauses of other streams would seem longer.
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)

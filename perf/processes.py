@@ -13,6 +13,7 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 OTHER = "other"
+RENDERER = "chat renderer"
 SIGNS = (
     ("runner.cog_server", "coglet server"),
     ("cog.server.http", "coglet server"),
@@ -25,6 +26,7 @@ SIGNS = (
     ("runner.engines.server.main", "engine server"),
     ("runner.engines.worker", "engine child"),
     (r"-m runner\.api\b", "API server"),
+    (r"-m runner\.chat\.sandbox\b", RENDERER),
 )
 """A pattern of the command line, and the role of its process: the first that fits."""
 ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))

@@ -82,7 +82,12 @@ def whole_stack(
         server.wait_ready(timeout_s)
         start_s = time.monotonic() - started_s
         grpc_address = f"{HOST}:{grpc}"
-        urls = (f"http://{HOST}:{http}", grpc_address, f"http://{HOST}:{metrics}/metrics", f"http://{HOST}:{api}")
+        urls = (
+            f"http://{HOST}:{http}",
+            grpc_address,
+            f"http://{HOST}:{metrics}/metrics",
+            f"http://{HOST}:{api}",
+        )
         yield Stack(server, start_s, http, *urls)
 
 

@@ -1,0 +1,264 @@
+"""Hostile requests and connections by HTTP/1.1, at random."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from random import Random
+from typing import NamedTuple
+
+from tests.attacks.bodies import ENDPOINTS, VALUES, Endpoint, body, size
+from tests.hostile import HOST, chunked, request, send
+
+Ports = dict[str, int]
+Attack = Callable[["Ports", Random], Iterator["Outcome"]]
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
+_CODE = re.compile(rb"\bE[12]\d{3}\b")
+_HOLD_S = 8.0
+_CLOSE = "Connection: close"
+_RESET = struct.pack("ii", 1, 0)
+_MANAGEMENT = [
+    "repository/index",
+    "repository/models/ensemble/unload",
+    "repository/models/x/load",
+    "logging",
+    "trace/setting",
+    "systemsharedmemory/region/a/register",
+    "systemsharedmemory/status",
+    "cudasharedmemory/region/a/register",
+    "models/ensemble/trace/setting",
+    "models/ensemble/config",
+    "health/ready",
+    "models/%2e%2e/config",
+    "models/stats",
+]
+_HEADERS = (
+    *(
+        "Content-Length: 5",
+        "Content-Length: -1",
+        "Transfer-Encoding: chunked, chunked",
+        "Expect: 100-continue",
+    ),
+    *(
+        "Content-Encoding: gzip",
+        "Content-Type: text/plain",
+        "Host: evil.example",
+        "Inference-Header-Content-Length: 9",
+    ),
+    *(
+        "Upgrade: h2c",
+        "Connection: upgrade",
+        "traceparent: x",
+        "x-request-id: \x01\xff",
+        "Prefer: respond-async",
+    ),
+)
+
+
+class Outcome(NamedTuple):
+    """What one hostile request or connection got."""
+
+    port: str
+    answer: str
+    """Status and code, or what else happened."""
+    seconds: float
+    text: bytes = b""
+    """The beginning of the answer."""
+
+
+def outcome(port: str, answer: bytes, start_s: float) -> Outcome:
+    status, code = _STATUS.match(answer), _CODE.search(answer)
+    words = [status[1].decode() if status else "no HTTP" if answer else "closed"]
+    words += [code[0].decode()] if code else []
+    return Outcome(port, " ".join(words), time.monotonic() - start_s, answer[:4000])
+
+
+def _post(chance: Random, kind: str, endpoint: Endpoint) -> bytes:
+    return request(endpoint.path, body(chance, kind, endpoint), _CLOSE)
+
+
+def _sent(ports: Ports, port: str, data: bytes, **how: float) -> Outcome:
+    start_s = time.monotonic()
+    return outcome(port, send(ports[port], data, **how), start_s)  # type: ignore[arg-type]
+
+
+def _any_post(chance: Random, most_bytes: int) -> tuple[Endpoint, bytes]:
+    endpoint = chance.choice(ENDPOINTS)._replace(most_bytes=most_bytes)
+    return endpoint, body(chance, chance.choice(list(VALUES)), endpoint)
+
+
+def hostile_body(kind: str) -> Attack:
+    def attack(ports: Ports, chance: Random) -> Iterator[Outcome]:
+        endpoint = chance.choice(ENDPOINTS)
+        yield _sent(ports, endpoint.port, _post(chance, kind, endpoint))
+
+    return attack
+
+
+def tiny_chunks(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    endpoint, data = _any_post(chance, 600_000)
+    data *= chance.choice((1, 1, 50_000 // len(data) + 1))
+    length = size(chance, 100)
+    chunks = [data[at : at + length] for at in range(0, len(data), length)]
+    yield _sent(ports, endpoint.port, chunked(endpoint.path, chunks, *chance.choice(((_CLOSE,), ()))))
+
+
+def odd_headers(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    endpoint, data = _any_post(chance, 10_000)
+    key = chance.choice(("x", "\xff", "x" * size(chance, 100_000)))
+    headers = [f"Authorization: Bearer {key}", *chance.sample(_HEADERS, chance.randint(1, 3))]
+    yield _sent(ports, endpoint.port, request(endpoint.path, data, *headers, _CLOSE))
+
+
+def huge_heads(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    count = size(chance, 4_000_000)
+    many = b"".join(b"X%d: a\r\n" % each for each in range(count // 16))
+    head = chance.choice((b"X: " + b"a" * count, many, b"X: " + b"a\r\n b" * (count // 4)))
+    path = b"/" + b"a%2e" * (count // 4) * chance.randint(0, 1)
+    yield _sent(
+        ports,
+        chance.choice(list(ports)),
+        b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n",
+    )
+
+
+def methods_and_paths(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    method = chance.choice(
+        ("GET", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "BREW", "A" * size(chance, 9999))
+    )
+    path = chance.choice(
+        (
+            chance.choice(ENDPOINTS).path,
+            "*",
+            "//",
+            "/%00",
+            "/../../etc/passwd",
+            "http://a/",
+            "/v2/models/\xff",
+        )
+    )
+    yield _sent(ports, chance.choice(list(ports)), request(path, b"{}", _CLOSE, method=method))
+
+
+def management(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    value = chance.choice((b"", b"{}", b'{"log_verbose_level": 9}', b"[" * size(chance, 1_000_000)))
+    path = f"/v2/{chance.choice(_MANAGEMENT)}"
+    yield _sent(ports, "http", request(path, value, _CLOSE, method=chance.choice(("GET", "POST"))))
+
+
+def random_bytes(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    begin = chance.choice((b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+    yield _sent(ports, chance.choice(list(ports)), begin + os.urandom(size(chance, 1_000_000)))
+
+
+def pipelined(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    endpoint, data = _any_post(chance, 100)
+    yield _sent(ports, endpoint.port, request(endpoint.path, data) * size(chance, 5000))
+
+
+def half_closed(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    endpoint, data = _any_post(chance, 100_000)
+    whole = request(endpoint.path, data)
+    start_s = time.monotonic()
+    with socket.create_connection((HOST, ports[endpoint.port]), timeout=_HOLD_S) as connection:
+        answer = b""
+        with suppress(OSError):
+            connection.sendall(whole[: chance.choice((len(whole), chance.randint(0, len(whole))))])
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(1 << 16):
+                answer += part
+    yield outcome(endpoint.port, answer, start_s)
+
+
+def slow(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    """Many connections whose heads and bodies arrive byte by byte."""
+    endpoint, data = _any_post(chance, 100_000)
+    whole = request(endpoint.path, data)
+    begin = chance.choice((0, 30, whole.index(b"\r\n\r\n") + 4, len(whole) // 2))
+    yield _hold(ports, endpoint.port, size(chance, 200), whole[:begin], whole[begin:])
+
+
+def idle(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    yield _hold(ports, chance.choice(list(ports)), size(chance, 3000))
+
+
+def unread(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    """Streams of clients that read nothing, or as many requests as fit; all vanish at last."""
+    port, data = _stream(chance)
+    yield _hold(ports, port, size(chance, 40), data * chance.choice((1, 1, 1000)))
+
+
+def vanishing(ports: Ports, chance: Random) -> Iterator[Outcome]:
+    """Clients that read the beginning of a stream."""
+    port, data = _stream(chance)
+    for _ in range(size(chance, 20)):
+        start_s = time.monotonic()
+        with socket.create_connection((HOST, ports[port]), timeout=_HOLD_S) as connection:
+            answer = b""
+            with suppress(OSError):
+                connection.sendall(data)
+                answer = connection.recv(chance.randint(1, 4000))
+                time.sleep(chance.random() / 5)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        yield outcome(port, answer, start_s)
+
+
+def _stream(chance: Random) -> tuple[str, bytes]:
+    port, path, before = chance.choice(
+        (
+            ("cog", "/predictions", b'{"input": {"prompt": "a b c", "max_tokens": 5000}}'),
+            ("api", "/v1/completions", b'{"prompt": "a b c", "max_tokens": 5000, "stream": true, "n": 4}'),
+            (
+                "http",
+                "/v2/models/ensemble/generate_stream",
+                b'{"text_input": "a b c", "max_tokens": 5000, "stream": true}',
+            ),
+            ("http", "/v2/models/ensemble/generate", b'{"text_input": "a b c", "max_tokens": 5000}'),
+        )
+    )
+    return port, request(path, before, "Accept: text/event-stream")
+
+
+def _hold(ports: Ports, port: str, count: int, begin: bytes = b"", rest: bytes = b"") -> Outcome:
+    """Open so many connections, and send each ``begin`` and now and then a byte of the rest; none reads."""
+    start_s = time.monotonic()
+    refused = 0
+    with ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(_HOLD_S)
+            try:
+                connection.connect((HOST, ports[port]))
+                connection.settimeout(0.01)
+                connection.sendall(begin)
+            except OSError:
+                refused += 1
+            connections.append(connection)
+        for at in range(int(_HOLD_S)):
+            for connection in connections:
+                with suppress(OSError):
+                    connection.send(rest[at : at + 1])
+            time.sleep(1)
+        for connection in connections:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    return Outcome(port, f"{'some' if refused else 'none'} refused or closed", time.monotonic() - start_s)
+
+
+ATTACKS: dict[str, Attack] = {
+    **{f"body: {kind}": hostile_body(kind) for kind in VALUES},
+    **{
+        each.__name__.replace("_", " "): each
+        for each in (tiny_chunks, odd_headers, huge_heads, methods_and_paths, management, random_bytes)
+    },
+    **{
+        each.__name__.replace("_", " "): each
+        for each in (pipelined, half_closed, slow, idle, unread, vanishing)
+    },
+}
