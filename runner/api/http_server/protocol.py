@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
@@ -52,6 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _wire_bytes = 0
     _is_refused = False
     _refusal: CodedError | None = None
+    _running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -63,6 +65,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.registry.closed(self)
         super().connection_lost(exc)
+        if self._running is not None:
+            self._end(self._running)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -144,8 +148,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self.transport.write(_answer(error))
         if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            self._end(self.cycle)
         if not self._is_receiving:
             self.transport.close()
             return
@@ -156,6 +159,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def _reject(self, error: CodedError) -> None:
         self.refuse(error)
         self.registry.closed(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @staticmethod
+    def _end(cycle: RequestResponseCycle) -> None:
+        """Its client has disconnected."""
+        cycle.disconnected = True
+        cycle.message_event.set()
 
     def _release(self) -> None:
         self.registry.release(self)

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from perf.resources import metrics
 from tests.hostile import HOST, Watch, chunked, flood, received, request, send, status_of
 from tests.runner.api.alone import APIAlone
 from tests.runner.paced_engine import PacedModel, make_paced_model
@@ -245,6 +246,17 @@ def test_idle_and_slow_connections_make_room_for_others(strict: APIAlone) -> Non
     finally:
         for each in idle:
             each.close()
+
+
+def test_the_first_of_pipelined_requests_is_cancelled_when_its_client_disconnects(api: APIAlone) -> None:
+    stream = of({"prompt": "a b c", "max_tokens": 4000, "stream": True})
+    with socket.create_connection((HOST, api.port)) as connection:
+        connection.sendall(stream * 2)
+        assert connection.recv(1)
+    deadline_s = time.monotonic() + 40  # The stream takes 80 s.
+    while metrics(f"{api.url}/metrics")["cog_triton_active_requests"]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
 
 
 def test_logs_do_not_grow_with_refusals(api: APIAlone, tmp_path: Path) -> None:
