@@ -1,4 +1,4 @@
-"""The soak and the flood in their short forms: what they promise holds for a little while, too."""
+"""The soak, the flood and the hostile traffic in their short forms: what they promise holds for a little while, too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ TIMEOUT_S = 300
     [
         ["soak", "--requests", "600", "--concurrency", "32", "--short"],
         ["flood", "--places", "8", "--seconds", "6", "--idle", "60", "--deaf", "4", "--short"],
+        ["hostile", "--seconds", "10", "--alone", "5", "--streams", "12", "--workers", "4"],
     ],
-    ids=["soak", "flood"],
+    ids=["soak", "flood", "hostile"],
 )
 def test_the_short_form_keeps_all_promises(command: list[str]) -> None:
     done = subprocess.run(
