@@ -1,4 +1,4 @@
-"""The soak, the flood and the hostile traffic in their short forms: what they promise holds for a little while, too."""
+"""Soak, flood and hostile traffic in their short forms: what they promise holds for a little while, too."""
 
 from __future__ import annotations
 
