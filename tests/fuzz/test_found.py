@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from msgspec import msgpack
+from tritonclient.grpc import service_pb2 as pb
 
 from builder.config.file import parse_config
 from engine.directory import load
@@ -26,11 +27,15 @@ from runner.generation.model import load_model_facts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
 from runner.triton_server.client import TritonClient
+from runner.triton_server.front.inference import Inference, adapt
+from runner.triton_server.front.messages import check_wire
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies
+from tests.fuzz.bounds import bounded
 from tests.fuzz.engine_documents import _tokenizer
 from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
 from tests.fuzz.engine_socket import server as engine_server
+from tests.fuzz.triton_standin import models, stand_in
 from tests.runner.engines.engine_server import EngineServerClient
 from tests.runner.misbehaving_server import served, stream
 from tests.runner.paced_engine import make_tokenizer
@@ -245,3 +250,54 @@ def test_such_a_body_is_refused(content: bytes, headers: dict[str, str]) -> None
     response = asyncio.run(post())
     assert response.status_code in (400, 413)
     assert response.json()["error"]["code"] in ("E1005", "E1600", "E1606")
+
+
+def test_a_tensor_of_many_values_is_refused_before_all_are_counted() -> None:
+    tensor = b"\x2a\x00" * 4_000_000
+    message = b"\x2a" + _varint(len(tensor)) + tensor
+    with bounded(0), pytest.raises(CodedError, match="E1107"):
+        check_wire(message)
+
+
+def test_a_packed_shape_of_many_dimensions_is_refused() -> None:
+    """Their product would be a number of millions of digits."""
+    request = pb.ModelInferRequest()
+    request.inputs.add(datatype="BYTES", shape=[1 << 62] * 20_000)
+    with bounded(0), pytest.raises(CodedError, match="E1107"):
+        check_wire(request.SerializeToString())
+    del request.inputs[0].shape[400:]
+    with pytest.raises(CodedError, match="E1103"):
+        adapt(request, models()["ensemble"])
+
+
+def test_integers_that_no_type_holds_together_are_refused() -> None:
+    request = pb.ModelInferRequest()
+    tensor = request.inputs.add(name="input_ids", datatype="UINT64", shape=[1, 2])
+    tensor.contents.int64_contents.append(-1)
+    tensor.contents.uint64_contents.append((1 << 64) - 1)
+    with pytest.raises(CodedError, match="E1103"):
+        adapt(request, models()["tensorrt_llm"])
+
+
+def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
+    """It is as the wire has the parameter by which Triton marks the last response."""
+    triton, inferences = stand_in()
+    inference = Inference(inferences, [], lambda message: None, lambda status, text: None)
+    request = pb.ModelInferRequest(model_name="tensorrt_llm", id="triton_final_response\x12\x02\x08\x01")
+    inference.send(request)
+    answer = pb.ModelStreamInferResponse()
+    answer.infer_response.id = request.id
+    answer.infer_response.parameters["triton_final_response"].bool_param = False
+    triton.calls[0].on_message(answer.SerializeToString())
+    assert inferences.running == 1
+    answer.infer_response.parameters["triton_final_response"].bool_param = True
+    triton.calls[0].on_message(answer.SerializeToString())
+    assert inferences.running == 0
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])

@@ -21,7 +21,7 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.http2 import Headers
-from runner.triton_server.front.models import INTEGERS, Model, Models
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, Model, Models
 from runner.triton_server.front.triton import OK, Call, Triton
 
 WANTS_FINAL = "triton_enable_empty_final_response"
@@ -160,11 +160,14 @@ class Inference:
         self._count(-self._running)
 
     def _received(self, message: bytes) -> None:
-        is_error = message.startswith(b"\x0a")
-        if is_error or _IS_FINAL in message:
+        if message.startswith(b"\x0a"):  # An error.
             self._count(-min(self._running, 1))
-            if not is_error and not self._wants_final and not has_outputs(message):
-                return
+        elif _IS_FINAL in message:  # Which may be part of a text.
+            response = pb.ModelStreamInferResponse.FromString(message).infer_response
+            if response.parameters["triton_final_response"].bool_param:
+                self._count(-min(self._running, 1))
+                if not self._wants_final and not response.outputs:
+                    return
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
@@ -179,10 +182,6 @@ class Inference:
         self._all.running += change
 
 
-def has_outputs(message: bytes) -> bool:
-    return bool(pb.ModelStreamInferResponse.FromString(message).infer_response.outputs)
-
-
 def adapt(request: Any, model: Model) -> None:
     """Bring integers into the model's type, and bare shapes into one with a batch dimension.
 
@@ -190,6 +189,9 @@ def adapt(request: Any, model: Model) -> None:
     """
     raw_index = 0
     for tensor in request.inputs:
+        if len(tensor.shape) > MAX_RANK:
+            expected_rank = f"of at most {MAX_RANK} dimensions"
+            raise InvalidTensor(name=tensor.name, expected=expected_rank, value=len(tensor.shape))
         is_shared = "shared_memory_region" in tensor.parameters
         expected = model.inputs.get(tensor.name)
         if expected is not None:
@@ -221,7 +223,7 @@ def _convert(request: Any, tensor: Any, raw_index: int, datatype: str) -> None:
             *contents.uint_contents,
             *contents.uint64_contents,
         ]
-        values = np.array(given, np.int64 if min(given, default=0) < 0 else np.uint64)
+        values = np.array(given, object)  # Some may need a sign, others 64 bits.
     limits = np.iinfo(target)
     if values.size and (int(values.min()) < limits.min or int(values.max()) > limits.max):
         bad = int(values.min()) if int(values.min()) < limits.min else int(values.max())

@@ -16,12 +16,11 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.models import INTEGERS, NUMPY_TYPES, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, NUMPY_TYPES, Model
 
 _MAX_VALUES = 1 << 19
 """In a JSON body: each becomes an object of Python."""
 _MAX_TENSORS = 256
-_MAX_RANK = 8
 _LENGTH = struct.Struct("<I")
 _KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
 
@@ -180,7 +179,7 @@ def _flat(value: object, name: str) -> tuple[list[Any], list[int]]:
     shape: list[int] = []
     while values and isinstance(values[0], list):
         length = len(values[0])
-        if len(shape) == _MAX_RANK or any(
+        if len(shape) == MAX_RANK or any(
             not isinstance(each, list) or len(each) != length for each in values
         ):
             raise InvalidTensor(name=name, expected="lists of the same length", value=_short(value))

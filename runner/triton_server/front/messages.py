@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from errors.triton_front import InvalidInference
 
 MAX_FIELDS = 4096
-"""Of a request with all its tensors, except the values of tensors: a client's request has less than 100."""
+"""Of a request with all its tensors, except the values of tensors; a byte of a shape counts as one. A
+client's request has less than 100."""
 MAX_TYPED_BYTES = 1 << 20
 """Of values in ``contents``: parsed, one byte can take eight. Today's clients send ``raw_input_contents``."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _PARAMETERS, _INPUTS, _OUTPUTS = 4, 5, 6
-_CONTENTS = 5
+_SHAPE, _CONTENTS = 3, 5
 """Of an input."""
 
 
@@ -32,7 +33,8 @@ def check_wire(message: bytes) -> None:
                 num_fields += 1
                 if number == _INPUTS and inner == _CONTENTS:
                     typed_bytes += last - first
-                    continue
+                elif number == _INPUTS and inner == _SHAPE:
+                    num_fields += last - first
                 _check(num_fields, typed_bytes)
         _check(num_fields, typed_bytes)
 

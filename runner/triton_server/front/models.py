@@ -25,6 +25,9 @@ INTEGERS = {
 """numpy's types by Triton's."""
 NUMPY_TYPES = {**INTEGERS, "BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 
+MAX_RANK = 8
+"""The most dimensions of a tensor."""
+
 _PROTOBUF_NAMES = {"TYPE_STRING": "BYTES"}
 
 

@@ -1,0 +1,147 @@
+"""A stand-in of Triton behind its front: models with the slot's inputs, and calls that the fuzzer answers."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from engine.machine.root import SOURCE_ROOT
+from errors.triton import TritonUnavailable
+from runner.triton_server.front.http2 import Headers
+from runner.triton_server.front.inference import Inferences
+from runner.triton_server.front.models import Input, Model, Models
+from runner.triton_server.front.triton import INTERNAL, OK, UNAVAILABLE, OnEnd, OnMessage, Triton
+from tests.fuzz.choices import Choices
+
+_INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')
+_MAX_REQUESTS = 8
+_TEXTS = (b"hi", b"", b"\xff", b"triton_final_response\x12\x02\x08\x01", b"x" * 3000)
+
+
+@cache
+def inputs_of(model: str) -> dict[str, tuple[str, tuple[int, ...], bool]]:
+    """Type, dimensions and whether the model gets them without the last one, by name."""
+    text = (SOURCE_ROOT / f"triton_model_repo/{model}/config.pbtxt").read_text().partition("\noutput")[0]
+    return {
+        name: (kind.replace("STRING", "BYTES"), tuple(map(int, dims.split(","))), "reshape" in rest)
+        for name, kind, dims, rest in _INPUT.findall(text)
+    }
+
+
+@cache
+def models() -> dict[str, Model]:
+    return {
+        name: Model(
+            name,
+            {each: Input(kind, dims) for each, (kind, dims, _) in inputs_of(name).items()},
+            has_batch=True,
+            is_ensemble=name == "ensemble",
+        )
+        for name in ("tensorrt_llm", "ensemble")
+    }
+
+
+class StandInCall:
+    """What the front sent to Triton in one call."""
+
+    def __init__(self, triton: StandInTriton, method: str, on_message: OnMessage, on_end: OnEnd) -> None:
+        self._triton = triton
+        self.method = method
+        self.on_message = on_message
+        self.on_end = on_end
+        self.sent: list[bytes] = []
+
+    def send(self, message: bytes, *, is_last: bool = False) -> None:
+        self.sent.append(message)
+
+    def half_close(self) -> None: ...
+
+    def cancel(self) -> None:
+        self._triton.forget(self)
+
+
+class StandInTriton(Triton):
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.is_reachable = True
+        self.is_up = True
+        self.calls: list[StandInCall] = []
+
+    @property
+    def is_connected(self) -> bool:
+        return self.is_up
+
+    async def connect(self) -> None:
+        if not self.is_reachable:
+            raise TritonUnavailable(reason="it is a stand-in")
+        self.is_up = True
+
+    def begin_path(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Any:
+        if not self.is_up:
+            raise TritonUnavailable(reason="it is a stand-in")
+        call = StandInCall(self, path.rpartition("/")[2], on_message, on_end)
+        self.calls.append(call)
+        return call
+
+    def answer(self, choices: Choices) -> None:
+        """Something, or nothing, to each call."""
+        for call in list(self.calls):
+            kind = choices.below(6)
+            if kind == 1:
+                self._end(call, OK, "")
+            elif kind == 2:
+                self._end(call, choices.of((INTERNAL, UNAVAILABLE)), choices.text())
+            elif kind > 2 and call.sent:
+                call.on_message(self._response(choices, call, is_final=kind == 3))
+
+    def disconnect(self) -> None:
+        self.is_up = False
+        for call in list(self.calls):
+            self._end(call, UNAVAILABLE, "Triton has ended")
+
+    def forget(self, call: StandInCall) -> bool:
+        is_open = call in self.calls
+        if is_open:
+            self.calls.remove(call)
+        return is_open
+
+    def _end(self, call: StandInCall, status: int, text: str) -> None:
+        if self.forget(call):
+            call.on_end(status, text)
+
+    def _response(self, choices: Choices, call: StandInCall, *, is_final: bool) -> bytes:
+        if not call.method.endswith("Infer"):
+            return choices.bytes(8)
+        if not choices.below(8):
+            return bytes(
+                pb.ModelStreamInferResponse(error_message="E1103 InvalidTensor: x").SerializeToString()
+            )
+        request = pb.ModelInferRequest.FromString(call.sent[-1])
+        message = pb.ModelStreamInferResponse()
+        response = message.infer_response
+        response.model_name, response.id = request.model_name, request.id
+        if is_final:
+            response.parameters["triton_final_response"].bool_param = True
+        if choices.flag():
+            response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1])
+            response.raw_output_contents.append(b"\1\0\0\0")
+            text = choices.of(_TEXTS)
+            response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+            response.raw_output_contents.append(len(text).to_bytes(4, "little") + text)
+        return bytes(message.SerializeToString())
+
+
+class _Models(Models):
+    async def load(self) -> None:
+        await self._triton.connect()
+        self._models = dict(models())
+
+
+def stand_in() -> tuple[StandInTriton, Inferences]:
+    triton = StandInTriton()
+    all_models = _Models(triton)
+    all_models._models = dict(models())
+    return triton, Inferences(triton, all_models, _MAX_REQUESTS)
