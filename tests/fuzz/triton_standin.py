@@ -39,6 +39,7 @@ def models() -> dict[str, Model]:
             {each: Input(kind, dims) for each, (kind, dims, _) in inputs_of(name).items()},
             has_batch=True,
             is_ensemble=name == "ensemble",
+            is_python=name != "ensemble",
         )
         for name in ("tensorrt_llm", "ensemble")
     }
