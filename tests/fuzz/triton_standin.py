@@ -94,7 +94,8 @@ class StandInTriton(Triton):
             if kind == 1:
                 self._end(call, OK, "")
             elif kind == 2:
-                self._end(call, choices.of((INTERNAL, UNAVAILABLE)), choices.text())
+                text = choices.text().encode(errors="replace").decode()
+                self._end(call, choices.of((INTERNAL, UNAVAILABLE)), text)
             elif kind > 2 and call.sent:
                 call.on_message(self._response(choices, call, is_final=kind == 3))
 
