@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hpack import Encoder
 from msgspec import msgpack
 from tritonclient.grpc import service_pb2 as pb
 
@@ -24,13 +25,18 @@ from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
 from runner.engines.protocol.wire import frame
 from runner.generation.model import load_model_facts
+from runner.settings.api_keys import APIKeys
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
 from runner.triton_server.client import TritonClient
+from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.inference import Inference, adapt
 from runner.triton_server.front.messages import check_wire
+from runner.triton_server.front.triton import INTERNAL, _Connection
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies
+from tests.fuzz import front_connections as front
 from tests.fuzz.bounds import bounded
 from tests.fuzz.engine_documents import _tokenizer
 from tests.fuzz.engine_socket import GOOD, READY, UNSTARTABLE
@@ -293,6 +299,62 @@ def test_a_text_of_a_client_is_no_end_of_an_answer() -> None:
     answer.infer_response.parameters["triton_final_response"].bool_param = True
     triton.calls[0].on_message(answer.SerializeToString())
     assert inferences.running == 0
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize(
+    "last",
+    [front.frame(front.GOAWAY, 0, 0, bytes(8)), front.frame(front.RESET, 0, 1, bytes(4))],
+    ids=["the connection", "the call"],
+)
+@pytest.mark.parametrize("path", front.METHOD_PATHS[:3])
+def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
+    path: bytes, last: bytes, is_ready: bool
+) -> None:
+    """Triton's answer must raise no error: it would end the connection to Triton, which all clients share."""
+
+    async def talk() -> None:
+        triton, inferences = stand_in()
+        server = GRPCServer(
+            inferences, APIKeys(()), Budget(1 << 20), lambda: is_ready, max_body_bytes=99, is_managed=False
+        )
+        connection, transport = server.connection(), front.Transport(is_read=True)
+        connection.connection_made(transport)
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", path)]
+        connection.receive(
+            front.PREFACE
+            + front.frame(front.SETTINGS, 0, 0, b"")
+            + front.frame(front.HEADERS, front.END_HEADERS, 1, Encoder().encode(fields))
+            + front.frame(front.DATA, 0, 1, bytes(5))
+            + last
+        )
+        for call in list(triton.calls):
+            call.on_message(b"")
+            call.on_end(0, "")
+        connection.connection_lost(None)
+        assert inferences.running == 0
+
+    asyncio.run(talk())
+
+
+def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:
+    ends: list[object] = []
+
+    def fail(message: bytes) -> None:
+        raise ValueError("a client that can't be answered")
+
+    async def receive() -> None:
+        connection = _Connection("triton")
+        connection.connection_made(front.Transport(is_read=True))
+        calls = [
+            connection.begin("/x", [], on_message, lambda status, text: ends.append(status))
+            for on_message in (fail, ends.append)
+        ]
+        for call in calls:
+            call.receive(bytes(5))
+
+    asyncio.run(receive())
+    assert ends == [INTERNAL, b""]
 
 
 def _varint(value: int) -> bytes:

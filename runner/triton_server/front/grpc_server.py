@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 from tritonclient.grpc import service_pb2 as pb
 
@@ -130,6 +130,8 @@ class GRPCConnection(HTTP2Connection):
             self._count_cheap_frame()
             if (stream := self._streams.pop(event.stream_id, None)) is not None:
                 stream.disconnect()
+        elif isinstance(event, ConnectionTerminated):
+            self._transport.close()  # h2 sends nothing more.
         else:
             self._count_cheap_frame()
 

@@ -10,6 +10,7 @@ import asyncio
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 
 from h2.config import H2Configuration
@@ -116,16 +117,15 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._send(stream_id, _Part(b"", is_last=True, trailers=trailers))
 
     def send_headers(self, stream_id: int, headers: Headers, *, is_last: bool = False) -> None:
-        self._h2.send_headers(stream_id, headers, end_stream=is_last)
-        self._flush_soon()
+        with suppress(ProtocolError):  # It is closed.
+            self._h2.send_headers(stream_id, headers, end_stream=is_last)
+            self._flush_soon()
 
     def reset(self, stream_id: int, code: ErrorCodes = ErrorCodes.CANCEL) -> None:
         self._drop_waiting(stream_id)
-        try:
+        with suppress(ProtocolError):  # It is closed.
             self._h2.reset_stream(stream_id, code)
-        except ProtocolError:  # It is closed.
-            return
-        self._flush_soon()
+            self._flush_soon()
 
     # asyncio
 

@@ -6,6 +6,7 @@ Triton is trusted: it is our child and listens on loopback. A callback is cheape
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 from h2.events import ConnectionTerminated, DataReceived, Event, StreamReset
 from h2.settings import SettingCodes
 
+from errors.api import InternalError
 from errors.triton import TritonUnavailable
 from runner.triton_server.front.http2 import Headers, HTTP2Connection, Messages, end_of
 
@@ -38,6 +40,8 @@ _MAX_MESSAGE_BYTES = 1 << 30
 _CONNECT_TIMEOUT_S = 5.0
 _FIELDS = [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
 
+log = logging.getLogger("cog_triton.triton_front")
+
 
 class Call:
     """One call, until ``on_end`` was called or ``cancel`` returned."""
@@ -61,11 +65,19 @@ class Call:
             self._connection.reset(self._stream_id)
 
     def receive(self, data: bytes) -> None:
-        for message in self._messages.feed(data):
-            self._on_message(message)
+        try:
+            for message in self._messages.feed(data):
+                self._on_message(message)
+        except Exception:  # Other calls go on.
+            log.exception("an answer of Triton could not be passed on")
+            self.cancel()
+            self.end(INTERNAL, str(InternalError()))
 
     def end(self, status: int, message: str) -> None:
-        self._on_end(status, message)
+        try:
+            self._on_end(status, message)
+        except Exception:
+            log.exception("the end of an answer of Triton could not be passed on")
 
 
 class _Connection(HTTP2Connection):
