@@ -29,23 +29,23 @@ class Budget:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._num_bytes = 0
+        self.held_bytes = 0
         self._shares: set[Share] = set()
 
     def share(self, evict: Callable[[TooManyBytes], None]) -> Share:
         return Share(self, evict)
 
     def change(self, share: Share, num_bytes: int) -> None:
-        self._num_bytes += num_bytes - share.num_bytes
+        self.held_bytes += num_bytes - share.num_bytes
         share.num_bytes = num_bytes
         if num_bytes:
             self._shares.add(share)
         else:
             self._shares.discard(share)
-        while self._num_bytes > self._max_bytes:
+        while self.held_bytes > self._max_bytes:
             incomplete = [each for each in self._shares if not each.is_complete]
             victim = max(incomplete, key=lambda each: each.num_bytes, default=share)
-            self._num_bytes -= victim.num_bytes
+            self.held_bytes -= victim.num_bytes
             victim.num_bytes = 0
             self._shares.discard(victim)
             error = TooManyBytes(max_bytes=self._max_bytes)

@@ -1,6 +1,6 @@
 """HTTP/1.1 for hostile clients: the parser httptools on asyncio, with a bound for everything.
 
-One request at a time per connection; what a client sends beyond it waits in the kernel.
+One request at a time per connection; a few that a client sends beyond it wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from http import HTTPStatus
 import httptools
 
 from errors.coded_error import CodedError
-from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes
+from errors.triton_front import InvalidInference, RequestTooLarge
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget, Share
 from runner.triton_server.front.connections import Connections
@@ -28,9 +28,18 @@ _BODY_TIMEOUT_S = 60.0
 _IDLE_TIMEOUT_S = 75.0
 """Longer than clients and proxies keep an idle connection: a client must not send on one that we close."""
 _MAX_UNREAD_BYTES = 1 << 20
+_MAX_PIPELINED = 8
+"""Requests that wait for the answer to an earlier one."""
+_WIRE_FACTOR = 2
+"""Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
 _DISCARD_S = 2.0
 """How long the rest of a refused request is read: closed with unread data, the client may lose the answer."""
 _JSON = b"application/json"
+_KEPT_HEADERS = {
+    *(b"authorization", b"content-encoding", b"content-length", b"expect", b"traceparent"),
+    *(b"inference-header-content-length", b"transfer-encoding"),
+}
+"""Of others only the bytes count: a small one takes 30 times its size in memory."""
 
 
 @dataclass
@@ -41,8 +50,10 @@ class Request:
     method: str = ""
     target: bytes = b""
     headers: dict[bytes, bytes] = field(default_factory=dict)
-    """Names in lower case; of several with one name the last."""
+    """Those that are used. Names in lower case; of several with one name the last."""
     body: bytearray = field(default_factory=bytearray)
+    keeps_alive: bool = False
+    is_version_1_0: bool = False
 
 
 class HTTPConnection(asyncio.BufferedProtocol):
@@ -72,12 +83,14 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._arriving: Request | None = None
         self._arrived: deque[Request] = deque()
         self._current: Request | None = None
-        self._head_bytes = 0
+        self._wire_bytes = 0
+        """Of the request that arrives; the read in which it began does not count."""
         self._is_in_head = True
-        self._is_keeping_alive = True
+        self._is_closing = False
+        """No request follows the current one."""
         self._is_chunked = False
-        self._is_version_1_0 = False
-        self._is_discarding = False
+        self._refusal: tuple[int, CodedError] | None = None
+        """Nothing is parsed any more: this is answered after the requests that have arrived."""
         self.on_disconnect = None
 
     # The handler's interface
@@ -87,15 +100,17 @@ class HTTPConnection(asyncio.BufferedProtocol):
     ) -> None:
         """A whole answer."""
         length = b"content-length: %d" % len(body)
-        is_head = self._current is not None and self._current.method == "HEAD"
+        request = self._current or self._arriving
+        is_head = request is not None and request.method == "HEAD"
         self._write(self._head(status, content_type, (length, *headers)) + (b"" if is_head else body))
         self._finish()
 
     def begin(self, status: int, content_type: bytes) -> None:
         """An answer of unknown length."""
-        self._is_chunked = not self._is_version_1_0
+        assert self._current is not None
+        self._is_chunked = not self._current.is_version_1_0
         if not self._is_chunked:
-            self._is_keeping_alive = False
+            self._is_closing = True
         headers = (b"transfer-encoding: chunked",) if self._is_chunked else ()
         self._write(self._head(status, content_type, headers))
 
@@ -141,51 +156,75 @@ class HTTPConnection(asyncio.BufferedProtocol):
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._is_discarding:
+        if self._refusal is not None:
             return
+        self._wire_bytes += nbytes
         try:
-            self._parser.feed_data(memoryview(_BUFFER)[:nbytes])
+            self._parse(memoryview(_BUFFER)[:nbytes])
+            self._check_wire()
+        except CodedError as exc:
+            self._refuse(exc)
         except httptools.HttpParserCallbackError as exc:
             error = exc.__context__
             self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))
-            return
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except httptools.HttpParserError:
             self._refuse(InvalidInference(reason="it is no HTTP/1.1"))
-            return
-        if self._is_in_head:
-            self._head_bytes += nbytes
-            if self._head_bytes > _MAX_HEAD_BYTES:
-                error = RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
-                self._refuse(error, 431)
-                return
         self._take_next()
+
+    def _parse(self, data: memoryview) -> None:
+        """A request for another protocol is answered by HTTP/1.1, as by Triton.
+
+        NOTE: httptools takes its body for data of the other protocol, so it may have none.
+        """
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as exc:
+                data = data[exc.args[0] :]
+
+    def _check_wire(self) -> None:
+        if self._is_in_head:
+            if self._wire_bytes > _MAX_HEAD_BYTES:
+                raise RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
+            if self._arriving is not None:
+                self._arriving.share.hold(self._wire_bytes)
+        elif self._wire_bytes > _MAX_HEAD_BYTES + _WIRE_FACTOR * self._max_body_bytes + len(_BUFFER):
+            raise self._too_large()
 
     # httptools
 
     def on_message_begin(self) -> None:
-        self._arriving = Request(self._budget.share(self._evict))
-        self._limit_time(_HEAD_TIMEOUT_S)
+        if len(self._arrived) == _MAX_PIPELINED:
+            raise InvalidInference(reason=f"more than {_MAX_PIPELINED} wait on its connection")
+        self._arriving = Request(self._budget.share(self._refuse))
+        self._limit_arrival(_HEAD_TIMEOUT_S)
 
     def on_url(self, piece: bytes) -> None:
         assert self._arriving is not None
         self._arriving.target += piece
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._arriving is not None
-        self._arriving.headers[name.lower()] = value
+        """NOTE: trailers of a body in chunks come here too; they are ignored."""
+        name = name.lower()
+        if self._is_in_head and name in _KEPT_HEADERS:
+            assert self._arriving is not None
+            self._arriving.headers[name] = value
 
     def on_headers_complete(self) -> None:
         request = self._arriving
         assert request is not None
         self._is_in_head = False
-        self._head_bytes = 0
         request.method = self._parser.get_method().decode("latin-1")
         length = request.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large()
+        if self._parser.should_upgrade() and (length != b"0" or b"transfer-encoding" in request.headers):
+            raise InvalidInference(reason="it asks for another protocol than HTTP/1.1")
         self._check(request)
-        self._limit_time(_BODY_TIMEOUT_S)
-        if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+        self._limit_arrival(_BODY_TIMEOUT_S)
+        is_next = self._current is None and not self._arrived
+        if is_next and request.headers.get(b"expect", b"").lower() == b"100-continue":
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, piece: bytes) -> None:
@@ -194,7 +233,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         request.body += piece
         if len(request.body) > self._max_body_bytes:
             raise self._too_large()
-        request.share.hold(len(request.body))
+        request.share.hold(len(request.target) + len(request.body))
 
     def on_message_complete(self) -> None:
         request = self._arriving
@@ -202,10 +241,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
         request.share.is_complete = True
         self._arriving = None
         self._is_in_head = True
-        self._is_keeping_alive = self._parser.should_keep_alive()
-        self._is_version_1_0 = self._parser.get_http_version() == "1.0"
+        self._wire_bytes = 0
+        request.keeps_alive = self._parser.should_keep_alive()
+        request.is_version_1_0 = self._parser.get_http_version() == "1.0"
         self._arrived.append(request)
-        self._limit_time(None)
 
     # Requests
 
@@ -214,53 +253,47 @@ class HTTPConnection(asyncio.BufferedProtocol):
         return RequestTooLarge(part="body", max_bytes=self._max_body_bytes, remedy=remedy)
 
     def _take_next(self) -> None:
-        if self._current is None and self._arrived:
+        if self._current is not None or self._is_closing or self._transport.is_closing():
+            return
+        if self._arrived:
+            self._limit_time(None)
             self._current = self._arrived.popleft()
+            self._is_closing = not self._current.keeps_alive
             self._handle(self._current, self)
-        is_busy = self._current is not None and not self._transport.is_closing()
-        # NOTE: a client that disconnects is noticed only while the socket is read. So reading stops only when
-        # the client has sent more than the request that runs.
-        if is_busy and (self._arrived or self._arriving):
-            self._transport.pause_reading()
+        elif self._refusal is not None:
+            status, error = self._refusal
+            self._is_closing = True
+            self.respond(status, error_body(str(error)))
 
     def _finish(self) -> None:
         if self._current is not None:
             self._current.share.release()
         self._current = self.on_disconnect = None
-        if not self._is_keeping_alive:
-            if self._is_discarding:
+        if self._is_closing:
+            if self._refusal is not None and not self._transport.is_closing():
                 self._transport.write_eof()
                 self._limit_time(_DISCARD_S)
             else:
                 self._transport.close()
             return
-        self._limit_time(_IDLE_TIMEOUT_S)
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-            if self._arrived:
-                self._loop.call_soon(self._take_next)
+        self._limit_time(_IDLE_TIMEOUT_S if self._arriving is None else _BODY_TIMEOUT_S)
+        self._loop.call_soon(self._take_next)
 
-    def _evict(self, error: TooManyBytes) -> None:
-        self._refuse(error, 503)
-
-    def _refuse(self, error: CodedError, status: int | None = None) -> None:
+    def _refuse(self, error: CodedError) -> None:
         """Answer what can't be received, and close: the rest of it would be read as a request."""
-        self._is_keeping_alive = False
-        self._is_discarding = True
+        is_head = self._is_in_head and isinstance(error, RequestTooLarge)
+        self._refusal = 431 if is_head else statuses_of(error)[0], error
         if self._arriving is not None:
             self._arriving.share.release()
-            self._arriving = None
-        if self._current is None and not self._transport.is_closing():
-            self.respond(status or statuses_of(error)[0], error_body(str(error)))
-        else:
-            self._transport.close()
+            self._arriving.body = bytearray()
+        self._loop.call_soon(self._take_next)
 
     # Writing
 
     def _head(self, status: int, content_type: bytes, headers: tuple[bytes, ...]) -> bytes:
         lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
         lines += [b"content-type: " + content_type, *headers]
-        if not self._is_keeping_alive:
+        if self._is_closing:
             lines.append(b"connection: close")
         return b"\r\n".join([*lines, b"", b""])
 
@@ -270,6 +303,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > _MAX_UNREAD_BYTES + len(data):
             self._transport.abort()
+
+    def _limit_arrival(self, timeout_s: float) -> None:
+        if self._current is None:
+            self._limit_time(timeout_s)
 
     def _limit_time(self, timeout_s: float | None) -> None:
         """Close the connection unless something else happens in time."""

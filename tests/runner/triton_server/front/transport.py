@@ -1,0 +1,62 @@
+"""A stand-in for a socket: what a connection of the front writes stays in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Transport(asyncio.Transport):
+    """Connected at once. ``feed`` brings what the other side sends."""
+
+    def __init__(self, protocol: asyncio.BufferedProtocol) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._is_closing = False
+        self.sent = bytearray()
+        self.has_ended = False
+        """It sends no more."""
+        self.is_read = True
+        """The other side reads what is sent."""
+        self.is_reading_now = True
+        protocol.connection_made(self)
+
+    def feed(self, data: bytes) -> None:
+        while data and not self._is_closing:
+            buffer = memoryview(self._protocol.get_buffer(-1))
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            self._protocol.buffer_updated(size)
+            data = data[size:]
+
+    def lose(self) -> None:
+        self._is_closing = True
+        self._protocol.connection_lost(None)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.has_ended
+        self.sent += data
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.is_read else len(self.sent)
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self.has_ended = True
+        if not self._is_closing:
+            self.lose()
+
+    abort = close
+
+    def is_reading(self) -> bool:
+        return self.is_reading_now
+
+    def pause_reading(self) -> None:
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        self.is_reading_now = True
