@@ -17,7 +17,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
-from runner.triton_server.front.http_server import HTTPServer, MetricsServer
+from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
 from runner.triton_server.front.start import Start
@@ -57,10 +57,8 @@ async def serve(start: Start) -> None:
         def is_engine_ready() -> bool:
             return inferences.is_connected and (engine is None or engine.is_ready)
 
-        http = HTTPServer(inferences, start.triton.http_url, keys, is_engine_ready, is_managed=is_managed)
+        http = HTTPServer(inferences, start.triton, keys, is_engine_ready, is_managed=is_managed)
         exits.push_async_callback(http.close)
-        metrics = MetricsServer(start.triton.metrics_url)
-        exits.push_async_callback(metrics.close)
         grpc = GRPCServer(
             inferences, keys, budget, is_engine_ready, max_body_bytes=max_body_bytes, is_managed=is_managed
         )
@@ -71,7 +69,10 @@ async def serve(start: Start) -> None:
                 lambda: HTTPConnection(http.handle, http.check, connections, budget, max_body_bytes),
             ),
             (start.grpc_fd, grpc.connection),
-            (start.metrics_fd, lambda: HTTPConnection(metrics.handle, http.check, connections, budget, 0)),
+            (
+                start.metrics_fd,
+                lambda: HTTPConnection(http.handle_metrics, http.check, connections, budget, 0),
+            ),
         ):
             server = await loop.create_server(factory, sock=socket.socket(fileno=fd), start_serving=False)
             await exits.enter_async_context(server)

@@ -9,14 +9,19 @@ from typing import Any
 from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
-from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.api import InternalError, InvalidAPIKey
 from errors.coded_error import CodedError
-from errors.triton_front import ClosedEndpoint, InvalidInference, RequestTooLarge, TooManyBytes
+from errors.triton_front import (
+    ClosedEndpoint,
+    InvalidInference,
+    RequestTooLarge,
+    TooManyBytes,
+    TooManyInferences,
+)
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
@@ -30,7 +35,6 @@ _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
     "ModelStatistics",
 }
-_READY_METHODS = {"ServerReady", "ModelReady"}
 _INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
 _MANAGEMENT_METHODS = {
     *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"),
@@ -38,14 +42,20 @@ _MANAGEMENT_METHODS = {
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 }
 _HEALTH = "/grpc.health.v1.Health/Check"
+_NOT_READY = {"ServerReady": b"", "ModelReady": b"", _HEALTH: b"\x08\x02"}
+"""Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 _PASSED_METADATA = (b"grpc-timeout", b"traceparent", b"triton_grpc_error", b"triton_grpc_protocol")
 _MAX_STREAMS = 1024
 """Calls at once on one connection."""
 _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is no inference."""
 _MAX_UNREAD_BYTES = 1 << 20
-_MAX_CHEAP_FRAMES = 2000
-"""Frames a second that neither begin a call nor carry data: a flood of them closes the connection."""
+_MAX_IDLE_FRAMES = 1000
+"""Frames a second that bring no request nearer to its end, besides those that answers bring about."""
+_FRAMES_PER_MESSAGE = 2
+"""Of an answer: by each a client may open two windows."""
+_MIN_DATA_BYTES = 256
+"""In one frame, of a message that has more frames."""
 _FIRST_MESSAGE_S = 60.0
 """How long the first message of a call may take to arrive."""
 _RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -77,9 +87,15 @@ class GRPCServer:
         self.max_body_bytes = max_body_bytes
         self.is_managed = is_managed
         self.connections: Connections[GRPCConnection] = Connections()
+        self.calls = 0
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
+
+    def check_calls(self) -> None:
+        """Raises TooManyInferences (E1111). A client may leave as many calls open that run nothing."""
+        if self.calls >= 2 * self.inferences.max_requests:
+            raise TooManyInferences(running=self.calls)
 
 
 class GRPCConnection(HTTP2Connection):
@@ -89,7 +105,7 @@ class GRPCConnection(HTTP2Connection):
         super().__init__(is_client=False)
         self.server = server
         self._streams: dict[int, _Stream] = {}
-        self._cheap_frames = 0
+        self._idle_frames = 0
         self._since_s = 0.0
 
     def settings(self) -> dict[SettingCodes, int]:
@@ -117,39 +133,37 @@ class GRPCConnection(HTTP2Connection):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
-            if (stream := self._streams.get(event.stream_id)) is not None:
-                stream.receive(event.data)
-            if not event.data:
-                self._count_cheap_frame()
+            stream = self._streams.get(event.stream_id)
+            if stream is None or not stream.receive(event.data):
+                self._count_idle_frame()
         elif isinstance(event, RequestReceived):
             self._begin(event.stream_id, [(bytes(name), bytes(value)) for name, value in event.headers])
         elif isinstance(event, StreamEnded):
             if (stream := self._streams.get(event.stream_id)) is not None:
                 stream.half_close()
         elif isinstance(event, StreamReset):
-            self._count_cheap_frame()
+            self._count_idle_frame()
             if (stream := self._streams.pop(event.stream_id, None)) is not None:
                 stream.disconnect()
         elif isinstance(event, ConnectionTerminated):
             self._transport.close()  # h2 sends nothing more.
         else:
-            self._count_cheap_frame()
+            self._count_idle_frame()
 
     def send(self, stream_id: int, message: bytes) -> None:
         self.send_message(stream_id, message)
+        self._idle_frames -= _FRAMES_PER_MESSAGE
         if self.unread_bytes > _MAX_UNREAD_BYTES + len(message):
             self._transport.abort()
 
     def finish(self, stream_id: int, error: tuple[int, str], *, has_begun: bool) -> None:
         """End a call with a status and its message, and forget it."""
         status, text = error
-        stream = self._streams.pop(stream_id, None)
+        self._streams.pop(stream_id, None)
         trailers = [(b"grpc-status", b"%d" % status)]
         if text:
             trailers.append((b"grpc-message", quote(text[:_MAX_MESSAGE_CHARACTERS], safe=_SAFE).encode()))
         self.send_trailers(stream_id, trailers if has_begun else [*_RESPONSE_HEAD, *trailers])
-        if stream is None or not stream.is_half_closed:
-            self.reset(stream_id, ErrorCodes.NO_ERROR)
 
     def _begin(self, stream_id: int, headers: Headers) -> None:
         fields = dict(headers)
@@ -171,6 +185,7 @@ class GRPCConnection(HTTP2Connection):
         server = self.server
         if method != _HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
             raise InvalidAPIKey
+        server.check_calls()
         metadata = [(name, fields[name]) for name in _PASSED_METADATA if name in fields]
         if method in (_INFER, _STREAM):
             server.inferences.check_room()
@@ -181,12 +196,12 @@ class GRPCConnection(HTTP2Connection):
             return _Ask(self, stream_id, method, metadata)
         return None
 
-    def _count_cheap_frame(self) -> None:
+    def _count_idle_frame(self) -> None:
         now_s = self._loop.time()
         if now_s - self._since_s > 1:
-            self._since_s, self._cheap_frames = now_s, 0
-        self._cheap_frames += 1
-        if self._cheap_frames > _MAX_CHEAP_FRAMES:
+            self._since_s, self._idle_frames = now_s, 0
+        self._idle_frames += 1
+        if self._idle_frames > _MAX_IDLE_FRAMES:
             self._transport.abort()
 
 
@@ -194,13 +209,13 @@ class _Stream:
     """One call of a client. Messages that arrive while Triton is being connected wait."""
 
     max_bytes = _MAX_SMALL_BYTES
+    is_unary = True
 
     def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
         self.connection = connection
         self.server = connection.server
         self.method = method
         self.metadata = metadata
-        self.is_half_closed = False
         self._id = stream_id
         self._has_begun = False
         self._is_ended = False
@@ -209,6 +224,8 @@ class _Stream:
         self._held_bytes = 0
         self._waiting: list[bytes | None] = []
         self._connecting: asyncio.Task[None] | None = None
+        self._num_messages = 0
+        self.server.calls += 1
         self._timer = asyncio.get_running_loop().call_later(_FIRST_MESSAGE_S, self._is_late)
 
     # Hooks
@@ -225,9 +242,10 @@ class _Stream:
 
     # From the connection
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> bool:
+        """Whether so much data brings the request nearer to its end."""
         if self._is_ended:
-            return
+            return False
         try:
             messages = self._messages.feed(data)
             if messages:
@@ -237,15 +255,15 @@ class _Stream:
             self._share.hold(self._held_bytes + self._messages.num_bytes)
         except TooLong as exc:
             self.fail(self._too_long(exc.length))
-            return
+            return False
         except TooManyBytes as exc:
             self.fail(exc)
-            return
+            return False
         for message in messages:
             self._take(message)
+        return bool(messages) or len(data) >= _MIN_DATA_BYTES
 
     def half_close(self) -> None:
-        self.is_half_closed = True
         self._take(None)
 
     def disconnect(self) -> None:
@@ -292,10 +310,15 @@ class _Stream:
 
     def _process(self, message: bytes | None) -> None:
         try:
-            if message is None:
-                self.ended_sending()
-            else:
+            if message is not None:
+                self._num_messages += 1
+            if self.is_unary and self._num_messages != 1:
+                number = "no message" if message is None else "several messages"
+                raise InvalidInference(reason=f"it has {number}")
+            if message is not None:
                 self.message(message)
+            else:
+                self.ended_sending()
         except CodedError as exc:
             self.fail(exc)
 
@@ -317,6 +340,7 @@ class _Stream:
 
     def _end_receiving(self) -> None:
         self._is_ended = True
+        self.server.calls -= 1
         self._timer.cancel()
         self._share.release()
         if self._connecting is not None and self._connecting is not asyncio.current_task():
@@ -341,10 +365,8 @@ class _Ask(_Stream):
     _call: Call | None = None
 
     def message(self, message: bytes) -> None:
-        if self._call is not None:
-            raise InvalidInference(reason="it has several messages")
-        if self.method in _READY_METHODS and not self.server.is_engine_ready():
-            self.respond(b"")  # Neither message says that it is ready.
+        if self.method in _NOT_READY and not self.server.is_engine_ready():
+            self.respond(_NOT_READY[self.method])
             self.finish(OK, "")
             return
         triton = self.server.inferences.triton
@@ -360,6 +382,7 @@ class _Ask(_Stream):
 class _StreamInfer(_Stream):
     """``ModelStreamInfer``: any number of requests and responses."""
 
+    is_unary = False
     _inference: Inference | None = None
 
     def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
@@ -367,7 +390,17 @@ class _StreamInfer(_Stream):
         super().__init__(connection, stream_id, method, metadata)
 
     def message(self, message: bytes) -> None:
-        self._begun().send(_request(message))
+        request = _request(message)
+        inference = self._begun()
+        try:
+            inference.send(request)
+        except CodedError as exc:
+            if (b"triton_grpc_error", b"true") in self.metadata:
+                raise
+            # As Triton does: the other requests of the stream go on.
+            error = pb.ModelStreamInferResponse(error_message=str(exc))
+            error.infer_response.id = request.id
+            self.respond(error.SerializeToString())
 
     def ended_sending(self) -> None:
         self._begun().half_close()
@@ -385,16 +418,14 @@ class _StreamInfer(_Stream):
 class _Infer(_StreamInfer):
     """``ModelInfer``: a request and its only response."""
 
+    is_unary = True
+
     def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
         # Triton's own status then ends the call, instead of an error among the responses.
         super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
         self._responses: list[bytes] = []
-        self._num_requests = 0
 
     def message(self, message: bytes) -> None:
-        self._num_requests += 1
-        if self._num_requests > 1:
-            raise InvalidInference(reason="it has several messages")
         request = _request(message)
         self._inference = Inference(
             self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
@@ -402,8 +433,7 @@ class _Infer(_StreamInfer):
         self._inference.send(request, is_last=True)
 
     def ended_sending(self) -> None:
-        if not self._num_requests:
-            raise InvalidInference(reason="it has no message")
+        """The request was sent as the last."""
 
     def _receive(self, message: bytes) -> None:
         self.release()

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, ResponseReceived, StreamReset, TrailersReceived, WindowUpdated
+from h2.events import (
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
@@ -24,6 +32,10 @@ Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""
+_MAX_EVENTLESS_BYTES = 3 << 14
+"""Of a frame of 16 KiB, and of headers in several frames."""
+_PART_BYTES = 1024
+"""What a part that waits takes besides its data, with its stream."""
 _BUFFER = bytearray(1 << 14)
 """For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
@@ -77,19 +89,29 @@ class _Part:
     trailers: Headers | None = None
     """Sent instead of data, at the end."""
 
+    @property
+    def size_bytes(self) -> int:
+        return _PART_BYTES + len(self.data)
+
+
+class _H2(H2Connection):
+    MAX_CLOSED_STREAMS = 1 << 12
+    """It remembers so many; by default they may take megabytes."""
+
 
 class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     """Subclasses handle events. What is to be sent leaves once per iteration of the event loop."""
 
     def __init__(self, *, is_client: bool) -> None:
-        self._h2 = H2Connection(H2Configuration(client_side=is_client, header_encoding=None))
+        self._h2 = _H2(H2Configuration(client_side=is_client, header_encoding=None))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._is_flushing = False
+        self._eventless_bytes = 0
         self._waiting: dict[int, deque[_Part]] = {}
         """By stream: what waits until the receiver's window has room."""
         self.unsent_bytes = 0
-        """Data in ``_waiting``."""
+        """In ``_waiting``."""
 
     # Interface of subclasses
 
@@ -121,10 +143,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self._h2.send_headers(stream_id, headers, end_stream=is_last)
             self._flush_soon()
 
-    def reset(self, stream_id: int, code: ErrorCodes = ErrorCodes.CANCEL) -> None:
+    def reset(self, stream_id: int) -> None:
         self._drop_waiting(stream_id)
         with suppress(ProtocolError):  # It is closed.
-            self._h2.reset_stream(stream_id, code)
+            self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._flush_soon()
 
     # asyncio
@@ -155,16 +177,21 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self._flush()
             self._transport.close()
             return
+        self._eventless_bytes = 0 if events else self._eventless_bytes + len(data)
+        if self._eventless_bytes > _MAX_EVENTLESS_BYTES:  # Headers that never end.
+            self._transport.abort()
         for event in events:
+            if self._transport.is_closing():
+                return
             if isinstance(event, WindowUpdated):
                 self._send_waiting(event.stream_id)
+            elif isinstance(event, RemoteSettingsChanged):
+                self._send_waiting(None)
             elif isinstance(event, StreamReset):
                 self._drop_waiting(event.stream_id)
-                self.on_event(event)
-            else:
-                if isinstance(event, DataReceived):
-                    self._acknowledge(event)
-                self.on_event(event)
+            elif isinstance(event, DataReceived):
+                self._acknowledge(event)
+            self.on_event(event)
         self._flush_soon()
 
     # Sending
@@ -175,13 +202,9 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
     def _send(self, stream_id: int, part: _Part) -> None:
-        if stream_id in self._waiting:
-            self._waiting[stream_id].append(part)
-            self.unsent_bytes += len(part.data)
-            return
-        if not self._send_what_fits(stream_id, part):
-            self._waiting[stream_id] = deque([part])
-            self.unsent_bytes += len(part.data)
+        if stream_id in self._waiting or not self._send_what_fits(stream_id, part):
+            self._waiting.setdefault(stream_id, deque()).append(part)
+            self.unsent_bytes += part.size_bytes
         self._flush_soon()
 
     def _send_what_fits(self, stream_id: int, part: _Part) -> bool:
@@ -189,6 +212,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         try:
             if part.trailers is not None:
                 self._h2.send_headers(stream_id, part.trailers, end_stream=True)
+                if not self._h2.streams[stream_id].closed:  # The client may send more: it need not.
+                    self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
                 return True
             window = self._h2.local_flow_control_window(stream_id)
             size = self._h2.max_outbound_frame_size
@@ -210,9 +235,9 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         for each in [stream_id] if stream_id else list(self._waiting):
             waiting = self._waiting.get(each)
             while waiting:
-                self.unsent_bytes -= len(waiting[0].data)
+                self.unsent_bytes -= waiting[0].size_bytes
                 if not self._send_what_fits(each, waiting[0]):
-                    self.unsent_bytes += len(waiting[0].data)
+                    self.unsent_bytes += waiting[0].size_bytes
                     break
                 waiting.popleft()
             else:
@@ -220,7 +245,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
 
     def _drop_waiting(self, stream_id: int | None) -> None:
         for part in self._waiting.pop(stream_id or 0, ()):
-            self.unsent_bytes -= len(part.data)
+            self.unsent_bytes -= part.size_bytes
 
     def _flush_soon(self) -> None:
         if not self._is_flushing:

@@ -17,6 +17,7 @@ from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
+from runner.settings.ports import TritonPorts
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
 from runner.triton_server.front.http1 import HTTPConnection, Request
 from runner.triton_server.front.inference import Inference, Inferences
@@ -26,13 +27,14 @@ from runner.triton_server.front.triton import OK, UNAVAILABLE
 HEALTH_PATH = "/health"
 """Of the front itself."""
 
-_NAME = r"([A-Za-z0-9_.\-]{1,200})"
+_NAME = r"([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,199})"
 _MODEL = rf"/v2/models/{_NAME}(?:/versions/([0-9]{{1,9}}))?"
 _INFERENCE = re.compile(rf"{_MODEL}/(infer|generate|generate_stream)")
 _READ = re.compile(rf"/v2|/v2/health/(?:live|ready)|/v2/models/stats|{_MODEL}(?:/(?:ready|config|stats))?")
 _READY = re.compile(rf"/v2/health/ready|{_MODEL}/ready")
 _MANAGEMENT = re.compile(
-    r"/v2/(?:repository|systemsharedmemory|cudasharedmemory|logging|trace)(?:/.{0,500})?|"
+    rf"/v2/repository/(?:index|models/{_NAME}/(?:load|unload))|/v2/logging|/v2/trace/setting|"
+    rf"/v2/(?:system|cuda)sharedmemory(?:/region/{_NAME})?/(?:status|register|unregister)|"
     rf"{_MODEL}/trace/setting"
 )
 _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
@@ -56,14 +58,14 @@ class HTTPServer:
     def __init__(
         self,
         inferences: Inferences,
-        triton_url: str,
+        triton: TritonPorts,
         keys: APIKeys,
         is_engine_ready: Callable[[], bool],
         *,
         is_managed: bool,
     ) -> None:
         self._inferences = inferences
-        self._triton_url = triton_url
+        self._triton = triton
         self._keys = keys
         self._is_engine_ready = is_engine_ready
         self._is_managed = is_managed
@@ -96,16 +98,25 @@ class HTTPServer:
             else:
                 self._start(self._infer_later(request, connection, inference.groups(default="")), connection)
         elif _READ.fullmatch(path) and request.method in ("GET", "HEAD"):
-            self._start(self._pass_on(request, connection, path), connection)
+            self._start(self._read(request, connection, path), connection)
         elif _MANAGEMENT.fullmatch(path):
             if not self._is_managed:
                 _fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
-                self._start(self._pass_on(request, connection, path), connection)
+                self._start(self._manage(request, connection, path), connection)
         elif inference is not None or _READ.fullmatch(path):
             connection.respond(405, error_body("Method Not Allowed"))
         else:
             connection.respond(404, error_body("Not Found"))
+
+    def handle_metrics(self, request: Request, connection: HTTPConnection) -> None:
+        """On Triton's metrics port."""
+        if request.target.partition(b"?")[0] != b"/metrics":
+            connection.respond(404, error_body("Not Found"))
+        elif request.method not in ("GET", "HEAD"):
+            connection.respond(405, error_body("Method Not Allowed"))
+        else:
+            self._start(self._pass_on(request, connection, self._triton.metrics_url, b""), connection)
 
     # Inference
 
@@ -113,6 +124,7 @@ class HTTPServer:
         self, request: Request, connection: HTTPConnection, model: str, version: str, action: str
     ) -> None:
         try:
+            served = self._inferences.models.get(model, version)
             answer: _Answer
             if action == "infer":
                 length = request.headers.get(b"inference-header-content-length")
@@ -122,7 +134,7 @@ class HTTPServer:
                 message, form = infer_request(bytes(request.body), json_length, model, version)
                 answer = _InferAnswer(connection, request, form)
             else:
-                message = generate_request(bytes(request.body), self._inferences.models.get(model), version)
+                message = generate_request(bytes(request.body), served, version)
                 answer = (_StreamAnswer if action == "generate_stream" else _Answer)(connection, request)
             metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
             is_single = action == "infer"
@@ -130,11 +142,11 @@ class HTTPServer:
             connection.on_disconnect = answer.cancel = inference.cancel
             try:
                 inference.send(message, is_last=True)
-            except CodedError:
+            except BaseException:
                 inference.cancel()
                 raise
-        except CodedError as exc:
-            _fail(connection, exc)
+        except Exception as exc:  # noqa: BLE001 - each becomes an answer
+            _fail(connection, _coded(exc))
 
     async def _infer_later(
         self, request: Request, connection: HTTPConnection, parts: tuple[str, ...]
@@ -150,18 +162,25 @@ class HTTPServer:
 
     # Everything else
 
-    async def _pass_on(self, request: Request, connection: HTTPConnection, path: str) -> None:
+    async def _read(self, request: Request, connection: HTTPConnection, path: str) -> None:
         if _READY.fullmatch(path) and not self._is_engine_ready():
             connection.respond(503, error_body("the engine is not ready"))
             return
-        body = bytes(request.body) or None
+        await self._pass_on(request, connection, self._triton.http_url + path, b"")
+
+    async def _manage(self, request: Request, connection: HTTPConnection, path: str) -> None:
+        body = bytes(request.body)
         if body and (len(body) > _MAX_MANAGEMENT_BYTES or not _is_flat(msgspec.json.decode(body))):
-            raise InvalidInference(reason=f"it is no JSON of at most {_MAX_MANAGEMENT_BYTES} bytes")
+            reason = (
+                f"it has more than {_MAX_MANAGEMENT_BYTES} bytes, or more than {_MAX_DEPTH} levels of JSON"
+            )
+            raise InvalidInference(reason=reason)
+        await self._pass_on(request, connection, self._triton.http_url + path, body)
+
+    async def _pass_on(self, request: Request, connection: HTTPConnection, url: str, body: bytes) -> None:
         async with self._reads:
             try:
-                async with self._session.request(
-                    request.method, self._triton_url + path, data=body
-                ) as response:
+                async with self._session.request(request.method, url, data=body or None) as response:
                     content = await response.read()
             except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
                 raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
@@ -174,51 +193,17 @@ class HTTPServer:
         async def run() -> None:
             try:
                 await work
-            except CodedError as exc:
-                _fail(connection, exc)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-                _fail(connection, InvalidInference(reason=str(exc)))
-            except Exception:
-                log.exception("a request of Triton's HTTP API failed")
-                _fail(connection, InternalError())
+            except Exception as exc:  # noqa: BLE001 - each becomes an answer
+                _fail(connection, _coded(exc))
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        connection.on_disconnect = _canceller(task)
 
+        def cancel() -> None:
+            task.cancel()
 
-class MetricsServer:
-    """Triton's metrics port."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    def handle(self, request: Request, connection: HTTPConnection) -> None:
-        if request.target.partition(b"?")[0] != b"/metrics":
-            connection.respond(404, error_body("Not Found"))
-        elif request.method not in ("GET", "HEAD"):
-            connection.respond(405, error_body("Method Not Allowed"))
-        else:
-            task = asyncio.create_task(self._answer(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            connection.on_disconnect = _canceller(task)
-
-    async def _answer(self, connection: HTTPConnection) -> None:
-        try:
-            async with self._session.get(self._url) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
-            _fail(connection, TritonUnavailable(reason=str(exc) or type(exc).__name__))
-            return
-        content_type = response.headers.get("content-type", "text/plain").encode()
-        connection.respond(response.status, content, content_type)
+        connection.on_disconnect = cancel
 
 
 class _Answer:
@@ -285,6 +270,10 @@ class _StreamAnswer(_Answer):
         error = response.error_message
         if not self._has_begun:
             self._request.share.release()
+            if error and not response.infer_response.parameters:  # Triton has not begun it.
+                self._connection.respond(status_of_text(error), error_body(error))
+                self.cancel()
+                return
             self._begin(status_of_text(error) if error else 200)
         self._connection.write(_event(error_body(error) if error else generate_body(response.infer_response)))
 
@@ -309,6 +298,15 @@ def _event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
+def _coded(exc: Exception) -> CodedError:
+    if isinstance(exc, CodedError):
+        return exc
+    if isinstance(exc, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+        return InvalidInference(reason=str(exc))
+    log.error("a request of Triton's HTTP API failed", exc_info=exc)
+    return InternalError()
+
+
 def _fail(connection: HTTPConnection, error: CodedError) -> None:
     connection.respond(statuses_of(error)[0], error_body(str(error)))
 
@@ -320,10 +318,3 @@ def _is_flat(value: object, depth: int = 0) -> bool:
     return not isinstance(value, list) or (
         depth < _MAX_DEPTH and all(_is_flat(each, depth + 1) for each in value)
     )
-
-
-def _canceller(task: asyncio.Task[None]) -> Callable[[], None]:
-    def cancel() -> None:
-        task.cancel()
-
-    return cancel

@@ -21,15 +21,14 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.http2 import Headers
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, Model, Models
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import OK, Call, Triton
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"
-_IS_FINAL = b"triton_final_response\x12\x02\x08\x01"
-"""How a last response is marked, on the wire."""
-_MAX_TEXTS = 1 << 16
-"""In one tensor: each becomes an object in Triton's Python models."""
+IS_FINAL = "triton_final_response"
+_IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
+"""How a last response is marked, on the wire; a text may hold it too."""
 SLOT = "tensorrt_llm"
 _CONNECT_POLL_S = 0.1
 _TYPED = {
@@ -50,14 +49,14 @@ class Inferences:
         self.running = 0
         self._front = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._numbers = itertools.count(1)
+        self._connecting = asyncio.Lock()
 
     async def connect(self) -> None:
         """Raises TritonUnavailable. Calls that another front left behind are stopped."""
-        if self.triton.is_connected and self.models.are_loaded:
-            return
-        self.models.forget()
-        await self.models.load()
-        self._stop(ONLY_FRONT, self._front)
+        async with self._connecting:
+            if not self.is_connected:
+                await self.models.load()
+                self._stop(ONLY_FRONT, self._front)
 
     async def stay_connected(self) -> None:
         """So that no client waits for it."""
@@ -124,6 +123,7 @@ class Inference:
         self._on_end = on_end
         self._running = 0
         self._has_generation = False
+        self._has_failed = False
         self._wants_final = False
         self._call: Call = all_inferences.triton.begin(
             "ModelStreamInfer", metadata, self._received, self._ended
@@ -155,19 +155,21 @@ class Inference:
         self._stop()
 
     def _stop(self) -> None:
-        if self._has_generation and self._running:
+        # NOTE: Triton tells that an ensemble has failed, at a deadline say, while its steps go on.
+        if self._has_generation and (self._running or self._has_failed):
             self._all.stop_call(self._key)
         self._count(-self._running)
 
     def _received(self, message: bytes) -> None:
-        if message.startswith(b"\x0a"):  # An error.
-            self._count(-min(self._running, 1))
-        elif _IS_FINAL in message:  # Which may be part of a text.
+        is_error = message.startswith(b"\x0a")
+        if is_error or _IS_FINAL in message:
+            self._has_failed = self._has_failed or is_error
             response = pb.ModelStreamInferResponse.FromString(message).infer_response
-            if response.parameters["triton_final_response"].bool_param:
+            is_final = has_ended(response)
+            if is_final:
                 self._count(-min(self._running, 1))
-                if not self._wants_final and not response.outputs:
-                    return
+            if is_final and not is_error and not self._wants_final and not response.outputs:
+                return
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
@@ -180,6 +182,11 @@ class Inference:
     def _count(self, change: int) -> None:
         self._running += change
         self._all.running += change
+
+
+def has_ended(response: Any) -> bool:
+    """Whether a ``ModelInferResponse`` is the last: marked so, or of a request that Triton did not begin."""
+    return not response.parameters or response.parameters[IS_FINAL].bool_param
 
 
 def adapt(request: Any, model: Model) -> None:
@@ -201,8 +208,8 @@ def adapt(request: Any, model: Model) -> None:
                 if is_shared:
                     raise InvalidTensor(name=tensor.name, expected=expected.datatype, value=tensor.datatype)
                 _convert(request, tensor, raw_index, expected.datatype)
-        if tensor.datatype == "BYTES" and (count := math.prod(tensor.shape)) > _MAX_TEXTS:
-            raise InvalidTensor(name=tensor.name, expected=f"at most {_MAX_TEXTS} texts", value=count)
+        if tensor.datatype == "BYTES" and (count := math.prod(tensor.shape)) > MAX_TEXTS:
+            raise InvalidTensor(name=tensor.name, expected=f"at most {MAX_TEXTS} texts", value=count)
         raw_index += not is_shared
 
 

@@ -16,10 +16,12 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, NUMPY_TYPES, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMPY_TYPES, Model
 
 _MAX_VALUES = 1 << 19
 """In a JSON body: each becomes an object of Python."""
+_CONTAINER_VALUES = 4
+"""A list or object takes as much as so many values."""
 _MAX_TENSORS = 256
 _LENGTH = struct.Struct("<I")
 _KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
@@ -141,8 +143,9 @@ def set_parameters(target: Any, parameters: object) -> None:
 
 
 def _decode(body: bytes) -> object:
-    if body.count(b",") > _MAX_VALUES:
-        raise InvalidInference(reason=f"it has more than {_MAX_VALUES} commas; send binary tensors")
+    num_containers = body.count(b"[") + body.count(b"{")
+    if body.count(b",") + _CONTAINER_VALUES * num_containers > _MAX_VALUES:
+        raise InvalidInference(reason=f"it has more than {_MAX_VALUES} values; send binary tensors")
     try:
         return msgspec.json.decode(body)
     except RecursionError as exc:
@@ -191,6 +194,8 @@ def _flat(value: object, name: str) -> tuple[list[Any], list[int]]:
 def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
     """Values in Triton's binary form. Raises InvalidTensor (E1103)."""
     if datatype == "BYTES":
+        if len(values) > MAX_TEXTS:
+            raise InvalidTensor(name=name, expected=f"at most {MAX_TEXTS} texts", value=len(values))
         pieces = []
         for each in values:
             if not isinstance(each, str):

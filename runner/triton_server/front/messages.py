@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from errors.triton_front import InvalidInference
 
 MAX_FIELDS = 4096
-"""Of a request with all its tensors, except the values of tensors; a byte of a shape counts as one. A
-client's request has less than 100."""
+"""Of a request with all its tensors, except the values of tensors: a client's request has less than 100."""
 MAX_TYPED_BYTES = 1 << 20
 """Of values in ``contents``: parsed, one byte can take eight. Today's clients send ``raw_input_contents``."""
+MAX_NAME_BYTES = 1 << 10
+"""Of a model's or tensor's name, type and shape, and of the request's id."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_PARAMETERS, _INPUTS, _OUTPUTS = 4, 5, 6
+_ID, _PARAMETERS, _INPUTS, _OUTPUTS = 3, 4, 5, 6
 _SHAPE, _CONTENTS = 3, 5
 """Of an input."""
 
@@ -33,10 +34,17 @@ def check_wire(message: bytes) -> None:
                 num_fields += 1
                 if number == _INPUTS and inner == _CONTENTS:
                     typed_bytes += last - first
-                elif number == _INPUTS and inner == _SHAPE:
-                    num_fields += last - first
+                elif number == _INPUTS and inner <= _SHAPE:
+                    _check_name(last - first)
                 _check(num_fields, typed_bytes)
+        elif number <= _ID:
+            _check_name(end - start)
         _check(num_fields, typed_bytes)
+
+
+def _check_name(num_bytes: int) -> None:
+    if num_bytes > MAX_NAME_BYTES:
+        raise InvalidInference(reason=f"a name, type or shape has more than {MAX_NAME_BYTES} bytes")
 
 
 def _check(num_fields: int, typed_bytes: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.requests import InvalidTensor
+from errors.triton import TritonUnavailable
 from errors.triton_front import UnknownTritonModel
 from runner.triton_server.front.triton import RefusedByTriton, Triton
 
@@ -23,6 +24,8 @@ INTEGERS = {
     "UINT64": "<u8",
 }
 """numpy's types by Triton's."""
+MAX_TEXTS = 1 << 16
+"""In one tensor: each becomes an object in Triton's Python models."""
 NUMPY_TYPES = {**INTEGERS, "BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 
 MAX_RANK = 8
@@ -42,6 +45,7 @@ class Input:
 @dataclass(frozen=True)
 class Model:
     name: str
+    version: str
     inputs: dict[str, Input]
     has_batch: bool
     is_ensemble: bool
@@ -76,40 +80,37 @@ class Models:
     async def load(self) -> None:
         """Raises TritonUnavailable."""
         await self._triton.connect()
+        self._models = {}
         try:
-            index = pb.RepositoryIndexResponse.FromString(
-                await self._triton.ask(
-                    "RepositoryIndex", pb.RepositoryIndexRequest(ready=True).SerializeToString()
-                )
-            )
-            for each in index.models:
-                await self.read(each.name)
-        except RefusedByTriton:
-            return  # A model was unloaded meanwhile: it is unknown.
+            request = pb.RepositoryIndexRequest(ready=True).SerializeToString()
+            index = pb.RepositoryIndexResponse.FromString(await self._triton.ask("RepositoryIndex", request))
+            models = [await self._read(each.name, each.version) for each in index.models]
+        except RefusedByTriton as exc:
+            raise TritonUnavailable(reason=f"its models can't be read ({exc})") from exc
+        self._models = {each.name: each for each in models}
 
-    async def read(self, name: str) -> None:
+    async def _read(self, name: str, version: str) -> Model:
         request = pb.ModelConfigRequest(name=name).SerializeToString()
         answer = await self._triton.ask("ModelConfig", request)
-        self._models[name] = _model(pb.ModelConfigResponse.FromString(answer).config)
+        return _model(pb.ModelConfigResponse.FromString(answer).config, version)
 
     def find(self, name: str) -> Model | None:
         return self._models.get(name)
 
-    def get(self, name: str) -> Model:
-        """Raises UnknownTritonModel (E1108)."""
-        if (model := self._models.get(name)) is None:
-            raise UnknownTritonModel(model=name[:200], served=", ".join(sorted(self._models)))
+    def get(self, name: str, version: str) -> Model:
+        """``version``: blank if the client leaves it open. Raises UnknownTritonModel (E1108)."""
+        model = self._models.get(name)
+        if model is None or version not in ("", model.version):
+            called = f"{name}/versions/{version}" if version else name
+            raise UnknownTritonModel(model=called, served=", ".join(sorted(self._models)))
         return model
-
-    def forget(self) -> None:
-        self._models.clear()
 
     @property
     def are_loaded(self) -> bool:
         return bool(self._models)
 
 
-def _model(config: Any) -> Model:
+def _model(config: Any, version: str) -> Model:
     inputs = {}
     for each in config.input:
         name = (
@@ -118,6 +119,7 @@ def _model(config: Any) -> Model:
         inputs[each.name] = Input(_PROTOBUF_NAMES.get(name, name.removeprefix("TYPE_")), tuple(each.dims))
     return Model(
         config.name,
+        version,
         inputs,
         config.max_batch_size > 0,
         config.platform == "ensemble",

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from urllib.parse import unquote
 
 from h2.events import ConnectionTerminated, DataReceived, Event, StreamReset
@@ -30,6 +29,8 @@ OnEnd = Callable[[int, str], None]
 
 _WINDOW_BYTES = (1 << 31) - 1
 """Of each stream, and of the connection: what a client does not read is bounded there."""
+_MAX_STREAM_ID = (1 << 31) - (1 << 20)
+"""A connection has a billion calls; then another is opened."""
 _FRAME_HEAD = struct.Struct(">HBHI")
 """Of HTTP/2: the length in 24 bits, the kind and flags, the stream."""
 _PLAIN_DATA = 0x0000
@@ -91,7 +92,12 @@ class _Connection(HTTP2Connection):
         self._calls: dict[int, Call] = {}
         self._rest = b""
         self._credit_bytes = _WINDOW_BYTES
-        self.is_open = True
+        self._is_lost = False
+
+    @property
+    def is_open(self) -> bool:
+        """It takes further calls."""
+        return not self._is_lost and self._h2.highest_outbound_stream_id < _MAX_STREAM_ID
 
     def settings(self) -> dict[SettingCodes, int]:
         return {
@@ -111,7 +117,10 @@ class _Connection(HTTP2Connection):
         return call
 
     def forget(self, stream_id: int) -> bool:
-        return self._calls.pop(stream_id, None) is not None
+        is_known = self._calls.pop(stream_id, None) is not None
+        if not self._calls and not self.is_open:
+            self._loop.call_soon(self._transport.close)
+        return is_known
 
     def buffer_updated(self, nbytes: int) -> None:
         """Read plain DATA frames, which is nearly all that Triton sends, faster than h2 reads them."""
@@ -150,7 +159,7 @@ class _Connection(HTTP2Connection):
             self._end(event.stream_id, status, text)  # type: ignore[attr-defined]
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.is_open = False
+        self._is_lost = True
         lost = TritonUnavailable(reason=str(error) if error else "it closed the connection")
         for stream_id in list(self._calls):
             self._end(stream_id, UNAVAILABLE, str(lost))
@@ -159,7 +168,8 @@ class _Connection(HTTP2Connection):
         self._transport.abort()
 
     def _end(self, stream_id: int, status: int, message: str) -> None:
-        if (call := self._calls.pop(stream_id, None)) is not None:
+        call = self._calls.get(stream_id)
+        if call is not None and self.forget(stream_id):
             call.end(status, message)
 
 
@@ -210,6 +220,8 @@ class Triton:
                 return
             if status == OK and received:
                 answer.set_result(received[0])
+            elif status == UNAVAILABLE:
+                answer.set_exception(TritonUnavailable(reason="its connection was lost"))
             else:
                 answer.set_exception(RefusedByTriton(status, text))
 
@@ -218,8 +230,7 @@ class Triton:
         try:
             return await answer
         finally:
-            with suppress(Exception):
-                call.cancel()
+            call.cancel()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -227,7 +238,7 @@ class Triton:
 
 
 class RefusedByTriton(Exception):
-    """Triton's status and message, where they are no error of ours."""
+    """Triton's status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
