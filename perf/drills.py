@@ -50,6 +50,7 @@ EXPECTED = {
     **dict.fromkeys(_TRITON, Expected([TRITON], seen_by=(COG, TRITON))),
     **dict.fromkeys(("engine server", ENGINE_CHILD), Expected(APIS, ["E2107"], seen_by=(COG, OPENAI))),
     API_SERVER: Expected([OPENAI], [CLOSED]),
+    "Triton front": Expected([TRITON], [CLOSED]),
     WORKER: Expected(APIS),
     UNDISTURBED: Expected(),
 }

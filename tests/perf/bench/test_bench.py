@@ -88,6 +88,7 @@ def test_a_terminated_bench_stops_the_servers_that_it_started() -> None:
         ("/x/python -m runner.engines.server.main", "engine server"),
         ('/x/python -m runner.engines.worker {"engine_kind":"paced"}', "engine child"),
         ("/x/python -m runner.api", "API server"),
+        ("/x/python -m runner.triton_server.front", "Triton front"),
         ("bash", OTHER),
     ],
 )

@@ -1,0 +1,214 @@
+"""The front, Triton or the engine server ends or is stopped; requests up to the limit; keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from tests.hostile import request
+from tests.runner.paced_engine import PacedModel, make_paced_model
+from tests.runner.running import Running, is_healthy
+from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, is_running, wait_until
+from tests.runner.triton_server.front.running import front_of, front_pid
+
+pytestmark = pytest.mark.servers
+
+QUESTION = "What is machine learning?"
+LONG = {"text_input": QUESTION, "max_tokens": 4000, "stream": True}
+SHORT = {"text_input": QUESTION, "max_tokens": 3}
+KEY = {"Authorization": "Bearer the-key"}
+LIMIT = 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PacedModel:
+    return make_paced_model(tmp_path_factory.mktemp("front") / "model", 100)
+
+
+@pytest.fixture(scope="module")
+def server(model: PacedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonUnderTest]:
+    """Each test leaves it serving again."""
+    folder: Path = tmp_path_factory.mktemp("front")
+    server = TritonUnderTest(
+        model, folder, TRITON_MAX_REQUESTS=str(LIMIT), API_KEYS="the-key,other", FAILURE_LIMIT="99"
+    )
+    yield server
+    server.close()
+
+
+def ask(server: TritonUnderTest, path: str = f"{ENSEMBLE}/generate", **body: object) -> httpx.Response:
+    return httpx.post(server.url + path, json=SHORT | body, headers=KEY, timeout=60)
+
+
+def is_serving(server: TritonUnderTest) -> bool:
+    return is_healthy(server) and ask(server).status_code == 200
+
+
+class Stream:
+    """A long stream of the ensemble; ``end`` has its last events once it has ended."""
+
+    def __init__(self, server: TritonUnderTest) -> None:
+        self.end: list[dict[str, Any]] = []
+        self._has_begun = threading.Event()
+        self._url = f"{server.url}{ENSEMBLE}/generate_stream"
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+        assert self._has_begun.wait(60)
+
+    def _read(self) -> None:
+        try:
+            with httpx.stream("POST", self._url, json=LONG, headers=KEY, timeout=60) as response:
+                for line in response.iter_lines():
+                    self.end = events(line) or self.end
+                    self._has_begun.set()
+        except httpx.HTTPError as exc:
+            self.end = [{"error": f"closed ({type(exc).__name__})"}]
+
+    def error(self) -> str:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return str(self.end[-1].get("error"))
+
+
+def test_keys_protect_all_but_health_and_metrics(server: TritonUnderTest) -> None:
+    for path in ("/v2", ENSEMBLE, "/v2/models/stats", "/v2/repository/index"):
+        assert httpx.get(server.url + path).status_code == 401, path
+        assert httpx.get(server.url + path, headers={"Authorization": "Bearer no"}).status_code == 401
+    assert httpx.post(f"{server.url}{ENSEMBLE}/generate", json=SHORT).status_code == 401
+    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+    assert ask(server).status_code == 200
+    with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = (("authorization", "Bearer other"),)
+        assert stub.ServerReady(pb.ServerReadyRequest(), metadata=metadata).ready
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.ModelInfer(pb.ModelInferRequest(model_name="ensemble"))
+    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+
+
+def _answered(server: TritonUnderTest) -> None:
+    assert ask(server).status_code == 200
+
+
+def _invalid(server: TritonUnderTest) -> None:
+    assert ask(server, max_tokens="x").status_code == 400
+
+
+def _failed(server: TritonUnderTest) -> None:
+    assert ask(server, temperature=-5.0).status_code == 400
+
+
+def _several(server: TritonUnderTest) -> None:
+    assert ask(server, stream=True).status_code == 400
+
+
+def _left(server: TritonUnderTest) -> None:
+    with socket.create_connection((HOST, server.http_port)) as connection:
+        body = json.dumps(LONG | {"stream": False}).encode()
+        connection.sendall(request(f"{ENSEMBLE}/generate", body, "Authorization: Bearer the-key"))
+        wait_until(lambda: server.counters.running)
+
+
+def _cut_upload(server: TritonUnderTest) -> None:
+    with socket.create_connection((HOST, server.http_port)) as connection:
+        head = request(f"{ENSEMBLE}/generate", b"a" * 100_000, "Authorization: Bearer the-key")
+        connection.sendall(head[:-50_000])
+
+
+@pytest.mark.parametrize("end", [_answered, _invalid, _failed, _several, _left, _cut_upload])
+def test_every_end_of_a_request_makes_room_for_another(server: TritonUnderTest, end: Any) -> None:
+    for _ in range(LIMIT + 1):
+        end(server)
+        wait_until(lambda: server.counters.running == 0)
+    lines: list[Iterator[str]] = []
+    with ExitStack() as stack:
+        for _ in range(LIMIT):
+            url = f"{server.url}{ENSEMBLE}/generate_stream"
+            stream = httpx.stream("POST", url, json=LONG, headers=KEY, timeout=60)
+            lines.append(stack.enter_context(stream).iter_lines())  # Collected, it would end the stream.
+            assert next(lines[-1]).startswith("data:")
+        answer = ask(server)
+        assert (answer.status_code, answer.json()["error"][:5]) == (429, "E1111")
+    wait_until(lambda: ask(server).status_code == 200)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_front_that_ends_loses_only_tritons_clients_and_their_requests_are_freed(
+    server: TritonUnderTest, number: signal.Signals
+) -> None:
+    wait_until(lambda: is_serving(server))
+    other = Running(server, 400)
+    streams = [Stream(server) for _ in range(2)]
+    pid, triton_pid = front_pid(server), server.service.stack.triton.pid
+    os.kill(pid, number)
+    # Its clients wait on the open port.
+    assert httpx.get(f"{server.url}/v2/health/live", timeout=60).status_code == 200
+    assert not is_running(pid)
+    assert all("closed" in each.error() for each in streams)
+    wait_until(lambda: server.counters.running <= 1, 20)
+    assert server.run(other.read_all()) == server.model.expected_text(QUESTION, 400)
+    wait_until(lambda: server.counters.running == 0)
+    wait_until(lambda: is_serving(server))
+    assert server.service.stack.triton.pid == triton_pid
+
+
+def test_streams_end_with_an_error_when_triton_ends_and_the_front_serves_again(
+    server: TritonUnderTest,
+) -> None:
+    wait_until(lambda: is_serving(server))
+    pid, triton = front_pid(server), server.service.stack.triton
+    stream = Stream(server)
+    assert triton.pid is not None
+    os.kill(triton.pid, signal.SIGKILL)
+    assert "E2105" in stream.error()
+    with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        statuses = set()
+        while not is_healthy(server):
+            answer = ask(server)
+            if answer.status_code != 200:
+                assert "E2105" in answer.text
+            try:
+                stub.ModelMetadata(
+                    pb.ModelMetadataRequest(name="ensemble"), metadata=(("authorization", "Bearer the-key"),)
+                )
+            except grpc.RpcError as exc:
+                statuses.add(exc.code())  # type: ignore[attr-defined]
+    assert statuses <= {grpc.StatusCode.UNAVAILABLE}
+    wait_until(lambda: is_serving(server))
+    assert front_pid(server) == pid
+    assert front_of(server).restarts <= 2
+
+
+def test_readiness_tells_the_engines_too(server: TritonUnderTest, model: PacedModel) -> None:
+    wait_until(lambda: is_serving(server))
+    pace = model.directory / "paced.json"
+    pace.rename(pace.with_name("away.json"))
+    try:
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        for path in ("/v2/health/ready", f"{SLOT}/ready"):
+            wait_until(lambda path=path: httpx.get(server.url + path, headers=KEY).status_code == 503)
+        assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
+        with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            metadata = (("authorization", "Bearer the-key"),)
+            assert not stub.ServerReady(pb.ServerReadyRequest(), metadata=metadata).ready
+            assert not stub.ModelReady(pb.ModelReadyRequest(name="ensemble"), metadata=metadata).ready
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"") == b"\x08\x02"
+    finally:
+        pace.with_name("away.json").rename(pace)
+    wait_until(lambda: is_serving(server))

@@ -1,0 +1,426 @@
+"""HTTP/2 connections of clients, fed by hand: floods, bombs, windows that stay closed. No process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, Event, ResponseReceived, TrailersReceived
+from h2.exceptions import StreamClosedError
+from h2.settings import SettingCodes
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    ExtensionFrame,
+    Frame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errors.triton_front import TooManyInferences
+from runner.settings.api_keys import APIKeys
+from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.grpc_server import GRPCServer
+from runner.triton_server.front.http2 import Messages, TooLong
+from runner.triton_server.front.triton import SERVICE
+from tests.runner.triton_server.front.transport import Transport
+
+OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 3, 8, 12, 16
+MAX_BODY_BYTES = 1 << 20
+EMPTY = b"\0\0\0\0\0"
+
+
+class _Inferences:
+    """A stand-in: Triton is connected, and gets nothing here."""
+
+    is_connected = True
+    running = 0
+    max_requests = 100
+
+    def check_room(self) -> None:
+        if self.running >= self.max_requests:
+            raise TooManyInferences(running=self.running)
+
+
+class Client:
+    """``is_ready``: of the engine. If it is not, the front answers ServerReady without Triton."""
+
+    def __init__(self, keys: tuple[str, ...] = (), *, is_ready: bool = False) -> None:
+        self.inferences: Any = _Inferences()
+        self.budget = Budget(4 << 20)
+        self.server = GRPCServer(
+            self.inferences,
+            APIKeys(keys),
+            self.budget,
+            lambda: is_ready,
+            max_body_bytes=MAX_BODY_BYTES,
+            is_managed=False,
+        )
+        self.connection = self.server.connection()
+        self.transport = Transport(self.connection)
+        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.events: list[Event] = []
+        self._read = 0
+
+    async def open(self, window_bytes: int | None = None) -> None:
+        self.h2.initiate_connection()
+        if window_bytes is not None:
+            self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
+        await self.flush()
+
+    async def flush(self) -> None:
+        await self.feed(self.h2.data_to_send())
+
+    async def feed(self, data: bytes) -> None:
+        self.transport.feed(data)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sent = bytes(self.transport.sent[self._read :])
+        self._read += len(sent)
+        self.events += self.h2.receive_data(sent)
+
+    async def feed_frames(self, frames: list[Frame]) -> None:
+        await self.feed(b"".join(each.serialize() for each in frames))
+
+    def begin(self, method: str, *more: tuple[str, str]) -> int:
+        stream_id = self.h2.get_next_available_stream_id()
+        path = method if method.startswith("/") else f"{SERVICE}/{method}"
+        head = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path)]
+        self.h2.send_headers(stream_id, [*head, ("te", "trailers"), *more])
+        return stream_id
+
+    async def call(self, method: str, data: bytes, *more: tuple[str, str]) -> dict[str, str]:
+        """The trailers of a call."""
+        stream_id = self.begin(method, *more)
+        with suppress(StreamClosedError):  # The server has refused it.
+            for at in range(0, len(data), 1 << 14):
+                self.h2.send_data(
+                    stream_id, data[at : at + (1 << 14)], end_stream=at + (1 << 14) >= len(data)
+                )
+                await self.flush()
+            if not data:
+                self.h2.end_stream(stream_id)
+                await self.flush()
+        return self.trailers(stream_id)
+
+    def trailers(self, stream_id: int) -> dict[str, str]:
+        ends = [
+            each
+            for each in self.events
+            if isinstance(each, ResponseReceived | TrailersReceived) and each.stream_id == stream_id
+        ]
+        return dict(ends[-1].headers) if ends else {}  # type: ignore[arg-type]
+
+    @property
+    def is_closed(self) -> bool:
+        return self.transport.is_closing() or any(
+            isinstance(each, ConnectionTerminated) for each in self.events
+        )
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def prefixed(*messages: bytes) -> bytes:
+    return b"".join(struct.pack(">BI", 0, len(each)) + each for each in messages)
+
+
+@given(st.lists(st.binary(max_size=300), max_size=10), st.data())
+def test_every_split_into_reads_gives_the_same_messages(messages: list[bytes], data: st.DataObject) -> None:
+    stream = prefixed(*messages)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=20)) | {0, len(stream)})
+    whole, split = Messages(300), Messages(300)
+    assert whole.feed(stream) == messages
+    found = [each for at, end in pairwise(cuts) for each in split.feed(stream[at:end])]
+    assert found == messages
+    assert whole.num_bytes == split.num_bytes == 0
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100])
+@pytest.mark.parametrize("data", [struct.pack(">BI", 0, 301), b"\1" + prefixed(b"a")[1:]])
+def test_messages_that_are_too_long_or_compressed_are_known_by_their_prefix(
+    data: bytes, piece_bytes: int
+) -> None:
+    messages = Messages(300)
+
+    def feed_all() -> None:
+        for at in range(0, len(data), piece_bytes):
+            messages.feed(data[at : at + piece_bytes])
+
+    with pytest.raises(TooLong):
+        feed_all()
+    assert messages.num_bytes <= 100
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "status", "said"),
+    [
+        ("ServerReady", EMPTY, OK, ""),
+        ("ModelReady", prefixed(b"\x0a\x01a"), OK, ""),
+        ("/grpc.health.v1.Health/Check", EMPTY, OK, ""),
+        ("ServerReady", b"", INVALID_ARGUMENT, "E1107"),
+        ("ModelInfer", b"", INVALID_ARGUMENT, "E1107"),
+        ("ModelInfer", b"\1\0\0\0\0", INVALID_ARGUMENT, "compressed"),
+        ("ModelInfer", prefixed(b"\xff" * 100), INVALID_ARGUMENT, "E1107"),
+        ("ModelInfer", b"\0\xff\xff\xff\xff", RESOURCE_EXHAUSTED, "TRITON_MAX_BODY_BYTES"),
+        ("ModelInfer", prefixed(b"a" * (MAX_BODY_BYTES + 1)), RESOURCE_EXHAUSTED, "E1110"),
+        ("ModelStreamInfer", b"\0\xff\xff\xff\xff", RESOURCE_EXHAUSTED, "E1110"),
+        ("ServerReady", prefixed(b"a" * 70_000), RESOURCE_EXHAUSTED, "E1110"),
+        ("RepositoryModelLoad", EMPTY, 7, "E1109"),
+        ("TraceSetting", EMPTY, 7, "E1109"),
+        ("Nothing", EMPTY, UNIMPLEMENTED, "no method"),
+        ("/grpc.health.v1.Health/Watch", EMPTY, UNIMPLEMENTED, "no method"),
+        ("/" + "a" * 5000, EMPTY, UNIMPLEMENTED, "no method"),
+        ("/../" + SERVICE + "/ModelInfer", EMPTY, UNIMPLEMENTED, "no method"),
+    ],
+)
+def test_a_call_is_answered_or_has_a_sentence(method: str, data: bytes, status: int, said: str) -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        trailers = await client.call(method, data)
+        assert int(trailers["grpc-status"]) == status
+        assert said in trailers.get("grpc-message", "").replace("%20", " ")
+        assert len(trailers.get("grpc-message", "")) < 500
+        assert not client.is_closed
+        assert (client.server.calls, client.budget.held_bytes) == (0, 0)
+
+    run(work)
+
+
+def test_several_messages_on_a_unary_call_are_refused() -> None:
+    async def work() -> None:
+        client = Client(is_ready=True)
+        client.inferences.is_connected = False  # So that the messages wait.
+        client.inferences.connect = asyncio.Event().wait
+        await client.open()
+        stream_id = client.begin("ServerReady")
+        client.h2.send_data(stream_id, EMPTY * 3)
+        await client.flush()
+        assert client.server.calls == 1
+        client.transport.lose()
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_keys_are_checked_before_a_message_is_received() -> None:
+    async def work() -> None:
+        client = Client(keys=("the-key",))
+        await client.open()
+        for given_key in ([], [("authorization", "Bearer other")], [("authorization", "the-key")]):
+            assert (await client.call("ServerReady", EMPTY, *given_key))["grpc-status"] == str(
+                UNAUTHENTICATED
+            )
+        right = ("authorization", "bearer the-key")
+        assert (await client.call("ServerReady", EMPTY, right))["grpc-status"] == "0"
+        assert (await client.call("/grpc.health.v1.Health/Check", EMPTY))["grpc-status"] == "0"
+
+    run(work)
+
+
+def _headers(number: int, size: int = 10) -> list[Frame]:
+    return [HeadersFrame(1, data=b"\0" + b"a" * size), *[ContinuationFrame(1, data=b"a" * size)] * number]
+
+
+FLOODS: dict[str, list[Frame]] = {
+    "pings": [PingFrame(0, b"12345678")] * 20_000,
+    "settings": [SettingsFrame(0, settings={4: 100_000})] * 20_000,
+    "settings of header tables": [SettingsFrame(0, settings={1: 1 << 30})] * 20_000,
+    "windows": [WindowUpdateFrame(0, window_increment=1)] * 20_000,
+    "priorities": [PriorityFrame(1, depends_on=3)] * 20_000,
+    "unknown frames": [ExtensionFrame(type=99, stream_id=0, body=b"")] * 20_000,
+    "empty continuations": [HeadersFrame(1, data=b""), *[ContinuationFrame(1, data=b"")] * 20_000],
+    "continuations": _headers(2000, 10_000),
+    "resets of streams that are not open": [RstStreamFrame(1, 0)] * 10,
+}
+
+
+@pytest.mark.parametrize("frames", FLOODS.values(), ids=FLOODS)
+def test_floods_close_the_connection(frames: list[Frame]) -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        client.connection._since_s = math.inf
+        for at in range(0, len(frames), 100):
+            if not client.is_closed:
+                await client.feed_frames(frames[at : at + 100])
+        assert client.transport.is_closing()
+        assert len(client.transport.sent) < 200_000
+
+    run(work)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        client.connection._since_s = math.inf
+        stream_id = client.begin("ModelInfer")
+        client.h2.send_data(stream_id, struct.pack(">BI", 0, MAX_BODY_BYTES))
+        await client.flush()
+        for _ in range(30):
+            if not client.is_closed:
+                await client.feed_frames([DataFrame(stream_id, b"a" * size)] * 100)
+        assert client.transport.is_closing()
+        assert client.budget.held_bytes == client.server.calls == 0
+
+    run(work)
+
+
+def test_rapid_resets_close_the_connection() -> None:
+    async def work() -> None:
+        client = Client(is_ready=True)
+        await client.open()
+        client.connection._since_s = math.inf  # All happens within one second.
+        for _ in range(1100):
+            stream_id = client.begin("ModelStreamInfer")
+            client.h2.reset_stream(stream_id)
+        client.transport.feed(client.h2.data_to_send())
+        assert client.transport.is_closing()
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_answers_to_streams_that_are_reset_in_the_same_read_harm_nobody() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        for method in ("ServerReady", "Nothing"):
+            stream_id = client.begin(method)
+            client.h2.send_data(stream_id, EMPTY, end_stream=True)
+            client.h2.reset_stream(stream_id)
+            await client.flush()
+        assert (await client.call("ServerReady", EMPTY))["grpc-status"] == "0"
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_ten_thousand_streams_are_bounded_over_all_connections() -> None:
+    async def work() -> None:
+        client = Client(is_ready=True)
+        await client.open()
+        for _ in range(300):
+            client.begin("ModelStreamInfer")
+        await client.flush()
+        assert client.server.calls == 200  # Twice the requests that may run.
+        refused = [each for each in client.events if isinstance(each, ResponseReceived)]
+        assert len(refused) == 100
+        assert dict(refused[0].headers)["grpc-status"] == str(RESOURCE_EXHAUSTED)
+        client.inferences.max_requests = 100_000
+        client.h2.remote_settings.max_concurrent_streams = 5000  # It does not keep to the server's.
+        client.h2.remote_settings.acknowledge()
+        for _ in range(1000):
+            client.begin("ModelStreamInfer")
+        await client.flush()
+        assert client.transport.is_closing()
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_a_bomb_of_headers_closes_the_connection() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        entry = b"\x40\x01a\x7f" + bytes([0x80 | (3900 - 127) % 128, (3900 - 127) // 128]) + b"b" * 3900
+        await client.feed_frames([HeadersFrame(1, data=entry + b"\xbe" * 12_000, flags=["END_HEADERS"])])
+        assert client.transport.is_closing()
+
+    run(work)
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + b"\0" * 100, b"\0" * 50_000])
+def test_what_is_no_http_2_closes_the_connection(data: bytes) -> None:
+    async def work() -> None:
+        client = Client()
+        client.transport.feed(data)
+        assert client.transport.is_closing()
+
+    run(work)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_after_the_preface_raise_nothing(data: bytes) -> None:
+    async def work() -> None:
+        client = Client()
+        client.h2.initiate_connection()
+        client.transport.feed(client.h2.data_to_send() + data)
+
+    run(work)
+
+
+frame_bytes = st.builds(
+    lambda kind, flags, stream_id, body: (
+        struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream_id) + body
+    ),
+    st.integers(0, 10),
+    st.integers(0, 255),
+    st.integers(0, 5),
+    st.binary(max_size=30),
+)
+
+
+@given(st.lists(frame_bytes, max_size=8))
+def test_any_frames_raise_nothing(frames: list[bytes]) -> None:
+    async def work() -> None:
+        client = Client()
+        client.h2.initiate_connection()
+        client.begin("ServerReady")
+        client.transport.feed(client.h2.data_to_send() + b"".join(frames))
+        client.transport.close()
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_unread_answers_of_a_client_whose_windows_stay_closed_are_bounded() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open(window_bytes=0)
+        stream_ids = []
+        for _ in range(2000):
+            if client.is_closed:
+                break
+            stream_ids.append(client.begin("ServerReady"))
+            client.h2.send_data(stream_ids[-1], EMPTY, end_stream=True)
+            await client.flush()
+        assert client.transport.is_closing()
+        assert client.server.calls == 0
+
+    run(work)
+
+
+def test_answers_wait_for_their_windows_and_then_arrive() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open(window_bytes=0)
+        stream_ids = [client.begin("/grpc.health.v1.Health/Check") for _ in range(20)]
+        for each in stream_ids:
+            client.h2.send_data(each, EMPTY, end_stream=True)
+        await client.flush()
+        assert client.connection.unsent_bytes > 0
+        client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100})
+        await client.flush()
+        assert all(client.trailers(each)["grpc-status"] == "0" for each in stream_ids)
+        assert client.connection.unsent_bytes == 0
+
+    run(work)
