@@ -31,6 +31,7 @@ MODEL = Model(
     },
     has_batch=True,
     is_ensemble=True,
+    is_python=False,
 )
 
 
