@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with bounds: of a request's head, of its bytes on the wire, of pipelined requests.
 
-What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application.
+What exceeds a bound gets a coded answer as soon as that is known, and does not reach the application. A
+request that offers to upgrade the connection (to HTTP/2, as Java's client does) is answered as any other.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -39,6 +41,21 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+class _Parser(HttpRequestParser):  # type: ignore[misc]
+    """NOTE: httptools reads no body after an offer to upgrade the connection, and nothing after that."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__(protocol)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn does.
+        self._protocol = protocol
+
+    def feed_data(self, data: bytes) -> None:
+        try:
+            super().feed_data(data)
+        except HttpParserUpgrade as exc:
+            self._protocol.read_without_upgrade(data[exc.args[0] :])
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """A subclass sets ``registry``."""
 
@@ -57,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.parser = _Parser(self)
         self.flow = _Flow(transport)
         # NOTE: asyncio's own limit of one read, 256 KiB, may hold ten thousand chunks.
         transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
@@ -115,12 +133,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > limits.max_head_bytes:
             self._refusal = HeaderTooLarge(max_bytes=limits.max_head_bytes)
             raise self._refusal
-        if len(self.pipeline) >= _MAX_PIPELINED:
+        if len(self.pipeline) >= _MAX_PIPELINED or self.parser.get_method() == b"CONNECT":
             raise InvalidHTTP
+        if self.parser.should_upgrade():
+            return
         self.scope[RELEASE_KEY] = self._release  # type: ignore[literal-required]
         super().on_headers_complete()
 
+    def read_without_upgrade(self, rest: bytes) -> None:
+        """Read the request again from its head, without the offer. ``rest``: what came after the head."""
+        head = [
+            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        ]
+        head += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
+
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._is_receiving = False
         self.registry.request_arrived(self)

@@ -187,7 +187,8 @@ class Streams:
         (request(TEXT, b"", "Expect: 100-continue").replace(b"h: 0", b"h: 99999999999"), 413, "E1606"),
         (request(TEXT, b"{}", "X: a\nb"), 400, "E1610"),
         (request(TEXT, b"{}").replace(b"application/json", b"text/plain"), 415, "E1608"),
-        (request(TEXT, b"{}", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"), 400, "E1600"),
+        (b"CONNECT / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "E1610"),
+        (request(TEXT, b"{}", "Connection: Upgrade", "Upgrade: websocket"), 400, "E1005"),
     ],
 )
 def test_what_is_not_well_formed_gets_a_coded_answer(
@@ -195,6 +196,26 @@ def test_what_is_not_well_formed_gets_a_coded_answer(
 ) -> None:
     answer = send(api.port, data)
     assert (status_of(answer), code_of(answer)) == (status, code)
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket", "h2c, websocket"])
+@pytest.mark.parametrize("piece_bytes", [1, 300, 1 << 20])
+def test_an_offer_to_upgrade_the_connection_is_left_unused(
+    api: APIAlone, offer: str, piece_bytes: int
+) -> None:
+    """As Java's HttpClient makes one with each first request. Others may follow on the same connection."""
+    headers = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {offer}", "HTTP2-Settings: AAEAAEAA")
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    for data in (request(TEXT, body, *headers), request("/health", b"", *headers, method="GET")):
+        assert status_of(send(api.port, data, piece_bytes=piece_bytes)) == 200
+    with socket.create_connection((HOST, api.port)) as connection:
+        connection.sendall((request(TEXT, body, *headers) + request(TEXT, body)) * 2)
+        data = b""
+        while data.count(b'"usage"') < 4:
+            data += connection.recv(1 << 16)
+    assert data.count(b"HTTP/1.1 200 OK") == 4
+    chunks = chunked(TEXT, [body[:9], body[9:]], *headers)
+    assert status_of(send(api.port, chunks, piece_bytes=piece_bytes)) == 200
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "127.9.9.9", "[::1]:9000"])
