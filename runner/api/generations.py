@@ -15,9 +15,6 @@ from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 
-_STARTED_AT_ONCE = 16
-"""Texts of a call, before other calls have their turn."""
-
 
 @dataclass(frozen=True)
 class PromptRequest:
@@ -106,11 +103,10 @@ async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenera
 
     pumps: list[asyncio.Task[None]] = []
     try:
-        for number, source in enumerate(sources):
+        for source in sources:
             pumps.append(asyncio.create_task(pump(source)))
             pumps[-1].add_done_callback(lambda _: wake.set())
-            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # Other calls have their turn, as each text may be tokenized here.
         running = set(pumps)
         while running:
             await wake.wait()

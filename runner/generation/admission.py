@@ -66,7 +66,9 @@ class RequestGuard:
                 try:
                     async with aclosing(self.engine.generate(submit)) as outputs:
                         async for output in outputs:
-                            has_tokens = True
+                            if not has_tokens:
+                                has_tokens = True
+                                del submit  # It may be large, and is not sent again.
                             if shape is not None:
                                 shape.received(len(output.tokens))
                             if output.finish_reason is not None:

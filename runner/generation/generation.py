@@ -58,7 +58,10 @@ class Generation:
         """``measures_phases``: ask for the engine server's times. ``request_id``: for logs. ``logged_api``:
         log a line at the end, with this API.
         """
-        self._request = request
+        self._unsent: GenerationRequest | None = request
+        """Not kept once it is sent, as its prompt may be large."""
+        self._min_tokens = request.min_tokens
+        self._has_log_probs = request.num_top_log_probs is not None
         self.budget = TimeBudget()
         self.request_id = request_id
         self._trace = trace
@@ -96,9 +99,7 @@ class Generation:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
         self._meter.began()
         try:
-            submit = await self._submit_message()
-            self._meter.sent(self.budget.tokenize_s)
-            async with aclosing(self._client.generate(submit)) as outputs:
+            async with aclosing(self._client.generate(await self._submit_message())) as outputs:
                 async for output in outputs:
                     text = self._take(output)
                     if text:
@@ -151,13 +152,18 @@ class Generation:
         return self.finish_reason is not None
 
     async def _submit_message(self) -> Submit:
-        """Raises E1002 if the prompt is too long."""
+        """Raises E1002 if the prompt is too long, E1005 if all of the call's prompts are."""
+        request, self._unsent = self._unsent, None
+        assert request is not None
         start_s = time.perf_counter()
-        input_ids = await self._request.prompt_ids.get(self._model.tokenizing)
+        input_ids = await request.prompt_ids.get(self._model.tokenizing)
         self.budget.tokenize_s = time.perf_counter() - start_s
         self.input_token_count = len(input_ids)
+        message = submit_message(request, self._model, input_ids)
+        request.prompt_tokens.add(len(input_ids))
+        self._meter.sent(self.budget.tokenize_s)
         return msgspec.structs.replace(
-            submit_message(self._request, self._model, input_ids),
+            message,
             sent_s=self.budget.sent(),
             returns_times=self._measures_phases,
             traceparent=self._trace.traceparent() if self._trace else "",
@@ -179,10 +185,10 @@ class Generation:
             self.finish_reason = "end"
         elif reason is not None:
             self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
-        if self._request.num_top_log_probs is None:
-            text = self._stop.push(self._detokenizer.push(tokens))
-        else:
+        if self._has_log_probs:
             text = self._push_with_log_probs(tokens, output.log_probs)
+        else:
+            text = self._stop.push(self._detokenizer.push(tokens))
         self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._is_stopped():
             self.finish_reason = "stop"
@@ -223,7 +229,7 @@ class Generation:
         """
         has_end = not self._end_ids.isdisjoint(tokens)
         for index, token in enumerate(tokens) if has_end else ():
-            if token in self._end_ids and self.output_token_count + index >= self._request.min_tokens:
+            if token in self._end_ids and self.output_token_count + index >= self._min_tokens:
                 self.output_token_count += index + 1
                 return tokens[:index], True
         self.output_token_count += len(tokens)

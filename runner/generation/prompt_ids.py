@@ -1,11 +1,14 @@
-"""The token ids of one prompt, made once for all texts that are generated for it."""
+"""The token ids of one prompt, made once for all texts that are generated for it, and how many a call has."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
+from errors.requests import InvalidInput
 from runner.generation.tokenizing import Tokenizing
+
+_MOST_PROMPT_TOKENS = 1 << 20
 
 
 class PromptIds:
@@ -44,3 +47,17 @@ class PromptIds:
             if not self._num_waiting:
                 self._task.cancel()
         return self._ids
+
+
+class PromptTokens:
+    """Counts the prompt tokens of all texts of one call: the engine gets and holds them for each text."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        """Those of a text. Raises E1005 if they are too many; never for the first text."""
+        if self._count and self._count + count > _MOST_PROMPT_TOKENS:
+            expected = f"of at most {_MOST_PROMPT_TOKENS} tokens in all, counted again for each text of n"
+            raise InvalidInput(name="prompt", expected=expected, value=self._count + count)
+        self._count += count

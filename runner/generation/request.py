@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from errors.requests import InvalidInput
 from runner.engines.protocol.checks import MAX_LOGIT_BIASES, MAX_LORA_NAME, check_guide
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
-from runner.generation.prompt_ids import PromptIds
+from runner.generation.prompt_ids import PromptIds, PromptTokens
 from runner.generation.stop_sequences import StopSequences
 
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
@@ -46,6 +46,8 @@ class GenerationRequest:
 
     prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
     """Shared by all texts of one prompt: ``dataclasses.replace`` keeps it, unless the prompt is another."""
+    prompt_tokens: PromptTokens = field(default_factory=PromptTokens, repr=False, compare=False)
+    """Shared by all texts of one call: ``dataclasses.replace`` keeps it."""
 
     def __post_init__(self) -> None:
         """Raises E1005 and E1105 for what is too long, before it is copied for each text."""

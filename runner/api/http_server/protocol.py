@@ -41,7 +41,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class _Parser(HttpRequestParser):  # type: ignore[misc]
+class _Parser(HttpRequestParser):
     """NOTE: httptools reads no body after an offer to upgrade the connection, and nothing after that."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
@@ -49,7 +49,7 @@ class _Parser(HttpRequestParser):  # type: ignore[misc]
         self.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn does.
         self._protocol = protocol
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
         try:
             super().feed_data(data)
         except HttpParserUpgrade as exc:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from runner.engines.protocol.checks import MAX_LOGIT_BIASES
+
 _MAX_TOP_LOG_PROBS = 20
 _MAX_KEYS = 10_000
 MAX_INT32 = (1 << 31) - 1
@@ -18,7 +20,7 @@ Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Temperature = Annotated[float, Meta(ge=0, le=2, description="Randomness; 0 is greedy.")]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
-Biases = Annotated[dict[str, Bias], Meta(max_length=_MAX_KEYS)]
+Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_LOGIT_BIASES)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]

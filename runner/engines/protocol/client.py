@@ -282,6 +282,7 @@ class EngineClient:
         if connection is None or not connection.is_ready:
             raise EngineCrashed(engine_kind=self._engine_kind, reason="it is not ready yet", was_ready=False)
         request_id, stream = connection.open(submit)
+        del submit  # It may be large.
         try:
             while not stream.is_ended or stream.has_output or stream.error:
                 yield await stream.take()

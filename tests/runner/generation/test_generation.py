@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from engine.directory import load
-from errors.requests import PromptTooLong
+from errors.requests import InvalidInput, PromptTooLong
+from runner.api.generations import Generations, PromptRequest
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Sampling
+from runner.generation import prompt_ids
+from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import load_settings
 from tests.runner.engines.engine_server import EngineServerUnderTest
 from tests.runner.paced_engine import END_TOKEN, MAX_SEQUENCE_LENGTH, PacedModel
@@ -197,3 +203,86 @@ def test_every_sampling_that_the_inputs_allow_is_taken_by_the_slot(
     assert sampling.is_greedy == is_greedy
     pieces, _ = generate(served, max_tokens=3, sampling=sampling)
     assert "".join(pieces) == served.model.expected_text(QUESTION, 3)
+
+
+class Text(str):
+    """A prompt that can be watched."""
+
+
+def test_a_prompt_that_was_sent_is_not_kept(served: Served) -> None:
+    prompt = Text(QUESTION)
+    watch = weakref.ref(prompt)
+
+    async def read() -> None:
+        async with EngineClient(served.path, 60, "paced") as client:
+            while not client.is_ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            nonlocal prompt
+            generation = Generation(
+                GenerationRequest(prompt, 30, 0, (), GREEDY), served.facts, RequestGuard(client)
+            )
+            del prompt
+            async with aclosing(generation.text()) as texts:
+                await anext(texts)
+                assert watch() is None
+
+    asyncio.run(read())
+
+
+def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they are divided among prompts and n; one text may have more."""
+    monkeypatch.setattr(prompt_ids, "_MOST_PROMPT_TOKENS", 50)
+
+    async def read(*prompts: tuple[int, int]) -> int:
+        first = GenerationRequest([5] * prompts[0][0], 3, 0, (), GREEDY)
+        requests = [PromptRequest(replace(first, prompt=[5] * size), count) for size, count in prompts]
+        async with EngineClient(served.path, 60, "paced") as client:
+            while not client.is_ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            generations = Generations(requests, lambda each: Generation(each, served.facts, client))
+            async with aclosing(generations.batches()) as batches:
+                ended = [piece async for batch in batches for piece in batch if piece.finish_reason]
+            return len(ended)
+
+    assert asyncio.run(read((60, 1))) == 1
+    assert asyncio.run(read((10, 5))) == 5
+    assert asyncio.run(read((10, 2), (30, 1))) == 3
+    for prompts in [((10, 6),), ((10, 2), (31, 1)), ((1, 1),) * 51, ((60, 2),)]:
+        with pytest.raises(InvalidInput, match=r"E1005.*prompt must be of at most 50 tokens in all"):
+            asyncio.run(read(*prompts))
+
+
+def test_others_have_their_turn_between_the_texts_of_a_call(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is tokenized in the event loop."""
+    turn = 0
+    tokenized_at: list[int] = []
+
+    def tokenize(self: Tokenizing, text: str, *, adds_special_tokens: bool) -> list[int]:
+        tokenized_at.append(turn)
+        return [5]
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def read() -> None:
+        async with EngineClient(served.path, 60, "paced") as client:
+            while not client.is_ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            first = GenerationRequest("", 1, 0, (), GREEDY)
+            requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
+            generations = Generations(requests, lambda each: Generation(each, served.facts, client))
+            other = asyncio.create_task(count_turns())
+            async with aclosing(generations.batches()) as batches:
+                await anext(batches)
+            other.cancel()
+
+    monkeypatch.setattr(Tokenizing, "encode_short", tokenize)
+    asyncio.run(read())
+    assert len(tokenized_at) == len(set(tokenized_at)) == 40
