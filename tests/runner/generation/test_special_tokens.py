@@ -13,11 +13,13 @@ from runner.engines.protocol.messages import Output, Sampling, Submit
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 TOKENIZER = make_tokenizer()
 TOKENIZER.add_special_tokens(["[TOOL_CALLS]", "<|im_end|>"])
-MODEL = ModelFacts(TOKENIZER, (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
+TOKENIZING = Tokenizing(TOKENIZER, max_bytes=1000, max_tokens=63)
+MODEL = ModelFacts(TOKENIZING, (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
 IDS = TOKENIZER.encode("hi [TOOL_CALLS]é[TOOL_CALLS]<|im_end|> hi<|im_end|>", add_special_tokens=False).ids
 
 
