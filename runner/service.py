@@ -61,7 +61,9 @@ class Service:
             self.model = load_model_facts(self.engine, self._settings)
             await self._begin(self.engine)
             self._start_openai()
-            await self.stack.arrive(Arrived(end_id=self.model.end_ids[0], pad_id=self.model.pad_id))
+            facts = self.model
+            arrived = Arrived(facts.end_ids[0], facts.pad_id, facts.max_prompt_bytes, facts.max_input_length)
+            await self.stack.arrive(arrived)
             await self._test()
             # Only now: the test does not count as a request.
             self.meter = Meter("cog", metrics_dir(self._settings.triton_http_port))

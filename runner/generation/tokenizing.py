@@ -65,15 +65,17 @@ class Tokenizing:
         return len(text) < _SHORT_CHARACTERS and not isinstance(text, MarkedText)
 
     def encode_short(self, text: str, *, adds_special_tokens: bool) -> list[int]:
+        """Raises E1002."""
+        self.check_size(text)
         # NOTE: this keeps the GIL. ``encode_batch_fast`` would compete for it with hundreds of threads.
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
         return ids
 
     async def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
         """Token ids of a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
-        self.check_size(text)
         if self.is_short(text):
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
+        self.check_size(text)
         loop = asyncio.get_running_loop()
         if len(text) <= _WINDOW_CHARACTERS and not isinstance(text, MarkedText):
             return await loop.run_in_executor(_short_lane, self._encode_window, text, adds_special_tokens)

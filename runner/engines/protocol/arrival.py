@@ -20,10 +20,12 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Arrived:
-    """Default tokens that end a text and that pad one."""
+    """Default tokens that end a text and that pad one; limits of a prompt."""
 
     end_id: int
     pad_id: int
+    max_prompt_bytes: int = 1 << 16
+    max_prompt_tokens: int = 1 << 11
 
 
 def announce(path: Path, arrived: Arrived) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import secrets
@@ -16,10 +17,20 @@ from tokenizers import Tokenizer
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.arrival import PARAMETER, await_arrival
+from runner.engines.protocol.checks import MAX_WORDS
+from runner.generation.tokenizing import Tokenizing
 
 _OFFSET_PADDING = -1
 _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
+_MAX_WORD_BYTES = 1 << 18
+"""Of all words of a request."""
+_WORDS = {
+    "BAD_WORDS_DICT": "bad_words",
+    "STOP_WORDS_DICT": "stop_words",
+    "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
+}
+"""Inputs that are rows of words, with the ensemble's names."""
 _UNSUPPORTED = {
     "DECODER_QUERY": "decoder_text_input",
     "IMAGE_BYTES": "image_bytes_input",
@@ -42,6 +53,9 @@ class TritonPythonModel:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._tokenizing = Tokenizing(
+            self._tokenizer, max_bytes=arrived.max_prompt_bytes, max_tokens=arrived.max_prompt_tokens
+        )
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
         end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
         self._engine_kind = parameters["engine_kind"]["string_value"]
@@ -55,6 +69,7 @@ class TritonPythonModel:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         try:
             self._check_supported(inputs)
+            _check_words(inputs)
             outputs = self._encode(inputs)
         except CodedError as exc:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
@@ -80,12 +95,8 @@ class TritonPythonModel:
                 )
 
     def _encode(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        texts = [_decode(row.reshape(-1)[0]) for row in inputs["QUERY"]]
-        encoded = [
-            each.ids
-            for each in self._tokenizer.encode_batch(texts, add_special_tokens=self._adds_special_tokens)
-        ]
-        rows = len(texts)
+        encoded = [self._prompt_ids(_decode(row.reshape(-1)[0])) for row in inputs["QUERY"]]
+        rows = len(encoded)
         end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_id, np.int32))
         pad_ids = inputs.get("PAD_ID", np.full((rows, 1), self._pad_id, np.int32))
         outputs: dict[str, npt.NDArray[Any]] = {
@@ -106,6 +117,13 @@ class TritonPythonModel:
             is_virtual = outputs["INPUT_ID"] >= self._tokenizer.get_vocab_size()
             outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.where(is_virtual, inputs["PROMPT_TABLE_EXTRA_ID"], 0)
         return outputs
+
+    def _prompt_ids(self, text: str) -> list[int]:
+        """Raises E1002."""
+        tokenizing, adds = self._tokenizing, self._adds_special_tokens
+        if tokenizing.is_short(text):
+            return tokenizing.encode_short(text, adds_special_tokens=adds)
+        return asyncio.run(tokenizing.encode(text, adds_special_tokens=adds))
 
     def _embedding_bias(self, inputs: dict[str, npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float32]:
         """[rows, vocabulary]: each word's weight is added to its tokens; [rows, 0] without words."""
@@ -149,6 +167,19 @@ class TritonPythonModel:
                 if ids and ids not in table:
                     table.append(ids)
         return table
+
+
+def _check_words(inputs: dict[str, npt.NDArray[Any]]) -> None:
+    """Raise E1103 for more words than can be tokenized in a moment."""
+    size_bytes = 0
+    for tensor in _WORDS.keys() & inputs.keys():
+        name, words = _WORDS[tensor], inputs[tensor]
+        if words.size and words.shape[-1] > MAX_WORDS:
+            raise InvalidTensor(name=name, expected=f"at most {MAX_WORDS} words", value=words.shape[-1])
+        size_bytes += sum(map(len, words.flat))
+        if size_bytes > _MAX_WORD_BYTES:
+            expected = f"at most {_MAX_WORD_BYTES} bytes, with all other words of the request"
+            raise InvalidTensor(name=name, expected=expected, value=size_bytes)
 
 
 def _decode(value: bytes | str) -> str:

@@ -134,6 +134,40 @@ def test_biased_words_without_weights_are_e1103(ask: Asker) -> None:
         ask("preprocessing", "INPUT_ID", **given, EMBEDDING_BIAS_WORDS=texts(["Fire"]))
 
 
+def test_a_text_of_too_many_bytes_is_e1002_and_a_long_one_has_the_tokens_of_the_whole(
+    ask: Asker, triton: TritonUnderTest
+) -> None:
+    most = triton.service.model.max_prompt_bytes
+    text = "Earth and water. " * 300
+    ids = ask("preprocessing", "INPUT_ID", QUERY=texts([text]), REQUEST_OUTPUT_LEN=lengths(1))
+    assert ids[0].tolist() == triton.service.model.tokenizer.encode(text).ids
+    with pytest.raises(InferenceServerException, match=rf"E1002 .*\({most + 1} bytes\).*MAX_PROMPT_BYTES"):
+        ask("preprocessing", "INPUT_ID", QUERY=texts(["a" * (most + 1)]), REQUEST_OUTPUT_LEN=lengths(1))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (texts(["a"] * 129), "at most 128 words"),
+        (texts(["a" * (1 << 18), "b"]), "at most 262144 bytes"),
+        (texts(*[["a" * (1 << 17)]] * 3), "at most 262144 bytes"),
+    ],
+    ids=["many", "long", "in rows"],
+)
+@pytest.mark.parametrize("name", ["stop_words", "bad_words", "embedding_bias_words"])
+def test_words_beyond_their_limits_are_e1103(
+    ask: Asker, words: npt.NDArray[Any], expected: str, name: str
+) -> None:
+    rows = len(words)
+    given = {"QUERY": texts(*[["a"]] * rows), "REQUEST_OUTPUT_LEN": lengths(*[1] * rows)}
+    if name == "embedding_bias_words":
+        given |= {"EMBEDDING_BIAS_WORDS": words, "EMBEDDING_BIAS_WEIGHTS": np.ones(words.shape, np.float32)}
+    else:
+        given[f"{name.upper()}_DICT"] = words
+    with pytest.raises(InferenceServerException, match=f"E1103 InvalidTensor: {name} must be {expected}"):
+        ask("preprocessing", "INPUT_ID", **given)
+
+
 def test_what_nvidias_preprocessing_gives_to_an_encoders_decoder_is_one_token_of_padding(
     ask: Asker, triton: TritonUnderTest
 ) -> None:
