@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,9 @@ from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
 
+_CHAT_THREADS = (4, 3)
+"""For chats and for large chats, which wait there for other processes, and not for each other."""
+
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
 
@@ -61,6 +65,7 @@ class API:
         self._bodies = BodyReader(settings)
         self._created = int(time.time())
         self._tokens = TokenTexts(served.model.tokenizer)
+        self._chats = [ThreadPoolExecutor(count, "chat") for count in _CHAT_THREADS]
         self._exposition: asyncio.Task[str] | None = None
         self._timeout_s = settings.openai_timeout_s
         self._admission = Admission(settings.openai_max_requests)
@@ -92,8 +97,7 @@ class API:
         model = self._served.find(body.model)
 
         async def prepare() -> list[PromptRequest]:
-            # In a thread, as rendering waits for another process.
-            return [await asyncio.to_thread(chat_request, body, self._served)]
+            return [await self._with_template(chat_request, request, body)]
 
         return GenerationResponse(self._service, body, 1, prepare, ChatFormat(self._tokens), model)
 
@@ -115,18 +119,23 @@ class API:
     async def tokenize(self, request: Request) -> Response:
         body = await self._read(request, TokenizeBody)
         self._served.find(body.model)
-        return _json(await self._run(self._encoded(body), request))
+        return _json(await self._run(self._encoded(body, request), request))
 
-    async def _encoded(self, body: TokenizeBody) -> Tokens:
+    async def _encoded(self, body: TokenizeBody, request: Request) -> Tokens:
         if (body.prompt is None) == (body.messages is None):
             raise PromptOrMessages(given="not both" if body.prompt is not None else "as there is neither")
         text, adds_special_tokens = body.prompt or "", body.add_special_tokens
         if body.messages is not None:
-            text = await asyncio.to_thread(chat_prompt, body.messages, body, self._served)
+            text = await self._with_template(chat_prompt, request, body)
         if adds_special_tokens is None:
             adds_special_tokens = body.messages is None  # A chat template writes them itself.
         ids = await self._served.model.encode(text, adds_special_tokens=adds_special_tokens)
         return Tokens(len(ids), self._served.model.max_sequence_length, ids)
+
+    async def _with_template(self, work: Callable[[B, Served], T], request: Request, body: B) -> T:
+        """The result of ``work``, which renders a chat."""
+        threads = self._chats[call_of(request.scope).is_large]
+        return await asyncio.get_running_loop().run_in_executor(threads, work, body, self._served)
 
     async def detokenize(self, request: Request) -> Response:
         body = await self._read(request, DetokenizeBody)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from errors.requests import InvalidInput
@@ -19,17 +18,15 @@ def checked_messages(messages: object) -> list[Message]:
 
     Raises E1005 naming the first invalid message or content.
     """
-    if not isinstance(messages, list | tuple) or not messages:
+    if not isinstance(messages, list) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
     return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def with_system_prompt(messages: Sequence[Message], system_prompt: str) -> list[Message]:
+def with_system_prompt(messages: list[Message], system_prompt: str) -> list[Message]:
     """``messages``, with the server's system prompt at the front if they have none."""
-    first = messages[0] if messages else None
-    has_one = isinstance(first, dict) and first.get("role") in ("system", "developer")
-    if has_one or not system_prompt:
-        return list(messages)
+    if messages[0]["role"] in ("system", "developer") or not system_prompt:
+        return messages
     return [{"role": "system", "content": system_prompt}, *messages]
 
 

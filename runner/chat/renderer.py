@@ -1,20 +1,23 @@
-"""Renders chats in several sandboxed processes, so that one slow chat does not make others wait."""
+"""Renders chats in several sandboxed processes, so that slow or large chats do not make others wait."""
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 
+from errors.chat import ChatTemplateRefused
 from errors.coded_error import CodedError
+from errors.requests import PromptTooLong
 from runner.chat.rendering import Answer, Compile, Render
-from runner.chat.sandbox import Sandbox
+from runner.chat.sandbox import Sandbox, encode
 
 _MOST_SANDBOXES = 4
+_MOST_LARGE = 2
+"""Of the processes, for large chats. The others are for chats that never take long."""
+_LARGE_BYTES = 1 << 16
 _PATIENCE_S = 0.02
 """A chat that has waited so long gets another process, or that of a slow chat."""
-_SLOW_S = 0.25
-"""A chat takes milliseconds. One that takes so long is ended if all processes are taken."""
+_SLOW_S = 0.1
+"""A chat takes milliseconds. One that takes so long, in processor time, is ended for one that waits."""
 
 
 class ChatRenderer:
@@ -24,8 +27,8 @@ class ChatRenderer:
         self._compile = compile_
         self._changed = threading.Condition()
         self._idle: list[Sandbox] = []
-        self._busy: dict[Sandbox, float] = {}
-        """Since when they render, by ``monotonic``."""
+        self._busy: dict[Sandbox, bool] = {}
+        """And whether with a large chat."""
         self._num_starting = 0
 
     def check(self) -> None:
@@ -38,24 +41,28 @@ class ChatRenderer:
 
     def render(self, message: Render) -> Answer:
         """Raises E1701, E1002, E1005, and E1702 with the template's own message."""
-        sandbox = self._take()
         try:
-            sandbox.start()
-            self._busy[sandbox] = time.monotonic()
-            return sandbox.render(message)
+            data = encode(message)
+        except RecursionError as exc:
+            raise ChatTemplateRefused(reason="they are nested too deeply") from exc
+        if len(data) > self._compile.max_bytes:
+            raise PromptTooLong.in_bytes(prompt_bytes=len(data), max_bytes=self._compile.max_bytes)
+        sandbox = self._take(is_large=len(data) > _LARGE_BYTES)
+        try:
+            return sandbox.render(data)
         finally:
             self._put_back(sandbox)
 
-    def _take(self) -> Sandbox:
+    def _take(self, *, is_large: bool = False) -> Sandbox:
         with self._changed:
-            while not self._idle:
+            while not self._idle or (is_large and sum(self._busy.values()) >= _MOST_LARGE):
                 if not self._busy and not self._num_starting:
                     self._idle.append(Sandbox(self._compile))
                     self._start_another()
-                elif not self._changed.wait(_PATIENCE_S) and not self._start_another():
+                elif not self._changed.wait(_PATIENCE_S) and (self._idle or not self._start_another()):
                     self._end_slowest()
             sandbox = self._idle.pop()
-            self._busy[sandbox] = math.inf
+            self._busy[sandbox] = is_large
             return sandbox
 
     def _put_back(self, sandbox: Sandbox) -> None:
@@ -65,7 +72,7 @@ class ChatRenderer:
                 self._idle.append(sandbox)
             else:  # Another one starts without making a chat wait for it.
                 self._start_another()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _start_another(self) -> bool:
         """Start one in a thread, unless one is being started. False if there may be no more."""
@@ -88,7 +95,6 @@ class ChatRenderer:
         self._put_back(sandbox)
 
     def _end_slowest(self) -> None:
-        sandbox, since_s = min(self._busy.items(), key=lambda each: each[1], default=(None, math.inf))
-        if sandbox is not None and time.monotonic() - since_s > _SLOW_S:
-            sandbox.kill(f"it took more than {_SLOW_S:g} s while others waited")
-            self._busy[sandbox] = math.inf
+        slowest = max(self._busy, key=lambda each: each.render_s, default=None)
+        if slowest is not None and slowest.render_s > _SLOW_S:
+            slowest.kill(f"it took more than {_SLOW_S:g} s while others waited")

@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -50,6 +51,7 @@ class Sandbox:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket
         self._end_reason = ""
+        self._render_since_s: float | None = None
 
     @property
     def is_running(self) -> bool:
@@ -73,27 +75,43 @@ class Sandbox:
             )
         ours.settimeout(_ANSWER_TIMEOUT_S)
         self._connection = ours
-        answer = self._call(self._compile)
+        answer = self._call(encode(self._compile))
         if answer is None:
             raise ChatTemplateBroken(place=self._compile.place, reason=_LIMIT_EXCEEDED)
         if answer.error is not None:
             self._end()
             raise answer.error.restore()
 
-    def render(self, message: Render) -> Answer:
-        """Raises E1701, E1002, E1005, and E1702 with the template's own message."""
+    def render(self, message: bytes) -> Answer:
+        """``message``: an encoded ``Render``. Raises E1701, E1002, E1005, and E1702 with the template's own
+        message.
+        """
         self._end_reason = ""
         self.start()
+        self._render_since_s = self._processor_s()
         try:
             answer = self._call(message)
-        except RecursionError as exc:
-            self._end()
-            raise ChatTemplateRefused(reason="they are nested too deeply") from exc
+        finally:
+            self._render_since_s = None
         if answer is None:
             raise ChatTemplateRefused(reason=self._end_reason or _LIMIT_EXCEEDED)
         if answer.error is not None:
             raise answer.error.restore()
         return answer
+
+    @property
+    def render_s(self) -> float:
+        """Processor time of what it renders, from any thread."""
+        since_s = self._render_since_s
+        return 0.0 if since_s is None else self._processor_s() - since_s
+
+    def _processor_s(self) -> float:
+        process = self._process
+        try:
+            # NOTE: the clock of another process, as clock_getcpuclockid(3) makes its number.
+            return 0.0 if process is None else time.clock_gettime((~process.pid << 3) | 2)
+        except OSError:  # It has ended.
+            return 0.0
 
     def kill(self, reason: str) -> None:
         """End what it renders with E1702, from another thread."""
@@ -101,7 +119,7 @@ class Sandbox:
         if (process := self._process) is not None:
             process.kill()
 
-    def _call(self, message: Compile | Render) -> Answer | None:
+    def _call(self, message: bytes) -> Answer | None:
         """None if the process ended over it, or had to be ended."""
         try:
             _send(self._connection, message)
@@ -124,10 +142,15 @@ class Sandbox:
         self._end()
 
 
-def _send(connection: socket.socket, message: msgspec.Struct) -> None:
-    """Raises OSError, and RecursionError for what is nested too deeply."""
+def encode(message: Compile | Render | Answer) -> bytes:
+    """Raises RecursionError for what is nested too deeply."""
     # NOTE: Python's JSON, which takes unpaired surrogates and integers of any size, as clients may send them.
-    data = json.dumps(msgspec.to_builtins(message)).encode()
+    fields = {"type": type(message).__name__, **msgspec.structs.asdict(message)}
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), default=msgspec.to_builtins)
+    return text.encode(errors="surrogatepass")
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
@@ -174,7 +197,7 @@ def main() -> None:
             if isinstance(message, Compile):
                 error = ChatTemplateBroken(place=message.place, reason=reason_of(exc))
             answer = Answer(error=WireError.of(error))
-        _send(connection, answer)
+        _send(connection, encode(answer))
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 

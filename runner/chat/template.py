@@ -22,8 +22,6 @@ from runner.chat.messages import Message
 from runner.chat.renderer import ChatRenderer
 from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render
 
-_JSON_BYTES = 4
-"""How much longer than the prompt its messages may be as JSON, which escapes characters."""
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 
@@ -39,7 +37,7 @@ class ChatTemplate:
     _control_tokens: ControlTokens = NONE
     """What clients may not send: it stays plain text."""
     _max_bytes: int = MAX_TEXT_BYTES
-    """Limit of a prompt."""
+    """Limit of a prompt, and of what it is made from, as JSON."""
 
     @property
     def exists(self) -> bool:
@@ -47,7 +45,7 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Message] | str,
+        messages: list[Message] | str,
         *,
         system_prompt: str = "",
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -63,11 +61,11 @@ class ChatTemplate:
         message is the beginning of the answer. ``arguments`` are the template's own. Raises E1002, E1005 for
         malformed messages, E1700, E1701, or E1702 with the template's own message.
         """
-        if isinstance(messages, str) and len(messages) > _JSON_BYTES * self._max_bytes:
+        if isinstance(messages, str) and len(messages) > self._max_bytes:
             raise PromptTooLong.in_bytes(prompt_bytes=len(messages), max_bytes=self._max_bytes)
         message = Render(
             name=self._name(bool(tools)),
-            messages=messages if isinstance(messages, str) else list(messages),
+            messages=messages,
             system_prompt=system_prompt,
             continues=continues,
             given={**(arguments or {}), "tools": tools or None, "documents": documents},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -14,7 +14,6 @@ from runner.api.generations import PromptRequest
 from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.api.openai.guides import guide_of
 from runner.api.served import Served
-from runner.chat.messages import Message, with_system_prompt
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, random_seed
@@ -58,21 +57,22 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     tools = None if body.tool_choice == "none" else body.tools
-    prompt = chat_prompt(body.messages, msgspec.structs.replace(body, tools=tools), served)
+    prompt = chat_prompt(msgspec.structs.replace(body, tools=tools), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
     request = _request(body, served, prompt, default_max_tokens, top)
     return PromptRequest(replace(request, adds_special_tokens=False), body.n or 1)
 
 
-def chat_prompt(messages: Sequence[Message], fields: ChatBody | TokenizeBody, served: Served) -> str:
+def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
     """The text that the chat template makes. Raises E1005 and the errors of chat templates."""
     if fields.continue_final_message and fields.add_generation_prompt:
         raise InvalidInput(
             name="add_generation_prompt", expected="false where continue_final_message is true", value=True
         )
     return served.model.chat.render(
-        with_system_prompt(messages, served.settings.system_prompt),
+        fields.messages or [],
+        system_prompt=served.settings.system_prompt,
         tools=fields.tools,
         documents=fields.documents,
         continues=bool(fields.continue_final_message),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from runner.chat import renderer as module
 from runner.chat.template import ChatTemplate
 
 SLOW = (
-    "{% for m in messages %}{% if m.content == 'slow' %}"
+    "{% for m in messages %}{% if m.content[:4] == 'slow' %}"
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     "{% endif %}{{ m.content }}{% endfor %}"
 )
@@ -30,7 +31,7 @@ def chat(content: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def slow_chats(template: ChatTemplate, count: int) -> Iterator[list[CodedError]]:
+def slow_chats(template: ChatTemplate, count: int, content: str = "slow") -> Iterator[list[CodedError]]:
     """``count`` of them at a time, one after the other, until the block ends."""
     errors: list[CodedError] = []
     is_over = threading.Event()
@@ -38,7 +39,7 @@ def slow_chats(template: ChatTemplate, count: int) -> Iterator[list[CodedError]]
     def render() -> None:
         while not is_over.is_set():
             try:
-                template.render(chat("slow"))
+                template.render(chat(content))
             except CodedError as exc:
                 errors.append(exc)
 
@@ -72,6 +73,20 @@ def test_slow_chats_in_all_processes_are_ended_for_others(monkeypatch: pytest.Mo
     assert all(isinstance(each, ChatTemplateRefused) for each in errors)
 
 
+def test_large_chats_leave_processes_to_others() -> None:
+    """However many there are, and however slow."""
+    template = ChatTemplate({"default": SLOW}, {})
+    template.render(chat("quick"))
+    busy = template._renderer._busy
+    deadline_s = time.monotonic() + GENEROUS_S
+    with slow_chats(template, 6, "slow" + "x" * 100_000) as errors:
+        while not any("while others waited" in str(each) for each in errors):
+            assert template.render(chat("quick")) == "quick"
+            assert sum(list(busy.values())) <= 2
+            assert time.monotonic() < deadline_s
+    assert all(isinstance(each, ChatTemplateRefused) for each in errors)
+
+
 def test_many_chats_at_once_are_all_rendered() -> None:
     template = ChatTemplate({"default": SLOW}, {})
     with ThreadPoolExecutor(32) as pool:
@@ -84,8 +99,27 @@ def test_a_prompt_that_would_be_too_long_is_refused() -> None:
     assert template.render(chat("a" * 10)) == "a" * 1000
     with pytest.raises(PromptTooLong, match=r"E1002.*1100 bytes"):
         template.render(chat("a" * 11))
-    with pytest.raises(PromptTooLong, match=r"E1002.*4001 bytes"):
-        template.render("[" * 4001)
+    with pytest.raises(PromptTooLong, match=r"E1002.*1001 bytes"):
+        template.render("[" * 1001)
+
+
+def test_what_a_chat_is_made_from_is_limited_too() -> None:
+    """Whether or not the template has a use for it."""
+    template = ChatTemplate({"default": "{{ messages[0].role }}"}, {}, _max_bytes=1000)
+    assert template.render(chat("é" * 300)) == "user"
+    large = "é" * 600
+    call = {"type": "function", "function": {"name": "f", "arguments": f'["{large}"]'}}
+    for messages, more in (
+        (chat(large), {}),
+        ([{"role": "assistant", "tool_calls": [call]}], {}),
+        ([{"role": "user", "content": "a", "other": large}], {}),
+        (chat("a"), {"tools": [{large: 1}]}),
+        (chat("a"), {"documents": [{"text": large}]}),
+        (chat("a"), {"arguments": {"a": [large]}}),
+        (json.dumps(chat("a" * 1000)), {}),
+    ):
+        with pytest.raises(PromptTooLong, match=r"E1002.*MAX_PROMPT_BYTES"):
+            template.render(messages, **more)
 
 
 @pytest.mark.parametrize(
