@@ -44,12 +44,15 @@ def slow_chats(template: ChatTemplate, count: int, content: str = "slow") -> Ite
                 errors.append(exc)
 
     with ThreadPoolExecutor(count) as pool:
-        for _ in range(count):
-            pool.submit(render)
+        slow = [pool.submit(render) for _ in range(count)]
         try:
             yield errors
         finally:
             is_over.set()
+            while not all(each.done() for each in slow):
+                for sandbox in list(template._renderer._busy):
+                    sandbox.kill("the test is over")
+                time.sleep(0.01)
 
 
 def test_a_slow_chat_does_not_make_another_wait() -> None:
