@@ -41,6 +41,7 @@ TARGETS = {
     "engine_answers": Place("engine_socket", ("runner",), 150),
     "engine_requests": Place("engine_socket", ("runner",)),
     "request_body": Place("bodies", ("runner",), 150),
+    "slot_tensors": Place("slot_tensors", ("runner",)),
     "front_http": Place("front_connections", ("runner",)),
     "front_grpc": Place("front_connections", ("runner", "h2", "hpack")),
     "front_json": Place("front_requests", ("runner",)),
