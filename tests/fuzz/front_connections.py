@@ -125,7 +125,7 @@ async def _http(choices: Choices) -> None:
     assert not written or written.startswith(b"HTTP/1.1 "), written[:100]
     assert not server._tasks
     assert not list(connections)
-    assert (inferences.running, budget._num_bytes) == (0, 0)
+    assert (inferences.running, budget.held_bytes) == (0, 0)
 
 
 async def _grpc(choices: Choices) -> None:
@@ -142,7 +142,7 @@ async def _grpc(choices: Choices) -> None:
     )
     await _converse(server.connection(), list(_reads(choices)), triton, choices)
     assert not list(server.connections)
-    assert (inferences.running, budget._num_bytes) == (0, 0)
+    assert (inferences.running, budget.held_bytes) == (0, 0)
 
 
 async def _converse(

@@ -6,13 +6,14 @@ import re
 from functools import cache
 from typing import Any
 
+from tritonclient.grpc import model_config_pb2 as mc
 from tritonclient.grpc import service_pb2 as pb
 
 from engine.machine.root import SOURCE_ROOT
 from errors.triton import TritonUnavailable
 from runner.triton_server.front.http2 import Headers
 from runner.triton_server.front.inference import Inferences
-from runner.triton_server.front.models import Input, Model, Models
+from runner.triton_server.front.models import Model, Models, _model
 from runner.triton_server.front.triton import INTERNAL, OK, UNAVAILABLE, OnEnd, OnMessage, Triton
 from tests.fuzz.choices import Choices
 
@@ -33,16 +34,15 @@ def inputs_of(model: str) -> dict[str, tuple[str, tuple[int, ...], bool]]:
 
 @cache
 def models() -> dict[str, Model]:
-    return {
-        name: Model(
-            name,
-            {each: Input(kind, dims) for each, (kind, dims, _) in inputs_of(name).items()},
-            has_batch=True,
-            is_ensemble=name == "ensemble",
-            is_python=name != "ensemble",
-        )
-        for name in ("tensorrt_llm", "ensemble")
-    }
+    found = {}
+    for name in ("tensorrt_llm", "ensemble"):
+        config = mc.ModelConfig(name=name, max_batch_size=8)
+        config.platform, config.backend = ("ensemble", "") if name == "ensemble" else ("", "python")
+        for each, (kind, dims, _) in inputs_of(name).items():
+            data_type = f"TYPE_{kind.replace('BYTES', 'STRING')}"
+            config.input.add(name=each, data_type=mc.DataType.Value(data_type), dims=dims)
+        found[name] = _model(config, "1")
+    return found
 
 
 class StandInCall:

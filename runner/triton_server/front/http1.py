@@ -187,10 +187,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
         if self._is_in_head:
             if self._wire_bytes > _MAX_HEAD_BYTES:
                 raise RequestTooLarge(part="head", max_bytes=_MAX_HEAD_BYTES, remedy="send fewer headers")
-            if self._arriving is not None:
-                self._arriving.share.hold(self._wire_bytes)
         elif self._wire_bytes > _MAX_HEAD_BYTES + _WIRE_FACTOR * self._max_body_bytes + len(_BUFFER):
             raise self._too_large()
+        if self._arriving is not None:  # The parser keeps a header or trailer until its end.
+            self._arriving.share.hold(self._wire_bytes)
 
     # httptools
 
