@@ -16,6 +16,7 @@ import aiohttp
 from hpack import Encoder
 
 from runner.settings.api_keys import APIKeys
+from runner.settings.ports import TritonPorts
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
@@ -114,7 +115,8 @@ def front_grpc(data: bytes) -> None:
 async def _http(choices: Choices) -> None:
     triton, inferences = stand_in()
     is_managed, keys = choices.flag(), APIKeys(choices.of(((), ("key",))))
-    server = HTTPServer(inferences, "http://triton", keys, lambda: True, is_managed=is_managed)
+    ports = TritonPorts(http=1, grpc=2, metrics=3)
+    server = HTTPServer(inferences, ports, keys, lambda: True, is_managed=is_managed)
     await server.close()
     server._session = _Unreachable()  # type: ignore[assignment]
     connections: Connections[HTTPConnection] = Connections()
@@ -142,7 +144,7 @@ async def _grpc(choices: Choices) -> None:
     )
     await _converse(server.connection(), list(_reads(choices)), triton, choices)
     assert not list(server.connections)
-    assert (inferences.running, budget.held_bytes) == (0, 0)
+    assert (inferences.running, server.calls, budget.held_bytes) == (0, 0, 0)
 
 
 async def _converse(

@@ -125,8 +125,7 @@ class StandInTriton(Triton):
         message = pb.ModelStreamInferResponse()
         response = message.infer_response
         response.model_name, response.id = request.model_name, request.id
-        if is_final:
-            response.parameters["triton_final_response"].bool_param = True
+        response.parameters["triton_final_response"].bool_param = is_final
         if choices.flag():
             response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1])
             response.raw_output_contents.append(b"\1\0\0\0")

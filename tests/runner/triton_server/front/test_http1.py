@@ -20,7 +20,7 @@ from tests.hostile import chunked, request
 from tests.runner.triton_server.front.transport import Transport
 
 MAX_BODY_BYTES = 60_000
-MAX_HELD_BYTES = 150_000
+MAX_HELD_BYTES = 160_000
 
 
 class Client:
