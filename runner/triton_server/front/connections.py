@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
+from runner.triton_server.front.turns import Turns
+
 MAX_CONNECTIONS = 4096
 
 
@@ -25,6 +27,7 @@ class Connections(Generic[T]):
 
     def __init__(self) -> None:
         self._opened: dict[T, None] = {}
+        self.turns = Turns()
 
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._opened))

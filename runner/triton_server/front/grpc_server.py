@@ -30,6 +30,7 @@ from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Co
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.messages import check_wire
 from runner.triton_server.front.triton import INVALID_ARGUMENT, OK, SERVICE, UNIMPLEMENTED, Call
+from runner.triton_server.front.turns import FIRST_READ_BYTES
 
 _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
@@ -105,8 +106,10 @@ class GRPCConnection(HTTP2Connection):
         super().__init__(is_client=False)
         self.server = server
         self._streams: dict[int, _Stream] = {}
+        self.read_bytes = FIRST_READ_BYTES
         self._idle_frames = 0
         self._since_s = 0.0
+        self._useless = 0
 
     def settings(self) -> dict[SettingCodes, int]:
         return {
@@ -130,6 +133,12 @@ class GRPCConnection(HTTP2Connection):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._useless = 0
+        super().buffer_updated(nbytes)
+        turns = self.server.connections.turns
+        self.read_bytes = turns.after_read(self._transport, self._useless, self.read_bytes)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
@@ -201,6 +210,7 @@ class GRPCConnection(HTTP2Connection):
         if now_s - self._since_s > 1:
             self._since_s, self._idle_frames = now_s, 0
         self._idle_frames += 1
+        self._useless += 1
         if self._idle_frames > _MAX_IDLE_FRAMES:
             self._transport.abort()
 

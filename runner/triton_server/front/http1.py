@@ -18,8 +18,9 @@ from errors.triton_front import InvalidInference, RequestTooLarge
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget, Share
 from runner.triton_server.front.connections import Connections
+from runner.triton_server.front.turns import FIRST_READ_BYTES, MAX_READ_BYTES
 
-_BUFFER = bytearray(1 << 14)
+_BUFFER = bytearray(MAX_READ_BYTES)
 """Of all connections, because what is read is used at once."""
 _MAX_HEAD_BYTES = 1 << 14
 _HEAD_TIMEOUT_S = 20.0
@@ -30,6 +31,10 @@ _IDLE_TIMEOUT_S = 75.0
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_PIPELINED = 8
 """Requests that wait for the answer to an earlier one."""
+_SMALL_BYTES = 64
+"""A chunk of less takes more time than its content is worth."""
+_CHUNKS_PER_PART = 8
+"""So many small chunks are as much work as a frame of HTTP/2."""
 _WIRE_FACTOR = 2
 """Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
 _DISCARD_S = 2.0
@@ -85,6 +90,9 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._current: Request | None = None
         self._wire_bytes = 0
         """Of the request that arrives; the read in which it began does not count."""
+        self._read_bytes = FIRST_READ_BYTES
+        self._small_chunks = 0
+        """Of the last read."""
         self._is_in_head = True
         self._is_closing = False
         """No request follows the current one."""
@@ -152,13 +160,14 @@ class HTTPConnection(asyncio.BufferedProtocol):
             on_disconnect, self.on_disconnect = self.on_disconnect, None
             on_disconnect()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return _BUFFER
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_BUFFER)[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._refusal is not None:
             return
         self._wire_bytes += nbytes
+        self._small_chunks = 0
         try:
             self._parse(memoryview(_BUFFER)[:nbytes])
             self._check_wire()
@@ -169,6 +178,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
             self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))
         except httptools.HttpParserError:
             self._refuse(InvalidInference(reason="it is no HTTP/1.1"))
+        turns = self._connections.turns
+        self._read_bytes = turns.after_read(
+            self._transport, self._small_chunks // _CHUNKS_PER_PART, self._read_bytes
+        )
         self._take_next()
 
     def _parse(self, data: memoryview) -> None:
@@ -231,6 +244,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         request = self._arriving
         assert request is not None
         request.body += piece
+        self._small_chunks += len(piece) < _SMALL_BYTES
         if len(request.body) > self._max_body_bytes:
             raise self._too_large()
         request.share.hold(len(request.target) + len(request.body))

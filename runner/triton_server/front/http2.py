@@ -28,6 +28,8 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from runner.triton_server.front.turns import MAX_READ_BYTES
+
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADERS_BYTES = 1 << 14
@@ -36,7 +38,7 @@ _MAX_EVENTLESS_BYTES = 3 << 14
 """Of a frame of 16 KiB, and of headers in several frames."""
 _PART_BYTES = 1024
 """What a part that waits takes besides its data, with its stream."""
-_BUFFER = bytearray(1 << 14)
+_BUFFER = bytearray(MAX_READ_BYTES)
 """For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
 _PREFIX = struct.Struct(">BI")
@@ -108,6 +110,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_flushing = False
         self._eventless_bytes = 0
+        self.read_bytes = MAX_READ_BYTES
         self._waiting: dict[int, deque[_Part]] = {}
         """By stream: what waits until the receiver's window has room."""
         self.unsent_bytes = 0
@@ -159,8 +162,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._h2.initiate_connection()
         self._flush()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return _BUFFER
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_BUFFER)[: self.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.receive(self.received(nbytes))

@@ -37,6 +37,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.http2 import Messages, TooLong
 from runner.triton_server.front.triton import SERVICE
+from runner.triton_server.front.turns import Turns
 from tests.runner.triton_server.front.transport import Transport
 
 OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 3, 8, 12, 16
@@ -422,5 +423,21 @@ def test_answers_wait_for_their_windows_and_then_arrive() -> None:
         await client.flush()
         assert all(client.trailers(each)["grpc-status"] == "0" for each in stream_ids)
         assert client.connection.unsent_bytes == 0
+
+    run(work)
+
+
+def test_connections_with_useless_frames_are_read_in_turn() -> None:
+    async def work() -> None:
+        turns = Turns()
+        transports = [Transport(asyncio.BufferedProtocol()) for _ in range(3)]
+        for each in transports:
+            assert turns.after_read(each, 16, 1024) == 2048
+            assert each.is_reading()
+            assert turns.after_read(each, 100, 4096) == 1024
+            assert not each.is_reading()
+        transports[1].abort()
+        await asyncio.sleep(0.2)
+        assert [each.is_reading() for each in transports] == [True, False, True]
 
     run(work)

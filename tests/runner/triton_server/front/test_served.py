@@ -242,8 +242,8 @@ INFER = "/v2/models/preprocessing/infer"
 ATTACKS: dict[str, tuple[str, int, Callable[[], bytes], set[int]]] = {
     "nested JSON": ("http", 16, lambda: request(f"{ENSEMBLE}/generate", DEEP), {400}),
     "nested JSON, infer": ("http", 16, lambda: request(INFER, DEEP), {400}),
-    "tiny chunks": ("http", 8, lambda: chunked(f"{ENSEMBLE}/generate", [b"a"] * 550_000), {400}),
-    "tiny chunks to no model": ("http", 8, lambda: chunked("/x", [b"a"] * 550_000), {404}),
+    "tiny chunks": ("http", 2, lambda: chunked(f"{ENSEMBLE}/generate", [b"a"] * 550_000), {400}),
+    "tiny chunks to no model": ("http", 8, lambda: chunked("/x", [b"a"] * 50_000), {404}),
     "many values": ("http", 8, lambda: request(INFER, b'{"x":[' + b"1," * 520_000 + b"1]}"), {400}),
     "many objects": ("http", 8, lambda: request(INFER, b'{"x":[' + b'{"a":0},' * 100_000 + b"1]}"), {400}),
     "many texts": (
