@@ -105,7 +105,18 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     """Subclasses handle events. What is to be sent leaves once per iteration of the event loop."""
 
     def __init__(self, *, is_client: bool) -> None:
-        self._h2 = _H2(H2Configuration(client_side=is_client, header_encoding=None))
+        # As a client it sends what it has checked as a server, and Triton is trusted.
+        validates = not is_client
+        self._h2 = _H2(
+            H2Configuration(
+                client_side=is_client,
+                header_encoding=None,
+                validate_outbound_headers=validates,
+                normalize_outbound_headers=validates,
+                validate_inbound_headers=validates,
+                normalize_inbound_headers=validates,
+            )
+        )
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._is_flushing = False

@@ -24,7 +24,7 @@ _CONTAINER_VALUES = 4
 """A list or object takes as much as so many values."""
 _MAX_TENSORS = 256
 _LENGTH = struct.Struct("<I")
-_KINDS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}
+_KINDS: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
@@ -207,9 +207,9 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
         raise InvalidTensor(name=f"datatype of {name}", expected="a type of Triton", value=datatype)
     target = np.dtype(NUMPY_TYPES[datatype])
     kind = _KINDS[target.kind]
-    for each in values:
-        if not isinstance(each, kind) or (isinstance(each, bool) and bool not in kind):
-            raise InvalidTensor(name=name, expected=f"of type {datatype}", value=_short(each))
+    if not set(map(type, values)) <= kind:
+        bad = next(each for each in values if type(each) not in kind)
+        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=_short(bad))
     if datatype in INTEGERS and values:
         limits = np.iinfo(target)
         bad = next(
