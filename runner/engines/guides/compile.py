@@ -1,49 +1,50 @@
 """Guides (schemas, regular expressions, grammars): compiles them, and follows one per output.
 
-llguidance computes which tokens may come next from the guide and the tokenizer. Its limits on the cost of a
-guide (time by a count of steps, memory by a count of states) turn a hostile guide into an error. Guides are
-compiled outside the engine's loop and cached.
+llguidance computes which tokens may come next from the guide and the tokenizer. A process with limits checks
+each guide first (``check``). Guides are compiled outside the engine's loop and cached.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from errors.coded_error import CodedError
 from errors.requests import GuideFailed, InvalidGuide
-from runner.engines.guides.errors import first_line, regex_reason, schema_reason
+from runner.engines.guides.check import MEMORY_BYTES, Checker
+from runner.engines.guides.errors import REMEDY, complexity_reason, first_line
+from runner.engines.guides.grammar import checked, matcher
 from runner.engines.protocol.checks import check_guide
-from runner.engines.protocol.messages import ANY_JSON, Guide
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
+from runner.engines.protocol.messages import Guide
 
 _END_MARK = "<|cog-triton end of guide|>"
 """Our own token after the model's vocabulary: llguidance allows it where the output may end."""
-_STACK_BYTES = 512 << 20
-"""Address space of the compiling thread's stack.
+_STACK_BYTES = 64 << 20
+"""Address space of a compiling thread's stack: llguidance recurses, but not deeper than in ``check``."""
+_LANES_CPU_S = (0.02, 0.2)
+"""Processor time of a check. A guide that exceeds the first limit moves to the next lane, so that other
+guides don't wait for it."""
+_TOO_LARGE = f"it takes more than {_LANES_CPU_S[-1]:g} s or {MEMORY_BYTES >> 20} MiB to compile; {REMEDY}"
+_MAX_CACHED_BYTES = 64 << 20
+_LEAST_BYTES = 1 << 20
+"""Of a cached guide, with what its outputs will add."""
+_FOLLOW_S = 0.1
+_FOLLOW_TOKEN_S = 0.005
+"""Processor time that an output may take to follow its guide: at first, and for each token."""
 
-NOTE: llguidance follows the rules of a grammar by recursion: a chain of thousands would overflow a default
-stack and end the process."""
-_MAX_LEXER_STATES = 50_000
-"""Each takes 1 to 2 kB."""
-_MAX_CACHED_GUIDES = 64
-_WHITESPACE = r"\n?[ ]{0,16}"
-"""Between the parts of JSON. Without a limit, small models generate spaces until ``max_tokens``."""
-
-Compiled = Callable[["Follower | CodedError"], None]
+Compiled = Callable[["Follower | CodedError | None"], None]
+"""Gets None if the request was cancelled before."""
+_Job = tuple[Guide, Compiled, Callable[[], bool]]
 Mask = npt.NDArray[np.bool_]
 
 log = logging.getLogger("cog_triton.engine")
@@ -57,6 +58,7 @@ class Follower:
         self._matcher = matcher
         self._end_mark = end_mark
         self._num_tokens = 0
+        self._spent_s = 0.0
 
     @property
     def is_complete(self) -> bool:
@@ -65,9 +67,11 @@ class Follower:
 
     def allowed(self, vocab_size: int) -> tuple[Mask, bool]:
         """Which tokens may come next, [vocab_size], and whether the output may end. Raises GuideFailed."""
+        start_s = time.thread_time()
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise self.failed(first_line(self._matcher.get_error()))
+            raise self._stuck()
+        self._spend(start_s)
         bits = np.unpackbits(packed, bitorder="little")
         allowed = np.zeros(vocab_size, dtype=np.bool_)
         known = min(vocab_size, self._end_mark)
@@ -77,15 +81,27 @@ class Follower:
     def take(self, token: int) -> None:
         """Add the next token of the output. Raises GuideFailed."""
         self._num_tokens += 1
+        start_s = time.thread_time()
         if not self._matcher.consume_token(token):
-            raise self.failed(first_line(self._matcher.get_error()))
+            raise self._stuck()
+        self._spend(start_s)
 
     def failed(self, reason: str) -> GuideFailed:
         return GuideFailed(guide_type=self._guide.type, tokens=self._num_tokens, reason=reason)
 
+    def _stuck(self) -> GuideFailed:
+        error = self._matcher.get_error()
+        return self.failed(complexity_reason(error) or first_line(error))
+
+    def _spend(self, start_s: float) -> None:
+        """Other outputs wait for this one's guide at each step, so its time is limited."""
+        self._spent_s += time.thread_time() - start_s
+        if self._spent_s > _FOLLOW_S + _FOLLOW_TOKEN_S * self._num_tokens:
+            raise self.failed(f"it takes more than {_FOLLOW_TOKEN_S * 1e3:g} ms for each token; {REMEDY}")
+
 
 class GuideCompiler:
-    """Compiles guides for one tokenizer, one at a time in a thread."""
+    """Compiles guides for one tokenizer, in two threads: one for those that take long."""
 
     def __init__(self, tokenizer_file: Path) -> None:
         """Raises errors of tokenizers and llguidance for a file that is invalid or not supported."""
@@ -97,36 +113,50 @@ class GuideCompiler:
         assert end_mark is not None, "it was added just now"
         self._end_mark = end_mark
         self._tokenizer = LLTokenizer(tokenizer.to_str(), eos_token=self._end_mark)
-        self._limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
-        self._cache: OrderedDict[Guide, LLMatcher] = OrderedDict()
+        self._cache: OrderedDict[Guide, tuple[LLMatcher, int]] = OrderedDict()
+        """Each with its size in bytes."""
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[tuple[Guide, Compiled]] = SimpleQueue()
+        self._lanes: list[SimpleQueue[_Job]] = [SimpleQueue() for _ in _LANES_CPU_S]
         usual_bytes = threading.stack_size(_STACK_BYTES)
-        threading.Thread(target=self._run, name="guides", daemon=True).start()
+        for lane in range(len(self._lanes)):
+            threading.Thread(target=self._run, args=(lane,), name=f"guides-{lane}", daemon=True).start()
         threading.stack_size(usual_bytes)
 
-    def submit(self, guide: Guide, compiled: Compiled) -> None:
-        """Call ``compiled`` with the result: at once if the guide is cached, else from the thread."""
+    def submit(self, guide: Guide, compiled: Compiled, is_wanted: Callable[[], bool]) -> None:
+        """Call ``compiled`` with the result: at once if the guide is cached, else from a thread.
+
+        A guide is not compiled if the request is not wanted any more when its turn comes.
+        """
         if (follower := self._cached(guide)) is not None:
             compiled(follower)
         else:
-            self._queue.put((guide, compiled))
+            self._lanes[0].put((guide, compiled, is_wanted))
 
-    def _run(self) -> None:
+    def _run(self, lane: int) -> None:
+        checker = Checker()
         while True:
-            guide, compiled = self._queue.get()
-            compiled(self._result(guide))
+            guide, compiled, is_wanted = self._lanes[lane].get()
+            answer = self._result(guide, checker, _LANES_CPU_S[lane]) if is_wanted() else None
+            if answer is None and is_wanted():
+                if lane + 1 < len(self._lanes):
+                    self._lanes[lane + 1].put((guide, compiled, is_wanted))
+                    continue
+                answer = InvalidGuide(guide_type=guide.type, reason=_TOO_LARGE)
+            compiled(answer)
 
-    def _result(self, guide: Guide) -> Follower | CodedError:
+    def _result(self, guide: Guide, checker: Checker, cpu_s: float) -> Follower | CodedError | None:
+        """None if it exceeds a limit of the lane."""
         try:
             if (follower := self._cached(guide)) is not None:
                 return follower
-            matcher = self._compile(guide)
-            with self._lock:
-                self._cache[guide] = matcher
-                if len(self._cache) > _MAX_CACHED_GUIDES:
-                    self._cache.popitem(last=False)
-            return Follower(guide, matcher.deep_copy(), self._end_mark)
+            check_guide(guide)
+            if (answer := checker.check(guide, cpu_s)) is None:
+                return None
+            if answer.error is not None:
+                return answer.error.restore()
+            compiled = checked(guide, matcher(self._tokenizer, answer.grammar))
+            self._keep(guide, compiled, answer.num_bytes)
+            return Follower(guide, compiled.deep_copy(), self._end_mark)
         except CodedError as error:
             return error
         # An unknown error of the library fails this guide; its request must not wait for ever.
@@ -134,85 +164,18 @@ class GuideCompiler:
             reason = f"{type(exc).__name__}: {first_line(str(exc))}"
             return InvalidGuide(guide_type=guide.type, reason=reason)
 
+    def _keep(self, guide: Guide, compiled: LLMatcher, num_bytes: int) -> None:
+        with self._lock:
+            self._cache[guide] = compiled, num_bytes + _LEAST_BYTES
+            while sum(size for _, size in self._cache.values()) > _MAX_CACHED_BYTES:
+                self._cache.popitem(last=False)
+
     def _cached(self, guide: Guide) -> Follower | None:
         with self._lock:
-            if (matcher := self._cache.get(guide)) is None:
+            if (cached := self._cache.get(guide)) is None:
                 return None
             self._cache.move_to_end(guide)
-        return Follower(guide, matcher.deep_copy(), self._end_mark)
-
-    def _compile(self, guide: Guide) -> LLMatcher:
-        check_guide(guide)
-        if guide.type != "json" and not guide.text.strip():
-            raise InvalidGuide(guide_type=guide.type, reason="it is empty")
-        match guide.type:
-            case "json":
-                return self._compile_schema(guide, ANY_JSON)
-            case "json_schema":
-                return self._compile_schema(guide, guide.text)
-            case "regex":
-                _checked(guide, self._matcher(LLMatcher.grammar_from_regex(guide.text)), regex_reason)
-                # The regex is valid. Compile it again with \d for the ten ASCII digits.
-                lark = f"start: /{regex_to_lark(guide.text, 'd')}/"
-                return _checked(guide, self._matcher(LLMatcher.grammar_from_lark(lark)), first_line)
-            case "ebnf_grammar":
-                return _checked(guide, self._compile_grammar(guide), first_line)
-
-    def _compile_schema(self, guide: Guide, text: str) -> LLMatcher:
-        try:
-            schema = json.loads(text)
-        except ValueError as exc:
-            raise InvalidGuide(guide_type=guide.type, reason=f"it is not JSON: {exc}") from exc
-        except RecursionError as exc:
-            raise InvalidGuide(guide_type=guide.type, reason="it is nested too deeply") from exc
-
-        if not isinstance(schema, dict):
-            raise InvalidGuide(guide_type=guide.type, reason="a schema must be a JSON object")
-
-        def fault(part: Mapping[str, object]) -> str:
-            """The error of a schema, or an empty string."""
-            error: str = self._matcher(_schema_grammar(json.dumps(part))).get_error()
-            return error
-
-        return _checked(
-            guide, self._matcher(_schema_grammar(text)), lambda error: schema_reason(schema, error, fault)
-        )
-
-    def _compile_grammar(self, guide: Guide) -> LLMatcher:
-        try:
-            return self._matcher(grammar_from("ebnf", guide.text))
-        except ValueError as exc:
-            reason = first_line(str(exc).removeprefix("Failed to convert the grammar from GBNF to Lark: "))
-            raise InvalidGuide(guide_type=guide.type, reason=reason) from exc
-
-    def _matcher(self, grammar: str) -> LLMatcher:
-        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
-
-
-def _schema_grammar(schema: str) -> str:
-    # NOTE: override options for llguidance in the schema ("x-guidance"), which could produce invalid JSON.
-    overrides: JsonCompileOptions = {
-        "item_separator": ",",
-        "key_separator": ":",
-        "whitespace_flexible": True,
-        "whitespace_pattern": _WHITESPACE,
-        "coerce_one_of": False,
-        "lenient": False,
-    }
-    grammar: str = LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
-    return grammar
-
-
-def _checked(guide: Guide, matcher: LLMatcher, reason: Callable[[str], str]) -> LLMatcher:
-    """``matcher``, if it is valid and allows a first token. Raises InvalidGuide."""
-    if error := matcher.get_error():
-        raise InvalidGuide(guide_type=guide.type, reason=reason(error))
-    first = matcher.deep_copy()
-    first.compute_bitmask()
-    if first.is_error():
-        cause = f"no output matches it ({first_line(first.get_error())})"
-        raise InvalidGuide(guide_type=guide.type, reason=cause)
-    return matcher
+        return Follower(guide, cached[0].deep_copy(), self._end_mark)
 
 
 def open_guides(engine_dir: Path) -> GuideCompiler | None:

@@ -12,8 +12,10 @@ Schema = Mapping[str, Any]
 _INDENT = 4
 _CARET = re.compile(r"^ *\^+ *$")
 _MAX_REASON = 300
-_SEARCH_S = 0.5
-"""Limit of the search for the invalid part of a schema."""
+_SEARCH_S = 0.1
+"""Limit of the search for the invalid part of a schema, in processor time."""
+_COMPLEX = re.compile(r"(?i)fuel|too (many|big|large|complex)|max is|lexer precomputation")
+REMEDY = "use fewer or smaller repetitions, alternatives, patterns, optional properties and multiples"
 _MANY = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
@@ -23,6 +25,12 @@ def first_line(text: str) -> str:
     """The first line, short and without a full stop."""
     line = next((each.strip() for each in text.splitlines() if each.strip()), "no reason given")
     return (line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}...").rstrip(".")
+
+
+def complexity_reason(error: str) -> str | None:
+    """The reason, if the error is a limit of llguidance."""
+    text = first_line(error)
+    return f"it is too complex ({text}); {REMEDY}" if _COMPLEX.search(text) else None
 
 
 def regex_reason(text: str) -> str:
@@ -42,12 +50,12 @@ def schema_reason(schema: Schema, error: str, fault: Callable[[Schema], str]) ->
     ``fault`` returns the error of a schema, or an empty string.
     """
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    deadline_s = time.monotonic() + _SEARCH_S
+    deadline_s = time.process_time() + _SEARCH_S
     place, part, is_innermost = "#", schema, False
     while not is_innermost:
         is_innermost = True
         for step, child in _parts(part):
-            if time.monotonic() > deadline_s:
+            if time.process_time() > deadline_s:
                 return f"at {place} or below: {_explained(error)}"
             if fault({**shared, **child}) == error:
                 place, part, is_innermost = f"{place}/{step}", child, False

@@ -16,7 +16,7 @@ MAX_LOGIT_BIASES = 1024
 MAX_LORA_NAME = 256
 """In characters."""
 _MAX_GUIDE_BYTES: dict[GuideType, int] = {"json_schema": 1 << 16, "regex": 1 << 14, "ebnf_grammar": 1 << 14}
-"""Limits of a guide's text. The most expensive known guides of this size take 3 s and 400 MB to compile."""
+"""Limits of a guide's text. What it takes to compile has limits of its own (``runner/engines/guides``)."""
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:

@@ -53,9 +53,10 @@ class TransformersEngine:
         else:
             assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             self._compiling.add(request.request_id)
-            self._guides.submit(request.guide, partial(self._submit_guided, request))
+            is_wanted = partial(self._compiling.__contains__, request.request_id)
+            self._guides.submit(request.guide, partial(self._submit_guided, request), is_wanted)
 
-    def _submit_guided(self, request: Submit, answer: Follower | CodedError) -> None:
+    def _submit_guided(self, request: Submit, answer: Follower | CodedError | None) -> None:
         """Called when the request's guide is compiled, or is invalid."""
         with self._lock:
             is_wanted = request.request_id in self._compiling

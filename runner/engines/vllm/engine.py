@@ -62,9 +62,10 @@ class VllmEngine:
             self._add(message)
         else:
             assert self._guides is not None, "the engine server rejects guides that Ready does not list"
-            self._guides.submit(request.guide, partial(self._add_guided, message))
+            is_wanted = partial(self._is_wanted, message.request_id)
+            self._guides.submit(request.guide, partial(self._add_guided, message), is_wanted)
 
-    def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError) -> None:
+    def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError | None) -> None:
         """NOTE: vLLM compiles the guide again with the same library; an error there ends the engine core."""
         key = message.request_id
         if isinstance(answer, CodedError):

@@ -285,6 +285,8 @@ HOSTILE: list[tuple[GuideType, str]] = [
     ("json_schema", "[" * 60_000),
     ("json_schema", '{"items":' * 7_000 + "{}" + "}" * 7_000),
     ("json_schema", json.dumps({"anyOf": [{"properties": {f"p{i}": {}, f"q{i}": {}}} for i in range(1200)]})),
+    ("json_schema", json.dumps({"allOf": [{"pattern": f".*{x}.{{9}}y.*"} for x in "abcdefghijklmnopqrst"]})),
+    ("json_schema", json.dumps({"allOf": [{"multipleOf": x} for x in (997, 991, 983)]})),
     ("regex", "(" * 16_000),
     ("regex", "a?" * 4_000),
     ("regex", "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"),
@@ -293,6 +295,7 @@ HOSTILE: list[tuple[GuideType, str]] = [
     ("ebnf_grammar", "root ::= " + "(" * 16_000),
     ("ebnf_grammar", "root ::= r0\nr700 ::= [x]\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(700))),
     ("ebnf_grammar", 'root ::= root root root | "a" | ""'),
+    ("ebnf_grammar", 'root ::= (root root | root root root | "a" | "b" | root "c" root)*'),
     ("regex", "a" * 1_000_000),
 ]  # fmt: skip
 

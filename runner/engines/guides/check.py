@@ -1,0 +1,135 @@
+"""Checks guides in a process that ends if one exceeds a limit: ``python -m runner.engines.guides.check``.
+
+llguidance has limits of its own, but several patterns in one ``allOf``, or a few ``multipleOf``, take any
+time and memory without exceeding them. So a fork of this process compiles each guide first, with limits of
+the kernel, for a vocabulary of the 256 bytes. A guide that passes costs the engine server as little.
+
+A line of the input is a guide and its processor time, a line of the output is an ``Answer``, or null if the
+guide exceeded a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import msgspec
+
+from engine.machine.root import SOURCE_ROOT
+from engine.redact import without_secret_variables
+from errors.coded_error import CodedError
+from errors.requests import InvalidGuide
+from errors.wire import WireError
+from runner.engines.guides.errors import first_line
+from runner.engines.protocol.messages import Guide
+
+MEMORY_BYTES = 64 << 20
+"""Limit of address space beyond what the process has, its stack included."""
+_STACK_BYTES = 8 << 20
+_NICENESS = 10
+"""So that running streams go before."""
+
+
+class Answer(msgspec.Struct):
+    grammar: str = ""
+    """For llguidance."""
+    num_bytes: int = 0
+    """What it takes in memory, about."""
+    error: WireError | None = None
+    """Instead of the others."""
+
+
+class Checker:
+    """The process. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def check(self, guide: Guide, cpu_s: float) -> Answer | None:
+        """None if it exceeds a limit. Raises OSError if the process can't run."""
+        for _ in range(2):  # It may have been killed since the last guide.
+            line = self._ask(msgspec.json.encode((guide, cpu_s)) + b"\n")
+            if line.endswith(b"\n"):
+                return msgspec.json.decode(line, type=Answer | None)
+            self._process = None
+        raise OSError("the process that checks guides ended")
+
+    def _ask(self, line: bytes) -> bytes:
+        if self._process is None:
+            environment = without_secret_variables(os.environ)
+            environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return b""
+        return self._process.stdout.readline()
+
+
+def main() -> None:
+    from llguidance import LLTokenizer
+
+    from runner.engines.guides.grammar import grammar_of
+
+    os.nice(_NICENESS)
+    tokenizer = LLTokenizer("byte")
+    for line in sys.stdin.buffer:
+        guide, cpu_s = msgspec.json.decode(line, type=tuple[Guide, float])
+        if not (child := os.fork()):
+            before_bytes = _set_limits(cpu_s)
+            try:
+                grammar = grammar_of(guide, tokenizer)
+                answer = Answer(grammar, _peak_bytes() - before_bytes)
+            except CodedError as error:
+                answer = Answer(error=WireError.of(error))
+            except MemoryError:
+                os._exit(1)
+            # An unknown error of the library fails this guide; its request must not wait for ever.
+            except Exception as exc:  # noqa: BLE001
+                reason = f"{type(exc).__name__}: {first_line(str(exc))}"
+                answer = Answer(error=WireError.of(InvalidGuide(guide_type=guide.type, reason=reason)))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            _write(msgspec.json.encode(answer))
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            _write(b"null")
+
+
+def _write(answer: bytes) -> None:
+    sys.stdout.buffer.write(answer + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _set_limits(cpu_s: float) -> int:
+    """The peak memory until now."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        has_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    for limit, most in (
+        (resource.RLIMIT_AS, has_bytes + MEMORY_BYTES),
+        (resource.RLIMIT_STACK, _STACK_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    return _peak_bytes()
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Guides as grammars of llguidance, or the reason why one is invalid or too complex."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+
+from errors.requests import InvalidGuide
+from runner.engines.guides.errors import REMEDY, complexity_reason, first_line, regex_reason, schema_reason
+from runner.engines.protocol.messages import ANY_JSON, Guide
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+_LIMITS = LLParserLimits(
+    # Each takes 1 to 2 kB.
+    max_lexer_states=10_000,
+    # Of one mask. The worst known guides take 15 ms for it.
+    step_lexer_fuel=100_000,
+    verbose_errors=False,
+)
+_FIRST_MASK_S = 0.05
+"""Processor time. Ordinary guides take 1 ms; later masks are limited by what an output spends in all."""
+_WHITESPACE = r"\n?[ ]{0,16}"
+"""Between the parts of JSON. Without a limit, small models generate spaces until ``max_tokens``."""
+
+
+def matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
+
+
+def checked(guide: Guide, compiled: LLMatcher, reason: Callable[[str], str] = first_line) -> LLMatcher:
+    """``compiled``, if it is valid and allows a first token. Raises InvalidGuide."""
+    if error := compiled.get_error():
+        raise InvalidGuide(guide_type=guide.type, reason=complexity_reason(error) or reason(error))
+    first = compiled.deep_copy()
+    start_s = time.thread_time()
+    first.compute_bitmask()
+    spent_s = time.thread_time() - start_s
+    if first.is_error():
+        error = first.get_error()
+        cause = complexity_reason(error) or f"no output matches it ({first_line(error)})"
+        raise InvalidGuide(guide_type=guide.type, reason=cause)
+    if spent_s > _FIRST_MASK_S:
+        cause = f"its first token takes more than {_FIRST_MASK_S * 1e3:g} ms; {REMEDY}"
+        raise InvalidGuide(guide_type=guide.type, reason=cause)
+    return compiled
+
+
+def grammar_of(guide: Guide, tokenizer: LLTokenizer) -> str:
+    """The grammar of a valid guide. Raises InvalidGuide."""
+    if guide.type != "json" and not guide.text.strip():
+        raise InvalidGuide(guide_type=guide.type, reason="it is empty")
+    match guide.type:
+        case "json":
+            return _schema_grammar(ANY_JSON)
+        case "json_schema":
+            return _checked_schema(guide, tokenizer)
+        case "regex":
+            checked(guide, matcher(tokenizer, LLMatcher.grammar_from_regex(guide.text)), regex_reason)
+            # The regex is valid. Compile it again with \d for the ten ASCII digits.
+            grammar = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(guide.text, 'd')}/")
+        case "ebnf_grammar":
+            grammar = _converted(guide)
+    checked(guide, matcher(tokenizer, grammar))
+    return str(grammar)
+
+
+def _checked_schema(guide: Guide, tokenizer: LLTokenizer) -> str:
+    try:
+        schema = json.loads(guide.text)
+    except ValueError as exc:
+        raise InvalidGuide(guide_type=guide.type, reason=f"it is not JSON: {exc}") from exc
+    except RecursionError as exc:
+        raise InvalidGuide(guide_type=guide.type, reason="it is nested too deeply") from exc
+
+    if not isinstance(schema, dict):
+        raise InvalidGuide(guide_type=guide.type, reason="a schema must be a JSON object")
+
+    def fault(part: Mapping[str, object]) -> str:
+        """The error of a schema, or an empty string."""
+        error: str = matcher(tokenizer, _schema_grammar(json.dumps(part))).get_error()
+        return error
+
+    grammar = _schema_grammar(guide.text)
+    checked(guide, matcher(tokenizer, grammar), lambda error: schema_reason(schema, error, fault))
+    return grammar
+
+
+def _schema_grammar(schema: str) -> str:
+    # NOTE: override options for llguidance in the schema ("x-guidance"), which could produce invalid JSON.
+    overrides: JsonCompileOptions = {
+        "item_separator": ",",
+        "key_separator": ":",
+        "whitespace_flexible": True,
+        "whitespace_pattern": _WHITESPACE,
+        "coerce_one_of": False,
+        "lenient": False,
+    }
+    grammar: str = LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
+    return grammar
+
+
+def _converted(guide: Guide) -> str:
+    try:
+        grammar: str = grammar_from("ebnf", guide.text)
+    except ValueError as exc:
+        reason = first_line(str(exc).removeprefix("Failed to convert the grammar from GBNF to Lark: "))
+        raise InvalidGuide(guide_type=guide.type, reason=reason) from exc
+    return grammar

@@ -1,0 +1,167 @@
+"""What a guide costs is limited: to check, to compile, to follow, and to keep. Others don't wait for it."""
+
+from __future__ import annotations
+
+import json
+import queue
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llguidance", reason="is in the engine environment")
+
+from errors.coded_error import CodedError
+from errors.requests import GuideFailed, InvalidGuide
+from runner.engines.guides import compile as compile_module
+from runner.engines.guides.check import Checker
+from runner.engines.guides.compile import Follower, GuideCompiler
+from runner.engines.protocol.messages import Guide
+from tests.runner.engines.guides.byte_tokenizer import save_byte_tokenizer
+
+pytestmark = pytest.mark.engine_env
+
+DEADLINE_S = 240.0
+VOCAB_SIZE = 281
+SMALL = Guide("regex", "a+")
+PATTERNS = {"allOf": [{"pattern": f".*{letter}.{{9}}y.*"} for letter in "abcdefghijklmnopqrst"]}
+ENDLESS = [
+    PATTERNS,
+    {"items": {**PATTERNS, "type": "string"}},
+    {"allOf": [{"multipleOf": value} for value in (997, 991, 983)]},
+    {"type": "integer", "multipleOf": 9_999_991},
+]
+FIELDS = [
+    {"type": "string", "pattern": r"^[A-Za-z0-9\-\.]{1,64}$"},
+    {"type": "string", "format": "date-time"},
+    {"type": ["number", "null"]},
+    {"enum": [f"code-{index}" for index in range(30)]},
+]
+ORDINARY = [
+    {"properties": {f"optional_{index}": FIELDS[2] for index in range(250)}},
+    {"properties": {f"p{index}": FIELDS[3] for index in range(150)}, "required": ["p7"]},
+    {"enum": [f"ICD-{index:05d}" for index in range(3000)]},
+    {"type": "array", "minItems": 10_000, "items": {"type": "string", "maxLength": 2000}},
+    {
+        "$ref": "#/$defs/r0",
+        "$defs": {
+            f"r{kind}": {
+                "type": "object",
+                "properties": {
+                    "next": {"type": "array", "items": {"$ref": f"#/$defs/r{(kind + 1) % 20}"}},
+                    **{f"field_{index}": FIELDS[index % 3] for index in range(12)},
+                },
+                "additionalProperties": False,
+            }
+            for kind in range(20)
+        },
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> GuideCompiler:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_byte_tokenizer(folder)
+    return GuideCompiler(folder / "tokenizer.json")
+
+
+class Submitted:
+    """The results of guides, in the order of their ends."""
+
+    def __init__(self, compiler: GuideCompiler) -> None:
+        self._compiler = compiler
+        self._ended: queue.Queue[tuple[Guide, Follower | CodedError | None]] = queue.Queue()
+
+    def submit(self, guide: Guide, *, is_wanted: bool = True) -> None:
+        self._compiler.submit(guide, lambda result: self._ended.put((guide, result)), lambda: is_wanted)
+
+    def next(self) -> tuple[Guide, Follower | CodedError | None]:
+        return self._ended.get(timeout=DEADLINE_S)
+
+
+def compiled(compiler: GuideCompiler, guide: Guide) -> Follower | CodedError | None:
+    submitted = Submitted(compiler)
+    submitted.submit(guide)
+    return submitted.next()[1]
+
+
+def follow(follower: Follower, num_tokens: int) -> None:
+    for _ in range(num_tokens):
+        allowed, _ = follower.allowed(VOCAB_SIZE)
+        follower.take(int(allowed.nonzero()[0][0]))
+
+
+@pytest.mark.parametrize("schema", ENDLESS, ids=lambda schema: str(schema)[:20])
+def test_a_schema_that_would_take_for_ever_is_an_error_that_says_what_to_do(
+    compiler: GuideCompiler, schema: object
+) -> None:
+    error = compiled(compiler, Guide("json_schema", json.dumps(schema)))
+    assert isinstance(error, InvalidGuide)
+    assert "it takes more than 0.2 s or 64 MiB to compile; use fewer or smaller repetitions" in str(error)
+
+
+@pytest.mark.parametrize("schema", ORDINARY, ids=lambda schema: str(schema)[:20])
+def test_an_ordinary_schema_of_hundreds_of_lines_is_compiled(compiler: GuideCompiler, schema: object) -> None:
+    assert isinstance(compiled(compiler, Guide("json_schema", json.dumps(schema))), Follower)
+
+
+def test_a_small_guide_does_not_wait_for_large_ones(compiler: GuideCompiler) -> None:
+    submitted = Submitted(compiler)
+    large = [Guide("json_schema", json.dumps({**PATTERNS, "title": str(index)})) for index in range(3)]
+    small = Guide("regex", "small")
+    for guide in (*large, small):
+        submitted.submit(guide)
+    order = [submitted.next()[0] for _ in range(4)]
+    assert order.index(small) < order.index(large[1])
+    assert set(order) == {*large, small}
+
+
+def test_the_guide_of_a_cancelled_request_is_not_compiled(
+    compiler: GuideCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Guide] = []
+    monkeypatch.setattr(Checker, "check", lambda self, guide, cpu_s: checked.append(guide))
+    submitted = Submitted(compiler)
+    guide = Guide("regex", "cancelled")
+    submitted.submit(guide, is_wanted=False)
+    assert submitted.next() == (guide, None)
+    assert checked == []
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= (root root | root root root | "a" | "b" | root "c" root)*',
+        'root ::= x{1,10000}\nx ::= y{1,10000}\ny ::= "a" | "b" x',
+    ],
+)
+def test_an_output_whose_guide_takes_too_long_at_each_token_fails(
+    compiler: GuideCompiler, grammar: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_module, "_FOLLOW_S", 0.02)
+    monkeypatch.setattr(compile_module, "_FOLLOW_TOKEN_S", 0.0005)
+    follower = compiled(compiler, Guide("ebnf_grammar", grammar))
+    assert isinstance(follower, Follower)
+    with pytest.raises(GuideFailed, match=r"takes more than 0\.5 ms for each token|too complex"):
+        follow(follower, 500)
+
+
+def test_guides_are_kept_up_to_a_size(compiler: GuideCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_module, "_MAX_CACHED_BYTES", 20 << 20)
+    for index in range(30):
+        assert isinstance(compiled(compiler, Guide("regex", f"kept{index}")), Follower)
+    assert 0 < sum(size for _, size in compiler._cache.values()) <= 20 << 20
+
+
+def test_a_checking_process_that_was_killed_is_replaced() -> None:
+    checker = Checker()
+    assert checker.check(SMALL, 1.0) is not None
+    assert checker._process is not None
+    checker._process.kill()
+    checker._process.wait()
+    assert checker.check(SMALL, 1.0) is not None
+
+
+def test_a_guide_can_not_take_more_memory_than_its_limit(tmp_path: Path) -> None:
+    """With any processor time: the limit of memory ends it."""
+    assert Checker().check(Guide("json_schema", json.dumps(ENDLESS[3])), 60.0) is None
