@@ -34,7 +34,7 @@ class BodyReader:
     async def read(self, request: Request, kind: type[B]) -> B:
         """Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
         _check_content_type(request.headers.get("content-type", ""))
-        bounds = JSONBounds(self._max_values, "OPENAI_MAX_BODY_VALUES")
+        bounds = JSONBounds(self._max_values)
         content = await self._receive(request, bounds)
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)

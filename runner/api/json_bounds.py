@@ -20,11 +20,10 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 class JSONBounds:
-    """Feed it all parts of one document. ``setting`` is the variable that sets ``max_values``."""
+    """Feed it all parts of one document."""
 
-    def __init__(self, max_values: int, setting: str) -> None:
+    def __init__(self, max_values: int) -> None:
         self._max_values = max_values
-        self._setting = setting
         self._is_in_string = False
         self._is_escaping = False
         """The last part ended within an escape sequence."""
@@ -39,10 +38,8 @@ class JSONBounds:
         num_ends = brackets.count(b"\xff")
         self.num_values += len(structure) - num_ends + _CONTAINER_VALUES * num_ends
         if self.num_values > self._max_values:
-            reason = (
-                f"it has more than {self._max_values} keys and values; send less, or raise {self._setting}"
-            )
-            raise InvalidBody(reason=reason)
+            remedy = "send less, or raise OPENAI_MAX_BODY_VALUES"
+            raise InvalidBody(reason=f"it has more than {self._max_values} keys and values; {remedy}")
         depths = [*accumulate(memoryview(brackets).cast("b"), initial=self._depth)]
         self._depth = depths[-1]
         if max(depths) > MAX_DEPTH:

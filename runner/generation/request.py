@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from errors.requests import InvalidInput
-from runner.engines.protocol.checks import MAX_LOGIT_BIASES, MAX_LORA_NAME, check_guide
+from runner.engines.protocol.checks import MAX_LORA_NAME, check_guide
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 from runner.generation.prompt_ids import PromptIds, PromptTokens
 from runner.generation.stop_sequences import StopSequences
@@ -57,9 +57,6 @@ class GenerationRequest:
             object.__setattr__(self, "prompt_ids", PromptIds(prompt, adds_special_tokens=adds))
         if self.guide is not None:
             check_guide(self.guide)
-        if len(self.sampling.logit_bias) > MAX_LOGIT_BIASES:
-            expected = f"at most {MAX_LOGIT_BIASES} token ids"
-            raise InvalidInput(name="logit_bias", expected=expected, value=self.sampling.logit_bias)
         if len(self.lora_name or "") > MAX_LORA_NAME:
             expected = f"at most {MAX_LORA_NAME} characters"
             raise InvalidInput(name="lora_name", expected=expected, value=self.lora_name)

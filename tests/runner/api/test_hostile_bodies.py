@@ -101,6 +101,12 @@ NEARLY: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
         "E1005",
         "metadata must be an object of at most 10000 keys",
     ),
+    "biases": (
+        TEXT,
+        lambda: b'{"prompt": "a", "logit_bias": ' + _object(1025) + b"}",
+        "E1005",
+        "logit_bias must be an object of at most 1024 keys",
+    ),
     "a key of a bias": (
         TEXT,
         lambda: json.dumps({"prompt": "a", "logit_bias": {"1" * 5000: 1}}).encode(),
@@ -181,7 +187,7 @@ def test_json_by_any_of_its_names_is_read(content_type: str) -> None:
 
 
 def fed(document: bytes, cuts: int, max_values: int = 1 << 30) -> JSONBounds:
-    bounds = JSONBounds(max_values, "SETTING")
+    bounds = JSONBounds(max_values)
     at = sorted(random.Random(cuts).randrange(len(document) + 1) for _ in range(cuts))
     for start, end in zip([0, *at], [*at, len(document)], strict=True):
         bounds.feed(document[start:end])
@@ -193,7 +199,7 @@ def test_values_are_counted_outside_strings_however_the_bytes_arrive() -> None:
     document = json.dumps({text: [text, {text: 1}] for text in texts}).encode()
     counted = {fed(document, cuts).num_values for cuts in range(60)}
     assert len(counted) == 1
-    with pytest.raises(InvalidBody, match="raise SETTING"):
+    with pytest.raises(InvalidBody, match="raise OPENAI_MAX_BODY_VALUES"):
         fed(document, 3, max_values=counted.pop() - 1)
 
 

@@ -74,6 +74,18 @@ ATTACKS: dict[str, tuple[int, Callable[[], bytes], set[int]]] = {
     "many prompts": (8, lambda: of({"prompt": ["a"] * 1_300_000}), {400}),
     "nearly too many prompts": (8, lambda: of({"prompt": ["a"] * 290_000}), {400, 429}),
     "many empty messages": (8, lambda: request(CHAT, b'{"messages":[' + b"{}," * 2_000_000 + b"{}]}"), {400}),
+    "arguments of a tool": (
+        16,
+        lambda: of(
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 6_000_000}}]}
+                ]
+            },
+            CHAT,
+        ),
+        {400, 429},
+    ),
     "an unused field": (
         16,
         lambda: of({"prompt": "a", "user": "a" * 8_000_000, "max_tokens": 1}),
