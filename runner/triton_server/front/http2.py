@@ -194,18 +194,22 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._eventless_bytes = 0 if events else self._eventless_bytes + len(data)
         if self._eventless_bytes > _MAX_EVENTLESS_BYTES:  # Headers that never end.
             self._transport.abort()
+        opened: set[int | None] = set()
         for event in events:
             if self._transport.is_closing():
                 return
             if isinstance(event, WindowUpdated):
-                self._send_waiting(event.stream_id)
+                opened.add(event.stream_id or None)
             elif isinstance(event, RemoteSettingsChanged):
-                self._send_waiting(None)
+                opened.add(None)
             elif isinstance(event, StreamReset):
                 self._drop_waiting(event.stream_id)
             elif isinstance(event, DataReceived):
                 self._acknowledge(event)
             self.on_event(event)
+        # NOTE: once per read: a read may open the windows of all streams a thousand times.
+        for each in [None] if None in opened else opened:
+            self._send_waiting(each)
         self._flush_soon()
 
     # Sending

@@ -427,6 +427,27 @@ def test_answers_wait_for_their_windows_and_then_arrive() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("frame", [SettingsFrame(0), WindowUpdateFrame(0, window_increment=1)])
+def test_a_read_tries_what_waits_for_windows_once(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open(window_bytes=0)
+        for _ in range(50):
+            client.h2.send_data(client.begin("/grpc.health.v1.Health/Check"), EMPTY, end_stream=True)
+        await client.flush()
+        tried: list[int] = []
+
+        def send_what_fits(stream_id: int, part: object) -> bool:
+            tried.append(stream_id)
+            return False
+
+        monkeypatch.setattr(client.connection, "_send_what_fits", send_what_fits)
+        client.connection.receive(frame.serialize() * 500)
+        assert len(tried) == 50
+
+    run(work)
+
+
 def test_connections_with_useless_frames_are_read_in_turn() -> None:
     async def work() -> None:
         turns = Turns()
