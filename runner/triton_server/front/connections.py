@@ -34,7 +34,11 @@ class Connections(Generic[T]):
 
     def add(self, connection: T) -> None:
         if len(self._opened) >= MAX_CONNECTIONS:
-            next((each for each in self._opened if each.is_idle), connection).abort()
+            victim = next((each for each in self._opened if each.is_idle), connection)
+            victim.abort()
+            if victim is connection:
+                return
+            self.remove(victim)  # It is lost only later, and others may be added before.
         self._opened[connection] = None
 
     def remove(self, connection: T) -> None:
