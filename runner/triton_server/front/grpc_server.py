@@ -331,6 +331,12 @@ class _Stream:
                 self.ended_sending()
         except CodedError as exc:
             self.fail(exc)
+        except Exception:  # noqa: BLE001 - other calls of the connection go on
+            self._fail_unexpectedly()
+
+    def _fail_unexpectedly(self) -> None:
+        log.exception("a call of Triton's gRPC API failed")
+        self.fail(InternalError())
 
     async def _connect(self) -> None:
         try:
@@ -338,9 +344,8 @@ class _Stream:
         except CodedError as exc:
             self.fail(exc)
             return
-        except Exception:
-            log.exception("a call of Triton's gRPC API failed")
-            self.fail(InternalError())
+        except Exception:  # noqa: BLE001 - it is logged
+            self._fail_unexpectedly()
             return
         self._connecting = None
         waiting, self._waiting = self._waiting, []

@@ -227,6 +227,12 @@ class _Answer:
             self._connection.respond(400, error_body(str(InvalidInference(reason=reason))))
 
     def end(self, status: int, text: str) -> None:
+        try:
+            self._end(status, text)
+        except Exception as exc:  # noqa: BLE001 - each becomes an answer
+            _fail(self._connection, _coded(exc))
+
+    def _end(self, status: int, text: str) -> None:
         if status != OK:
             self._connection.respond(503 if status == UNAVAILABLE else status_of_text(text), error_body(text))
             return

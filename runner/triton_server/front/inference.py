@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ _TYPED = {
     "UINT64": "uint64_contents",
 }
 
+log = logging.getLogger("cog_triton.triton_front")
+
 
 class Inferences:
     """All calls that are in progress, at most ``max_requests``."""
@@ -61,8 +63,12 @@ class Inferences:
     async def stay_connected(self) -> None:
         """So that no client waits for it."""
         while True:
-            with suppress(TritonUnavailable):
+            try:
                 await self.connect()
+            except TritonUnavailable:
+                pass  # Tried again.
+            except Exception:
+                log.exception("Triton's models could not be read")
             await asyncio.sleep(_CONNECT_POLL_S)
 
     @property

@@ -40,7 +40,7 @@ from runner.triton_server.front.triton import SERVICE
 from runner.triton_server.front.turns import Turns
 from tests.runner.triton_server.front.transport import Transport
 
-OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 3, 8, 12, 16
+OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 8, 12, 13, 16
 MAX_BODY_BYTES = 1 << 20
 EMPTY = b"\0\0\0\0\0"
 
@@ -444,6 +444,19 @@ def test_a_read_tries_what_waits_for_windows_once(frame: Frame, monkeypatch: pyt
         monkeypatch.setattr(client.connection, "_send_what_fits", send_what_fits)
         client.connection.receive(frame.serialize() * 500)
         assert len(tried) == 50
+
+    run(work)
+
+
+def test_an_unexpected_error_ends_its_call_only() -> None:
+    async def work() -> None:
+        client = Client(is_ready=True)
+        await client.open()
+        client.begin("ModelStreamInfer")
+        # The stand-in has no Triton: an AttributeError.
+        assert (await client.call("ServerReady", EMPTY))["grpc-status"] == str(INTERNAL)
+        assert not client.is_closed
+        assert client.server.calls == 1
 
     run(work)
 

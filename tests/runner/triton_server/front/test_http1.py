@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
 
 from errors.triton_front import RequestTooLarge
 from runner.triton_server.front import http1
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.http1 import HTTPConnection, Request
+from runner.triton_server.front.http_server import _Answer
+from runner.triton_server.front.triton import OK
 from tests.hostile import chunked, request
 from tests.runner.triton_server.front.transport import Transport
 
@@ -238,6 +241,22 @@ def test_a_head_has_no_body_and_a_stream_to_http_1_0_no_chunks() -> None:
         old.connection.end()
         assert old.transport.sent.endswith(b"\r\n\r\ndata: a\n\n")
         assert old.transport.is_closing()
+
+    run(work)
+
+
+def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> None:
+    async def work() -> None:
+        client = Client(answers=False)
+        await client.send(b"POST / HTTP/1.1\r\n\r\n")
+        answer = _Answer(client.connection, client.requests[0])
+        message = pb.ModelStreamInferResponse()
+        message.infer_response.outputs.add(name="a", datatype="BF16", shape=[1])
+        message.infer_response.raw_output_contents.append(b"\0\0")
+        answer.receive(message.SerializeToString())
+        answer.end(OK, "")
+        assert client.statuses() == [500]
+        assert client.connection.is_idle
 
     run(work)
 
