@@ -157,6 +157,7 @@ async def _hostile(options: argparse.Namespace, engine: Path, folder: Path) -> i
     wrong = [*alone.wrong, *pace.wrong, *traffic.wrong, *(f"a process has ended: {role}" for role in ended)]
     wrong += [] if is_settled else ["the slot still has requests"]
     log = (folder / "runner.log").read_text(errors="replace")
+    print(f"\nthe server's log has {len(log) >> 10} KiB")
     wrong += [f"the log has {_TRACEBACK}"] * log.count(_TRACEBACK)
     print(f"\n{len(wrong)} defects" if wrong else "\nall promises kept", *wrong[:_SHOWN], sep="\n  ")
     return 1 if wrong else 0

@@ -87,6 +87,12 @@ _LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'a' * 9999 }}{
 _NUMBERS = b"1e999 -1e-999 NaN -Infinity -1 9223372036854775808 18446744073709551616 0.1e1 true null".split()
 
 
+def any_endpoint(chance: Random) -> Endpoint:
+    """All ports are equally likely."""
+    port = chance.choice(("cog", "api", "http"))
+    return chance.choice([each for each in ENDPOINTS if each.port == port])
+
+
 def size(chance: Random, most: int) -> int:
     """All orders of magnitude are equally likely."""
     return int(most ** chance.random())

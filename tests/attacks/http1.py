@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 from typing import NamedTuple
 
-from tests.attacks.bodies import ENDPOINTS, VALUES, Endpoint, body, size
+from tests.attacks.bodies import ENDPOINTS, VALUES, Endpoint, any_endpoint, body, size
 from tests.hostile import HOST, chunked, request, send
 
 Ports = dict[str, int]
@@ -88,13 +88,13 @@ def _sent(ports: Ports, port: str, data: bytes, **how: float) -> Outcome:
 
 
 def _any_post(chance: Random, most_bytes: int) -> tuple[Endpoint, bytes]:
-    endpoint = chance.choice(ENDPOINTS)._replace(most_bytes=most_bytes)
+    endpoint = any_endpoint(chance)._replace(most_bytes=most_bytes)
     return endpoint, body(chance, chance.choice(list(VALUES)), endpoint)
 
 
 def hostile_body(kind: str) -> Attack:
     def attack(ports: Ports, chance: Random) -> Iterator[Outcome]:
-        endpoint = chance.choice(ENDPOINTS)
+        endpoint = any_endpoint(chance)
         yield _sent(ports, endpoint.port, _post(chance, kind, endpoint))
 
     return attack
