@@ -133,7 +133,8 @@ async def _hostile(options: argparse.Namespace, engine: Path, folder: Path) -> i
         before, calm = measure(stack.session), memory.peaks()
         pace = Pace()
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            attack = partial(send_traffic, _ports(stack), options.seconds, options.workers, options.first)
+            ports = {name: port for name, port in _ports(stack).items() if name != options.spare}
+            attack = partial(send_traffic, ports, options.seconds, options.workers, options.first)
             attack = partial(attack, options.kinds, folder / "traffic.log")
             sending = asyncio.get_running_loop().run_in_executor(pool, attack)
             await _beside(sending, known, pace, options.streams)
@@ -185,11 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3600, help="length of the hostile traffic")
     parser.add_argument("--alone", type=float, default=60, help="seconds of the streams alone before")
     parser.add_argument("--streams", type=int, default=32, help="paced streams at once")
-    parser.add_argument("--workers", type=int, default=8, help="attacks at once")
+    parser.add_argument("--workers", type=int, default=12, help="attacks at once")
     parser.add_argument("--first", type=int, default=0, help="number of the first attack")
     parser.add_argument(
         "--kinds", nargs="+", choices=ATTACKS, default=list(ATTACKS), help="attacks", metavar="KIND"
     )
+    parser.add_argument("--spare", choices=("cog", "api", "http"), default="", help="a port not to attack")
     parser.add_argument("--folder", type=Path, help="keep the logs here (default: a temporary folder)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:

@@ -108,20 +108,20 @@ def send(port: int, data: bytes, *, pause_s: float = 0.0, piece_bytes: int = 1 <
 def received(connection: socket.socket, silence_s: float = _TIMEOUT_S) -> bytes:
     """One response, or all until the server closes."""
     connection.settimeout(silence_s)
-    data = b""
+    data = bytearray()
     with suppress(OSError):
         while part := connection.recv(1 << 16):
             data += part
             if is_complete(data):
                 break
-    return data
+    return bytes(data)
 
 
-def is_complete(data: bytes) -> bool:
+def is_complete(data: bytes | bytearray) -> bool:
     """Whether ``data`` ends with a whole response that has a Content-Length."""
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    return bool(lengths) and len(body) >= int(lengths[0].partition(b":")[2])
+    end = data.find(b"\r\n\r\n")
+    lengths = [line for line in data[:end].lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(lengths) and end >= 0 and len(data) - end - 4 >= int(lengths[0].partition(b":")[2])
 
 
 def flood(attack: Callable[[int], bytes], connections: int) -> list[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import NamedTuple
 
@@ -87,9 +87,9 @@ _LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{{ 'a' * 9999 }}{
 _NUMBERS = b"1e999 -1e-999 NaN -Infinity -1 9223372036854775808 18446744073709551616 0.1e1 true null".split()
 
 
-def any_endpoint(chance: Random) -> Endpoint:
+def any_endpoint(chance: Random, ports: Collection[str]) -> Endpoint:
     """All ports are equally likely."""
-    port = chance.choice(("cog", "api", "http"))
+    port = chance.choice([each for each in ("cog", "api", "http") if each in ports])
     return chance.choice([each for each in ENDPOINTS if each.port == port])
 
 

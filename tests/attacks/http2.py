@@ -20,53 +20,32 @@ from tests.hostile import HOST
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
-_END_STREAM, _END_HEADERS = 1, 4
+_END_HEADERS = 4
 _SILENCE_S = 2.0
 _TIMEOUT_S = 60.0
 _SERVICE = "/inference.GRPCInferenceService"
-_METHODS = [
-    "ServerLive",
-    "ServerReady",
-    "ModelReady",
-    "ServerMetadata",
-    "ModelMetadata",
-    "ModelConfig",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
-    "TraceSetting",
-    "LogSettings",
-    "SystemSharedMemoryRegister",
-    "CudaSharedMemoryRegister",
-    "ModelInfer",
-    "Nothing",
-]
-_PARAMETERS = (
-    "cog_triton_stream",
-    "cog_triton_x",
-    "sequence_id",
-    "priority",
-    "timeout",
-    "shared_memory_region",
+_METHODS = (
+    "ServerLive ServerReady ModelReady ServerMetadata ModelMetadata ModelConfig ModelStatistics Nothing "
+    "RepositoryIndex RepositoryModelLoad RepositoryModelUnload TraceSetting LogSettings "
+    "SystemSharedMemoryRegister CudaSharedMemoryRegister"
 )
+_PARAMETERS = "cog_triton_stream cog_triton_x sequence_id priority timeout shared_memory_region"
+_MODELS = ("ensemble", "ensemble", "tensorrt_llm", "preprocessing", "x" * 9999)
+_SHAPES: tuple[list[int], ...] = ([1, 1], [1, 1], [1, 1], [1, -1], [1 << 40, 1 << 40], [0], [])
+_WIRE = (b"\x2a\x7f", b"\x0a\x00", b"\x23\x23")
+"""Beginnings of fields that are nested, empty, or groups."""
+_FIELDS = [
+    *((":method", "POST"), (":scheme", "http"), (":path", f"{_SERVICE}/ModelInfer"), (":authority", "a")),
+    *(("content-type", "application/grpc"), ("te", "trailers")),
+]
 
 
 def frame(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _call(
-    stream: int, *more: tuple[str, str], method: str = "ModelInfer", flags: int = _END_HEADERS
-) -> bytes:
-    fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", f"{_SERVICE}/{method}"),
-        (":authority", "a"),
-    ]
-    fields += [("content-type", "application/grpc"), ("te", "trailers"), *more]
-    return frame(_HEADERS, stream, Encoder().encode(fields, huffman=False), flags)
+def _call(stream: int, flags: int = _END_HEADERS) -> bytes:
+    return frame(_HEADERS, stream, Encoder().encode(_FIELDS, huffman=False), flags)
 
 
 def _ids(count: int) -> range:
@@ -162,7 +141,7 @@ def flood(make: Callable[[Random], bytes]) -> Attack:
 
 def messages(ports: Ports, chance: Random) -> Iterator[Outcome]:
     """Calls of the library grpc with hostile messages, to one method or several at once."""
-    method = chance.choice((*_METHODS, *["ModelInfer", "ModelStreamInfer"] * 8))
+    method = chance.choice((*_METHODS.split(), *["ModelInfer", "ModelStreamInfer"] * 8))
     with grpc.insecure_channel(f"{HOST}:{ports['grpc']}", [("grpc.max_send_message_length", -1)]) as channel:
         for _ in range(size(chance, 8)):
             data = _message(chance)
@@ -171,14 +150,13 @@ def messages(ports: Ports, chance: Random) -> Iterator[Outcome]:
             compression = chance.choice((None, None, grpc.Compression.Gzip))
             how = {"timeout": _TIMEOUT_S, "metadata": metadata, "compression": compression}
             try:
+                path = f"{_SERVICE}/{method}"
                 if method == "ModelStreamInfer":
-                    call = channel.stream_stream(f"{_SERVICE}/{method}")(
-                        iter([data] * size(chance, 50)), **how
-                    )
+                    call = channel.stream_stream(path)(iter([data] * size(chance, 50)), **how)
                     answer = b"".join(each for each, _ in zip(call, range(20), strict=False))
                     call.cancel()
                 else:
-                    answer = channel.unary_unary(f"{_SERVICE}/{method}")(data, **how)
+                    answer = channel.unary_unary(path)(data, **how)
                 status, text = "OK", answer
             except grpc.RpcError as exc:
                 status, text = exc.code().name, (exc.details() or "").encode()
@@ -189,27 +167,18 @@ def messages(ports: Ports, chance: Random) -> Iterator[Outcome]:
 def _message(chance: Random) -> bytes:
     count = size(chance, 20_000_000)
     if chance.random() < 0.3:
-        return chance.choice(
-            (os.urandom(count), b"\x2a\x7f" * (count // 2), b"\x0a\x00" * (count // 2), b"\x23" * count)
-        )
-    request = pb.ModelInferRequest(
-        model_name=chance.choice(("ensemble", "tensorrt_llm", "preprocessing", "x" * 9999))
-    )
-    values = (chance.choice((b"a", b"a" * count)), struct.pack("<i", chance.choice((3, -1, 1 << 30))))
-    for name, datatype, value in zip(("text_input", "max_tokens"), ("BYTES", "INT32"), values, strict=True):
-        shape = chance.choice(
-            ([1, 1], [1, 1], [1, -1], [1 << 40, 1 << 40], [0], [], [1] * size(chance, 100_000))
-        )
+        return chance.choice((os.urandom(count), *(each * (count // 2) for each in _WIRE)))
+    request = pb.ModelInferRequest(model_name=chance.choice(_MODELS))
+    text = chance.choice((b"a", b"a" * count))
+    length = struct.pack("<I", chance.choice((len(text), (1 << 32) - 1)))
+    max_tokens = struct.pack("<i", chance.choice((3, -1, 1 << 30)))
+    for name, datatype, raw in ("text_input", "BYTES", length + text), ("max_tokens", "INT32", max_tokens):
+        shape = chance.choice((*_SHAPES, [1] * size(chance, 100_000)))
         request.inputs.add(name=name, datatype=chance.choice((datatype, datatype, "FP16", "X")), shape=shape)
-        raw = (
-            struct.pack("<I", chance.choice((len(value), (1 << 32) - 1))) + value
-            if datatype == "BYTES"
-            else value
-        )
         request.raw_input_contents.append(raw)
     for _ in range(chance.randint(0, 2)):
         parameters = chance.choice((request.parameters, request.inputs[0].parameters))
-        parameters[chance.choice(_PARAMETERS)].string_param = "x" * size(chance, 100_000)
+        parameters[chance.choice(_PARAMETERS.split())].string_param = "x" * size(chance, 100_000)
     if chance.random() < 0.2:
         del request.raw_input_contents[:]
         request.inputs[0].contents.bytes_contents.extend([b""] * size(chance, 1_000_000))
