@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import numpy as np
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
@@ -34,7 +35,7 @@ class TritonGRPCTarget(TritonTarget):
             try:
                 async for result, error in client.stream_infer(self._requests()):
                     _add(response, {"error": str(error)} if error else _document(result))
-            except InferenceServerException as exc:
+            except (InferenceServerException, grpc.RpcError) as exc:
                 _add(response, {"error": str(exc)})
         return [response]
 

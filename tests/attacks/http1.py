@@ -176,12 +176,13 @@ def unread(ports: Ports, chance: Random) -> Iterator[Outcome]:
 
 
 def vanishing(ports: Ports, chance: Random) -> Iterator[Outcome]:
-    """Clients that read the beginning of a stream."""
+    """Clients that read the beginning of a stream, or wait for a while for a whole text."""
     port, data = _stream(chance, ports)
     for _ in range(size(chance, 20)):
         start_s = time.monotonic()
         with socket.create_connection((HOST, ports[port]), timeout=_HOLD_S) as connection:
             answer = b""
+            connection.settimeout(1)
             with suppress(OSError):
                 connection.sendall(data)
                 answer = connection.recv(chance.randint(1, 4000))
