@@ -43,6 +43,8 @@ _MANAGEMENT_METHODS = {
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 }
 _HEALTH = "/grpc.health.v1.Health/Check"
+_HEALTH_LIKE = "ModelReady"
+"""Its request begins as that of ``_HEALTH``: field 1 is a text."""
 _NOT_READY = {"ServerReady": b"", "ModelReady": b"", _HEALTH: b"\x08\x02"}
 """Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 _PASSED_METADATA = (b"grpc-timeout", b"traceparent", b"triton_grpc_error", b"triton_grpc_protocol")
@@ -384,10 +386,14 @@ class _Ask(_Stream):
             self.respond(_NOT_READY[self.method])
             self.finish(OK, "")
             return
+        # NOTE: Triton gets nothing that it can't parse: it would end such a call several times.
+        name = _HEALTH_LIKE if self.method == _HEALTH else self.method
+        request = _parsed(message, getattr(pb, f"{name}Request"))
+        request.DiscardUnknownFields()
         triton = self.server.inferences.triton
         path = _HEALTH if self.method == _HEALTH else f"{SERVICE}/{self.method}"
         self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
-        self._call.send(message, is_last=True)
+        self._call.send(request.SerializeToString(), is_last=True)
 
     def cancel(self) -> None:
         if self._call is not None:
@@ -470,7 +476,11 @@ class _Infer(_StreamInfer):
 def _request(message: bytes) -> Any:
     """Raises InvalidInference (E1107)."""
     check_wire(message)
+    return _parsed(message, pb.ModelInferRequest)
+
+
+def _parsed(message: bytes, kind: Any) -> Any:
     try:
-        return pb.ModelInferRequest.FromString(message)
+        return kind.FromString(message)
     except DecodeError as exc:
-        raise InvalidInference(reason="it is no ModelInferRequest") from exc
+        raise InvalidInference(reason=f"it is no {kind.DESCRIPTOR.name}") from exc

@@ -35,6 +35,8 @@ _FRAME_HEAD = struct.Struct(">HBHI")
 """Of HTTP/2: the length in 24 bits, the kind and flags, the stream."""
 _PLAIN_DATA = 0x0000
 """The kind DATA, without flags."""
+_TRAILERS = 0x0105
+"""The kind HEADERS, which are complete and end the stream."""
 _WINDOW_UPDATE = struct.Struct(">HBHII")
 _WINDOW_UPDATE_KIND = 0x0800
 _MAX_MESSAGE_BYTES = 1 << 30
@@ -132,7 +134,11 @@ class _Connection(HTTP2Connection):
             stop = content + (high << 8) + low
             if stop > end:
                 break
-            if kind != _PLAIN_DATA:
+            if kind == _TRAILERS and stream_id not in self._calls:
+                # NOTE: Triton ends a call whose request it can't parse several times, and h2 would then close
+                # the connection. The table of headers needs them all.
+                self._h2.decoder.decode(data[content:stop])
+            elif kind != _PLAIN_DATA:
                 self.receive(data[start:stop])
             elif (call := self._calls.get(stream_id)) is not None:
                 call.receive(data[content:stop])

@@ -20,6 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
+from runner.triton_server.front.triton import SERVICE
 from tests.hostile import Watch, chunked, flood, request, resident_mib, send, status_of
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, wait_until
 from tests.runner.triton_server.front.running import front_pid
@@ -175,6 +176,26 @@ def test_readiness_and_management_by_grpc(stub: Any) -> None:
     with pytest.raises(grpc.RpcError, match="E1109") as raised:
         stub.RepositoryIndex(pb.RepositoryIndexRequest())
     assert raised.value.code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+
+
+SMALL_CALLS = [
+    "/grpc.health.v1.Health/Check",
+    *(f"{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata")),
+    *(f"{SERVICE}/{name}" for name in ("ModelMetadata", "ModelConfig", "ModelStatistics", "ModelInfer")),
+]
+
+
+@pytest.mark.parametrize("message", [b"*\x7f" * 200, b"\n\x02\xff\xff", b"\x23" * 60_000, b"\x0a"])
+def test_a_message_that_can_not_be_parsed_ends_no_stream_of_another_client(
+    triton: TritonUnderTest, message: bytes
+) -> None:
+    """Triton would end such a call several times, which no HTTP/2 library accepts."""
+    with PacedStream(triton), grpc.insecure_channel(f"{HOST}:{triton.grpc_port}") as channel:
+        for path in SMALL_CALLS:
+            try:
+                channel.unary_unary(path)(message)
+            except grpc.RpcError as exc:
+                assert "E1107" in str(exc)
 
 
 # Clients that leave
