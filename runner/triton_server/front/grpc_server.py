@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from google.protobuf.message import DecodeError
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
-from tritonclient.grpc import service_pb2 as pb
 
-from errors.api import InternalError, InvalidAPIKey
+from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
-from errors.triton_front import (
-    ClosedEndpoint,
-    InvalidInference,
-    RequestTooLarge,
-    TooManyBytes,
-    TooManyInferences,
-)
-from runner.settings.api_keys import APIKeys
+from errors.triton_front import ClosedEndpoint
 from runner.triton_server.front.answers import statuses_of
-from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
-from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Connection, Messages, TooLong
-from runner.triton_server.front.inference import Inference, Inferences
-from runner.triton_server.front.messages import check_wire
-from runner.triton_server.front.triton import INVALID_ARGUMENT, OK, SERVICE, UNIMPLEMENTED, Call
+from runner.triton_server.front.grpc_calls import (
+    HEALTH,
+    RESPONSE_HEAD,
+    ClientCall,
+    ClientCalls,
+    Infer,
+    PassedCall,
+    StreamInfer,
+)
+from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Connection
+from runner.triton_server.front.triton import SERVICE, UNIMPLEMENTED
 from runner.triton_server.front.turns import FIRST_READ_BYTES
 
 _READ_METHODS = {
@@ -42,63 +37,28 @@ _MANAGEMENT_METHODS = {
     *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 }
-_HEALTH = "/grpc.health.v1.Health/Check"
-_HEALTH_LIKE = "ModelReady"
-"""Its request begins as that of ``_HEALTH``: field 1 is a text."""
-_NOT_READY = {"ServerReady": b"", "ModelReady": b"", _HEALTH: b"\x08\x02"}
-"""Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 _PASSED_METADATA = (b"grpc-timeout", b"traceparent", b"triton_grpc_error", b"triton_grpc_protocol")
 _MAX_STREAMS = 1024
 """Calls at once on one connection."""
-_MAX_SMALL_BYTES = 1 << 16
-"""Of a request that is no inference."""
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_IDLE_FRAMES = 1000
 """Frames a second that bring no request nearer to its end, besides those that answers bring about."""
 _FRAMES_PER_MESSAGE = 2
 """Of an answer: by each a client may open two windows."""
-_MIN_DATA_BYTES = 256
-"""In one frame, of a message that has more frames."""
-_FIRST_MESSAGE_S = 60.0
-"""How long the first message of a call may take to arrive."""
-_RESPONSE_HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _MAX_MESSAGE_CHARACTERS = 4096
 _SAFE = " !\"#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that gRPC does not percent-encode in its messages."""
 
 
-log = logging.getLogger("cog_triton.triton_front")
+class GRPCServer(ClientCalls):
+    """All connections."""
 
-
-class GRPCServer:
-    """What the connections share."""
-
-    def __init__(
-        self,
-        inferences: Inferences,
-        keys: APIKeys,
-        budget: Budget,
-        is_engine_ready: Callable[[], bool],
-        *,
-        max_body_bytes: int,
-        is_managed: bool,
-    ) -> None:
-        self.inferences = inferences
-        self.keys = keys
-        self.budget = budget
-        self.is_engine_ready = is_engine_ready
-        self.max_body_bytes = max_body_bytes
-        self.is_managed = is_managed
+    def __init__(self, *shared: Any, **options: Any) -> None:
+        super().__init__(*shared, **options)
         self.connections: Connections[GRPCConnection] = Connections()
-        self.calls = 0
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
-
-    def check_calls(self) -> None:
-        """Raises TooManyInferences (E1111). A client may leave as many calls open that run nothing."""
-        if self.calls >= 2 * self.inferences.max_requests:
-            raise TooManyInferences(running=self.calls)
 
 
 class GRPCConnection(HTTP2Connection):
@@ -107,7 +67,7 @@ class GRPCConnection(HTTP2Connection):
     def __init__(self, server: GRPCServer) -> None:
         super().__init__(is_client=False)
         self.server = server
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, ClientCall] = {}
         self.read_bytes = FIRST_READ_BYTES
         self._idle_frames = 0
         self._since_s = 0.0
@@ -157,7 +117,7 @@ class GRPCConnection(HTTP2Connection):
             if (stream := self._streams.pop(event.stream_id, None)) is not None:
                 stream.disconnect()
         elif isinstance(event, ConnectionTerminated):
-            self._transport.close()  # h2 sends nothing more.
+            self.close()  # h2 sends nothing more.
         else:
             self._count_idle_frame()
 
@@ -174,12 +134,12 @@ class GRPCConnection(HTTP2Connection):
         trailers = [(b"grpc-status", b"%d" % status)]
         if text:
             trailers.append((b"grpc-message", quote(text[:_MAX_MESSAGE_CHARACTERS], safe=_SAFE).encode()))
-        self.send_trailers(stream_id, trailers if has_begun else [*_RESPONSE_HEAD, *trailers])
+        self.send_trailers(stream_id, trailers if has_begun else [*RESPONSE_HEAD, *trailers])
 
     def _begin(self, stream_id: int, headers: Headers) -> None:
         fields = dict(headers)
         path = fields.get(b":path", b"").decode("latin-1")
-        method = path.removeprefix(f"{SERVICE}/") if path != _HEALTH else path
+        method = path.removeprefix(f"{SERVICE}/") if path != HEALTH else path
         try:
             stream = self._stream(stream_id, method, fields)
         except CodedError as exc:
@@ -191,20 +151,20 @@ class GRPCConnection(HTTP2Connection):
             return
         self._streams[stream_id] = stream
 
-    def _stream(self, stream_id: int, method: str, fields: dict[bytes, bytes]) -> _Stream | None:
+    def _stream(self, stream_id: int, method: str, fields: dict[bytes, bytes]) -> ClientCall | None:
         """None for an unknown method. Raises a CodedError."""
         server = self.server
-        if method != _HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
+        if method != HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
             raise InvalidAPIKey
-        server.check_calls()
+        server.make_room()
         metadata = [(name, fields[name]) for name in _PASSED_METADATA if name in fields]
         if method in (_INFER, _STREAM):
             server.inferences.check_room()
-            return (_Infer if method == _INFER else _StreamInfer)(self, stream_id, method, metadata)
+            return (Infer if method == _INFER else StreamInfer)(self, stream_id, method, metadata)
         if method in _MANAGEMENT_METHODS and not server.is_managed:
             raise ClosedEndpoint(endpoint=method)
-        if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == _HEALTH:
-            return _Ask(self, stream_id, method, metadata)
+        if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == HEALTH:
+            return PassedCall(self, stream_id, method, metadata)
         return None
 
     def _count_idle_frame(self) -> None:
@@ -215,272 +175,3 @@ class GRPCConnection(HTTP2Connection):
         self._useless += 1
         if self._idle_frames > _MAX_IDLE_FRAMES:
             self._transport.abort()
-
-
-class _Stream:
-    """One call of a client. Messages that arrive while Triton is being connected wait."""
-
-    max_bytes = _MAX_SMALL_BYTES
-    is_unary = True
-
-    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
-        self.connection = connection
-        self.server = connection.server
-        self.method = method
-        self.metadata = metadata
-        self._id = stream_id
-        self._has_begun = False
-        self._is_ended = False
-        self._messages = Messages(self.max_bytes)
-        self._share = self.server.budget.share(self._evict)
-        self._held_bytes = 0
-        self._waiting: list[bytes | None] = []
-        self._connecting: asyncio.Task[None] | None = None
-        self._num_messages = 0
-        self.server.calls += 1
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_MESSAGE_S, self._is_late)
-
-    # Hooks
-
-    def message(self, message: bytes) -> None:
-        """A message has arrived, and Triton is connected. Raises a CodedError."""
-        raise NotImplementedError
-
-    def ended_sending(self) -> None:
-        """The client sends no more. Raises a CodedError."""
-
-    def cancel(self) -> None:
-        """The client waits for no results any more."""
-
-    # From the connection
-
-    def receive(self, data: bytes) -> bool:
-        """Whether so much data brings the request nearer to its end."""
-        if self._is_ended:
-            return False
-        try:
-            messages = self._messages.feed(data)
-            if messages:
-                self._timer.cancel()
-                self._held_bytes += sum(map(len, messages))
-            self._share.is_complete = not self._messages.num_bytes
-            self._share.hold(self._held_bytes + self._messages.num_bytes)
-        except TooLong as exc:
-            self.fail(self._too_long(exc.length))
-            return False
-        except TooManyBytes as exc:
-            self.fail(exc)
-            return False
-        for message in messages:
-            self._take(message)
-        return bool(messages) or len(data) >= _MIN_DATA_BYTES
-
-    def half_close(self) -> None:
-        self._take(None)
-
-    def disconnect(self) -> None:
-        if not self._is_ended:
-            self._end_receiving()
-            self.cancel()
-
-    # For subclasses
-
-    def respond(self, message: bytes) -> None:
-        if self._is_ended:
-            return
-        self.release()
-        if not self._has_begun:
-            self._has_begun = True
-            self.connection.send_headers(self._id, _RESPONSE_HEAD)
-        self.connection.send(self._id, message)
-
-    def release(self) -> None:
-        """Triton has begun to answer what it was sent."""
-        self._held_bytes = 0
-        self._share.release()
-
-    def finish(self, status: int, text: str) -> None:
-        if not self._is_ended:
-            self._end_receiving()
-            self.connection.finish(self._id, (status, text), has_begun=self._has_begun)
-
-    def fail(self, error: CodedError) -> None:
-        if not self._is_ended:
-            self.cancel()
-            self.finish(statuses_of(error)[1], str(error))
-
-    # Inside
-
-    def _take(self, message: bytes | None) -> None:
-        if self._connecting is not None:
-            self._waiting.append(message)
-        elif not self.server.inferences.is_connected:
-            self._waiting.append(message)
-            self._connecting = asyncio.create_task(self._connect())
-        elif not self._is_ended:
-            self._process(message)
-
-    def _process(self, message: bytes | None) -> None:
-        try:
-            if message is not None:
-                self._num_messages += 1
-            if self.is_unary and self._num_messages != 1:
-                number = "no message" if message is None else "several messages"
-                raise InvalidInference(reason=f"it has {number}")
-            if message is not None:
-                self.message(message)
-            else:
-                self.ended_sending()
-        except CodedError as exc:
-            self.fail(exc)
-        except Exception:  # noqa: BLE001 - other calls of the connection go on
-            self._fail_unexpectedly()
-
-    def _fail_unexpectedly(self) -> None:
-        log.exception("a call of Triton's gRPC API failed")
-        self.fail(InternalError())
-
-    async def _connect(self) -> None:
-        try:
-            await self.server.inferences.connect()
-        except CodedError as exc:
-            self.fail(exc)
-            return
-        except Exception:  # noqa: BLE001 - it is logged
-            self._fail_unexpectedly()
-            return
-        self._connecting = None
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not self._is_ended:
-                self._process(each)
-
-    def _end_receiving(self) -> None:
-        self._is_ended = True
-        self.server.calls -= 1
-        self._timer.cancel()
-        self._share.release()
-        if self._connecting is not None and self._connecting is not asyncio.current_task():
-            self._connecting.cancel()
-
-    def _too_long(self, length: int | None) -> CodedError:
-        if length is None:
-            return InvalidInference(reason="it is compressed; send it uncompressed")
-        remedy = "send less, or raise TRITON_MAX_BODY_BYTES"
-        return RequestTooLarge(part="message", max_bytes=self.max_bytes, remedy=remedy)
-
-    def _evict(self, error: TooManyBytes) -> None:
-        self.fail(error)
-
-    def _is_late(self) -> None:
-        self.fail(InvalidInference(reason=f"it did not arrive within {_FIRST_MESSAGE_S:g} s"))
-
-
-class _Ask(_Stream):
-    """A call with one message and one answer, which Triton answers at once."""
-
-    _call: Call | None = None
-
-    def message(self, message: bytes) -> None:
-        if self.method in _NOT_READY and not self.server.is_engine_ready():
-            self.respond(_NOT_READY[self.method])
-            self.finish(OK, "")
-            return
-        # NOTE: Triton gets nothing that it can't parse: it would end such a call several times.
-        name = _HEALTH_LIKE if self.method == _HEALTH else self.method
-        request = _parsed(message, getattr(pb, f"{name}Request"))
-        request.DiscardUnknownFields()
-        triton = self.server.inferences.triton
-        path = _HEALTH if self.method == _HEALTH else f"{SERVICE}/{self.method}"
-        self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
-        self._call.send(request.SerializeToString(), is_last=True)
-
-    def cancel(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
-
-
-class _StreamInfer(_Stream):
-    """``ModelStreamInfer``: any number of requests and responses."""
-
-    is_unary = False
-    _inference: Inference | None = None
-
-    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
-        self.max_bytes = connection.server.max_body_bytes
-        super().__init__(connection, stream_id, method, metadata)
-
-    def message(self, message: bytes) -> None:
-        request = _request(message)
-        inference = self._begun()
-        try:
-            inference.send(request)
-        except CodedError as exc:
-            if (b"triton_grpc_error", b"true") in self.metadata:
-                raise
-            # As Triton does: the other requests of the stream go on.
-            error = pb.ModelStreamInferResponse(error_message=str(exc))
-            error.infer_response.id = request.id
-            self.respond(error.SerializeToString())
-
-    def ended_sending(self) -> None:
-        self._begun().half_close()
-
-    def cancel(self) -> None:
-        if self._inference is not None:
-            self._inference.cancel()
-
-    def _begun(self) -> Inference:
-        if self._inference is None:
-            self._inference = Inference(self.server.inferences, self.metadata, self.respond, self.finish)
-        return self._inference
-
-
-class _Infer(_StreamInfer):
-    """``ModelInfer``: a request and its only response."""
-
-    is_unary = True
-
-    def __init__(self, connection: GRPCConnection, stream_id: int, method: str, metadata: Headers) -> None:
-        # Triton's own status then ends the call, instead of an error among the responses.
-        super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
-        self._responses: list[bytes] = []
-
-    def message(self, message: bytes) -> None:
-        request = _request(message)
-        self._inference = Inference(
-            self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
-        )
-        self._inference.send(request, is_last=True)
-
-    def ended_sending(self) -> None:
-        """The request was sent as the last."""
-
-    def _receive(self, message: bytes) -> None:
-        self.release()
-        self._responses.append(message)
-        if len(self._responses) > 1:
-            reason = "the model sends several responses; use ModelStreamInfer, or streaming or stream false"
-            self.fail(InvalidInference(reason=reason))
-
-    def _finish(self, status: int, text: str) -> None:
-        if status == OK and self._responses:
-            response = pb.ModelStreamInferResponse.FromString(self._responses[0])
-            if response.error_message:
-                status, text = INVALID_ARGUMENT, response.error_message
-            else:
-                self.respond(response.infer_response.SerializeToString())
-        self.finish(status, text)
-
-
-def _request(message: bytes) -> Any:
-    """Raises InvalidInference (E1107)."""
-    check_wire(message)
-    return _parsed(message, pb.ModelInferRequest)
-
-
-def _parsed(message: bytes, kind: Any) -> Any:
-    try:
-        return kind.FromString(message)
-    except DecodeError as exc:
-        raise InvalidInference(reason=f"it is no {kind.DESCRIPTOR.name}") from exc

@@ -41,6 +41,7 @@ _PART_BYTES = 1024
 _BUFFER = bytearray(MAX_READ_BYTES)
 """For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
+_CLOSE_TIMEOUT_S = 5.0
 _PREFIX = struct.Struct(">BI")
 
 
@@ -163,6 +164,11 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._flush_soon()
 
+    def close(self) -> None:
+        """After what was written; without it if the other side does not read it."""
+        self._transport.close()
+        self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.abort)
+
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -189,7 +195,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             events = self._h2.receive_data(data)
         except ProtocolError:
             self._flush()
-            self._transport.close()
+            self.close()
             return
         self._eventless_bytes = 0 if events else self._eventless_bytes + len(data)
         if self._eventless_bytes > _MAX_EVENTLESS_BYTES:  # Headers that never end.

@@ -152,6 +152,10 @@ class Inference:
         self._count(1)
         self._call.send(request.SerializeToString(), is_last=is_last)
 
+    @property
+    def is_running(self) -> bool:
+        return self._running > 0
+
     def half_close(self) -> None:
         self._call.half_close()
 
