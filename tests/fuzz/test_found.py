@@ -26,11 +26,15 @@ from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
 from runner.engines.protocol.wire import frame
 from runner.generation.model import load_model_facts
 from runner.settings.api_keys import APIKeys
+from runner.settings.ports import TritonPorts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
 from runner.triton_server.client import TritonClient
 from runner.triton_server.front.budget import Budget
+from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCServer
+from runner.triton_server.front.http1 import HTTPConnection
+from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.inference import Inference, adapt
 from runner.triton_server.front.messages import check_wire
 from runner.triton_server.front.triton import INTERNAL, _Connection
@@ -333,6 +337,27 @@ def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
             call.on_end(0, "")
         connection.connection_lost(None)
         assert inferences.running == 0
+
+    asyncio.run(talk())
+
+
+def test_many_responses_at_once_are_one_answer_of_generate() -> None:
+    async def talk() -> None:
+        triton, inferences = stand_in()
+        ports = TritonPorts(http=1, grpc=2, metrics=3)
+        server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
+        connections: Connections[HTTPConnection] = Connections()
+        connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
+        transport = front.Transport(is_read=True)
+        connection.connection_made(transport)
+        head = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+        connection.get_buffer(-1)[: len(head)] = head
+        connection.buffer_updated(len(head))
+        (call,) = triton.calls
+        for _ in range(4):
+            call.on_message(b"")
+        assert transport.written.count(b"HTTP/1.1") == 1
+        await server.close()
 
     asyncio.run(talk())
 

@@ -1,6 +1,6 @@
 """Each fuzz target for a moment, with the same inputs each time; the long form is ``python -m perf fuzz``.
 
-``corpus`` has a file per target of inputs that guided fuzzing kept: in base64, the fewest with all its branches.
+``corpus`` has a file per target of inputs that guided fuzzing kept: in base64, the fewest with all branches.
 """
 
 from __future__ import annotations

@@ -217,9 +217,8 @@ class _Answer:
 
     def receive(self, message: bytes) -> None:
         self._request.share.release()
-        if len(self._responses) < 2:
-            self._responses.append(message)
-        if len(self._responses) == 2:
+        self._responses.append(message)
+        if len(self._responses) == 2:  # Others may have come with it.
             self.cancel()
             reason = (
                 "the model sends several responses; use generate_stream, or send streaming or stream as false"
