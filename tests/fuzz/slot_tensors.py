@@ -48,7 +48,9 @@ def slot_tensors(data: bytes) -> None:
         for request in requests:
             for submit in request.submits():
                 check_request(submit, ready)
-                assert _DECODER.decode(msgpack.encode(submit)) == submit
+                encoded = msgpack.encode(submit)
+                # NOTE: not compared as objects, of which one may be NaN: the adapter refuses it.
+                assert msgpack.encode(_DECODER.decode(encoded)) == encoded
 
 
 def _tensor(choices: Choices, name: str, rows: int) -> npt.NDArray[Any]:

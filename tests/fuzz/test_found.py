@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from hpack import Encoder
 from msgspec import msgpack
@@ -22,13 +23,14 @@ from errors.coded_error import CodedError
 from errors.requests import InvalidInput
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.client import EngineClient
-from runner.engines.protocol.messages import Failed, Finished, Submit, Tokens
+from runner.engines.protocol.messages import Failed, Finished, Ready, Submit, Tokens
 from runner.engines.protocol.wire import frame
 from runner.generation.model import load_model_facts
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
+from runner.slot.request import parse_row
 from runner.triton_server.client import TritonClient
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
@@ -339,6 +341,15 @@ def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
         assert inferences.running == 0
 
     asyncio.run(talk())
+
+
+def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
+    ready = Ready("tensorrt_llm", vocab_size=1000, max_sequence_length=64, max_batch_size=8)
+    tensors = {"input_ids": np.ones((1, 3), np.int32), "request_output_len": np.ones(1, np.int32)}
+    tensors["beam_width"] = np.full(1, 2, np.int32)
+    tensors["beam_search_diversity_rate"] = np.full(1, np.nan, np.float32)
+    with pytest.raises(CodedError, match=r"E1103.*beam_search_diversity_rate"):
+        parse_row(tensors, 0, ready, includes_input=False)
 
 
 def test_many_responses_at_once_are_one_answer_of_generate() -> None:

@@ -103,6 +103,7 @@ def check_sampling(sampling: Sampling) -> None:
         ("presence_penalty", sampling.presence_penalty, True, "a finite number"),
         ("frequency_penalty", sampling.frequency_penalty, True, "a finite number"),
         ("len_penalty", sampling.length_penalty, True, "a finite number"),
+        ("beam_search_diversity_rate", sampling.beam_search_diversity_rate or 0, True, "a finite number"),
         *(("logit_bias_values", bias, True, "finite numbers") for bias in sampling.logit_bias.values()),
     ):
         if not (is_valid and math.isfinite(value)):
