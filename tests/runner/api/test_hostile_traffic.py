@@ -281,13 +281,22 @@ def test_idle_and_slow_connections_make_room_for_others(strict: APIAlone) -> Non
             each.close()
 
 
-def test_the_first_of_pipelined_requests_is_cancelled_when_its_client_disconnects(api: APIAlone) -> None:
-    stream = of({"prompt": "a b c", "max_tokens": 4000, "stream": True})
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_pipelined_requests_are_cancelled_when_their_client_disconnects(
+    api: APIAlone, is_stream: bool
+) -> None:
+    def is_active() -> bool:
+        return metrics(f"{api.url}/metrics")["cog_triton_active_requests"] > 0
+
     with socket.create_connection((HOST, api.port)) as connection:
-        connection.sendall(stream * 2)
-        assert connection.recv(1)
-    deadline_s = time.monotonic() + 40  # The stream takes 80 s.
-    while metrics(f"{api.url}/metrics")["cog_triton_active_requests"]:
+        connection.sendall(of({"prompt": "a b c", "max_tokens": 4000, "stream": is_stream}) * 2)
+        _wait_until(is_active)
+    _wait_until(lambda: not is_active())  # The text takes 80 s.
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 40
+    while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
 
