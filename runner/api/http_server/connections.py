@@ -89,6 +89,13 @@ class Connections:
         self._end_arrival(connection)
         self.release(connection)
 
+    def refused(self, connection: Connection) -> None:
+        """Of one that closes once its client has read the answer: it makes room like an idle one."""
+        self._end_arrival(connection)
+        self.release(connection)
+        if connection in self._all:
+            self._idle.setdefault(connection, time.monotonic())
+
     def request_began(self, connection: Connection) -> None:
         self._idle.pop(connection, None)
         self._arriving[connection] = _Arrival(time.monotonic())
@@ -130,7 +137,7 @@ class Connections:
             if now_s - arrival.began_s < timeout_s:
                 break
             connection.refuse(RequestNotReceived(timeout_s=timeout_s))
-            self.closed(connection)
+            self.refused(connection)
         for connection, since_s in list(self._idle.items()):
             if now_s - since_s < self.limits.idle_timeout_s:
                 break
@@ -172,4 +179,4 @@ class Connections:
         slowest = min(old, key=lambda each: each.buffered_bytes / ages_s[each], default=None)
         if slowest is not None and slowest.buffered_bytes / ages_s[slowest] < _SLOW_BYTES_PER_S:
             slowest.refuse(ReceivingTooMuch())
-            self.closed(slowest)
+            self.refused(slowest)

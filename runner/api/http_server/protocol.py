@@ -189,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _reject(self, error: CodedError) -> None:
         self.refuse(error)
-        self.registry.closed(self)
+        self.registry.refused(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""

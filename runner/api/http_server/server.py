@@ -25,7 +25,9 @@ _FINAL_RESPONSES_S = 3
 
 _ACCEPTED_AT_ONCE = 64
 """Connections, before other clients have their turn."""
-_OTHER_FILES = 128
+_OTHER_FILES = 640
+"""Those of the process itself, and of connections that were accepted or closed in the last few steps of the
+event loop, of which each accepts ``_ACCEPTED_AT_ONCE``."""
 
 _FLUSH_S = 1.0
 """For the last spans, even if the collector does not answer."""

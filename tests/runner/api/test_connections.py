@@ -90,6 +90,18 @@ def test_the_oldest_idle_connection_makes_room_then_the_request_that_began_first
     assert busy.ends == second.ends == third.ends == []
 
 
+def test_a_refused_connection_makes_room_until_it_is_closed(registry: Connections, clock: Clock) -> None:
+    busy, refused, arriving = (Client(registry).begins(10) for _ in range(3))
+    busy.has_sent_all()
+    registry.refused(refused)
+    assert Client(registry).ends == arriving.ends == []
+    assert refused.ends == [None]
+    clock.now_s += 60
+    registry.tick()
+    assert arriving.ends == [RequestNotReceived]
+    assert Client(registry).ends == busy.ends == []
+
+
 def test_an_answered_connection_is_idle_again_and_idle_ones_end_after_their_time(
     registry: Connections, clock: Clock
 ) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,19 @@ def _wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", request(TEXT, b"").replace(b"h: 0", b"h: 9999999")], ids=["idle", "refused"]
+)
+def test_a_burst_of_connections_does_not_take_all_files(strict: APIAlone, data: bytes) -> None:
+    before = len(strict.log)
+    with ExitStack() as connections:
+        for _ in range(1500):
+            connection = connections.enter_context(socket.create_connection((HOST, strict.port), timeout=60))
+            connection.sendall(data)
+        assert httpx.get(f"{strict.url}/health", timeout=30).status_code == 200
+    assert strict.log[before:] == []
 
 
 def test_logs_do_not_grow_with_refusals(api: APIAlone, tmp_path: Path) -> None:
