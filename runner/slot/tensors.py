@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from errors.requests import InvalidTensor
+from runner.engines.protocol.checks import MAX_WORDS
 from runner.engines.protocol.messages import Tensor
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -62,11 +63,16 @@ class Row:
         if tensor.ndim != 2 or tensor.shape[0] != 2:
             raise InvalidTensor(name=name, expected="of shape [2, length]", value=list(tensor.shape))
         ids, offsets = tensor
-        ends = [int(end) for end in offsets if end >= 0]
-        if ends != sorted(ends) or (ends and ends[-1] > len(ids)):
-            raise InvalidTensor(name=name, expected="rising end offsets within its length", value=ends)
-        starts = [0, *ends][:-1]
-        return [ids[start:end].tolist() for start, end in zip(starts, ends, strict=True) if end > start]
+        ends = offsets[offsets >= 0]
+        starts = np.concatenate(([0], ends))[:-1]
+        if (ends < starts).any() or (ends.size and ends[-1] > ids.size):
+            expected = "rising end offsets within its length"
+            raise InvalidTensor(name=name, expected=expected, value=ends.tolist())
+        is_word = ends > starts
+        if np.count_nonzero(is_word) > MAX_WORDS:
+            raise InvalidTensor(name=name, expected=f"at most {MAX_WORDS} words", value=ends.tolist())
+        spans = zip(starts[is_word].tolist(), ends[is_word].tolist(), strict=True)
+        return [ids[start:end].tolist() for start, end in spans]
 
     def tensors(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The row of each of these tensors that is given and not empty."""

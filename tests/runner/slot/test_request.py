@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -141,6 +143,19 @@ def test_words_are_flattened_ids_and_cumulative_ends(
 ) -> None:
     submit = parse(**{name: np.array([[ids, ends]], np.int32)}).submit
     assert {"stop_words_list": submit.stop_words, "bad_words_list": submit.bad_words}[name] == words
+
+
+@pytest.mark.parametrize(
+    "end", [lambda at: at, lambda at: 1_000_000, lambda at: -1], ids=["many", "one", "none"]
+)
+def test_words_of_any_size_are_read_at_once(end: Callable[[Any], Any]) -> None:
+    """The slot serves all requests in one thread."""
+    tensor = np.ones((1, 2, 1_000_000), np.int32)
+    tensor[0, 1] = end(np.arange(1, 1_000_001))
+    start_s = time.process_time()
+    with suppress(InvalidTensor):
+        parse(stop_words_list=tensor)
+    assert time.process_time() - start_s < 0.5
 
 
 def test_each_row_of_a_batch_is_its_own_request() -> None:
