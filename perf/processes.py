@@ -23,7 +23,6 @@ SIGNS = (
     ("triton_python_backend_stub .*/tensorrt_llm/", "stub: tensorrt_llm"),
     (r"-m runner\.triton_server\.front\b", "Triton front"),
     ("tritonserver", "triton"),
-    (r"-m runner\.triton_server\.front\b", "Triton front"),
     ("runner.engines.server.main", "engine server"),
     ("runner.engines.worker", "engine child"),
     (r"-m runner\.api\b", "API server"),

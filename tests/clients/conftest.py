@@ -108,22 +108,24 @@ class Runner:
             text: str = answer.read().decode()
         return text
 
-    def kill_triton(self) -> None:
+    def kill_engine(self) -> None:
         """As the kernel does it when memory is out."""
-        port = f"--http-port={self._ports['TRITON_HTTP_PORT']}"
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = path.read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if port in words:
-                os.kill(int(path.parent.name), signal.SIGKILL)
+        for pid in descendants(self._process.pid):
+            if b"runner.engines.server.main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
                 return
-        raise AssertionError("no Triton runs")
+        raise AssertionError("no engine server runs")
 
     def close(self) -> None:
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=300)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            yield child
+            yield from descendants(child)
 
 
 def free_ports(count: int) -> list[int]:

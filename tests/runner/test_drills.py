@@ -61,12 +61,12 @@ def run(stack: Stack, engine: Path, role: str, number: signal.Signals) -> Drill:
 @pytest.mark.parametrize(
     ("role", "stream", "says"),
     [
-        ("triton", KnownStream(TRITON, CLOSED, True, 0), ""),
-        ("triton", KnownStream(COG, "E2105", True, 0), "a stream of Cog was lost (E2105)"),
-        ("triton", KnownStream(OPENAI, "", False, 0), "a stream of API was not exact (completed)"),
-        ("triton", KnownStream(TRITON, CLOSED, False, 0), "a stream of Triton was not exact (closed)"),
-        ("engine server", KnownStream(COG, "E2107", True, 0), ""),
-        ("engine server", KnownStream(COG, CLOSED, True, 0), "a stream of Cog ended with closed"),
+        ("triton", KnownStream(TRITON, CLOSED, True, [], 0), ""),
+        ("triton", KnownStream(COG, "E2105", True, [], 0), "a stream of Cog was lost (E2105)"),
+        ("triton", KnownStream(OPENAI, "", False, [], 0), "a stream of API was not exact (completed)"),
+        ("triton", KnownStream(TRITON, CLOSED, False, [], 0), "a stream of Triton was not exact (closed)"),
+        ("engine server", KnownStream(COG, "E2107", True, [], 0), ""),
+        ("engine server", KnownStream(COG, CLOSED, True, [], 0), "a stream of Cog ended with closed"),
     ],
 )
 def test_a_drill_tells_what_is_not_as_expected(role: str, stream: KnownStream, says: str) -> None:
