@@ -144,7 +144,7 @@ async def _grpc(choices: Choices) -> None:
     )
     await _converse(server.connection(), list(_reads(choices)), triton, choices)
     assert not list(server.connections)
-    assert (inferences.running, server.calls, budget.held_bytes) == (0, 0, 0)
+    assert (inferences.running, len(server.open), budget.held_bytes) == (0, 0, 0)
 
 
 async def _converse(
