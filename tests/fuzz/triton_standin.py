@@ -11,10 +11,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from engine.machine.root import SOURCE_ROOT
 from errors.triton import TritonUnavailable
-from runner.triton_server.front.http2 import Headers
+from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Model, Models, _model
-from runner.triton_server.front.triton import INTERNAL, OK, UNAVAILABLE, OnEnd, OnMessage, Triton
+from runner.triton_server.front.triton import OnEnd, OnMessage, Triton
 from tests.fuzz.choices import Choices
 
 _INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')

@@ -21,8 +21,7 @@ from errors.triton_front import (
     TooManyInferences,
     UnknownTritonModel,
 )
-from runner.triton_server.front.models import NUMPY_TYPES
-from runner.triton_server.front.triton import (
+from runner.triton_server.front.grpc_wire import (
     INTERNAL,
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -32,6 +31,7 @@ from runner.triton_server.front.triton import (
     UNAVAILABLE,
     UNIMPLEMENTED,
 )
+from runner.triton_server.front.models import NUMPY_TYPES
 
 _UNAVAILABLE = (TritonUnavailable, EngineCrashed, EngineStartFailed, RankEnded, ServerStopping, TooManyBytes)
 _STATUSES: dict[type[CodedError], tuple[int, int]] = {

@@ -16,10 +16,10 @@ from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes,
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.http2 import Headers, Messages, TooLong
+from runner.triton_server.front.grpc_wire import INVALID_ARGUMENT, OK, SERVICE, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.messages import check_wire
-from runner.triton_server.front.triton import INVALID_ARGUMENT, OK, SERVICE, Call
+from runner.triton_server.front.triton import Call
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_LIKE = "ModelReady"

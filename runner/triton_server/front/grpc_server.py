@@ -23,8 +23,8 @@ from runner.triton_server.front.grpc_calls import (
     PassedCall,
     StreamInfer,
 )
-from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, Headers, HTTP2Connection
-from runner.triton_server.front.triton import SERVICE, UNIMPLEMENTED
+from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers
+from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, HTTP2Connection
 from runner.triton_server.front.turns import FIRST_READ_BYTES
 
 _READ_METHODS = {

@@ -1,13 +1,8 @@
-"""One HTTP/2 connection with gRPC messages, as a server or as a client: the library h2 on asyncio.
-
-A gRPC message is five bytes (whether it is compressed, its length) and its content:
-https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
-"""
+"""One HTTP/2 connection with gRPC messages, as a server or as a client: the library h2 on asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -28,9 +23,8 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from runner.triton_server.front.grpc_wire import Headers, prefixed
 from runner.triton_server.front.turns import MAX_READ_BYTES
-
-Headers = list[tuple[bytes, bytes]]
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""
@@ -42,47 +36,6 @@ _BUFFER = bytearray(MAX_READ_BYTES)
 """For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
 _CLOSE_TIMEOUT_S = 5.0
-_PREFIX = struct.Struct(">BI")
-
-
-class TooLong(Exception):
-    """A message is compressed, or longer than the limit. ``length``: in bytes, None if it is compressed."""
-
-    def __init__(self, length: int | None) -> None:
-        super().__init__(length)
-        self.length = length
-
-
-class Messages:
-    """Cuts the data of one stream into messages of at most ``max_bytes``."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._data = bytearray()
-
-    @property
-    def num_bytes(self) -> int:
-        """Of a message that is not complete yet."""
-        return len(self._data)
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete now. Raises TooLong as soon as a prefix tells so."""
-        if not self._data and len(data) >= _PREFIX.size:
-            is_compressed, length = _PREFIX.unpack_from(data)
-            if length == len(data) - _PREFIX.size and not is_compressed and length <= self._max_bytes:
-                return [data[_PREFIX.size :]]
-        self._data += data
-        messages = []
-        while len(self._data) >= _PREFIX.size:
-            is_compressed, length = _PREFIX.unpack_from(self._data)
-            if is_compressed or length > self._max_bytes:
-                raise TooLong(None if is_compressed else length)
-            end = _PREFIX.size + length
-            if len(self._data) < end:
-                break
-            messages.append(bytes(self._data[_PREFIX.size : end]))
-            del self._data[:end]
-        return messages
 
 
 @dataclass(slots=True)
@@ -145,7 +98,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         return self.unsent_bytes + self._transport.get_write_buffer_size()
 
     def send_message(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
-        self._send(stream_id, _Part(_PREFIX.pack(0, len(message)) + message, is_last))
+        self._send(stream_id, _Part(prefixed(message), is_last))
 
     def half_close(self, stream_id: int) -> None:
         self._send(stream_id, _Part(b"", is_last=True))

@@ -19,10 +19,10 @@ from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
+from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE
 from runner.triton_server.front.http1 import HTTPConnection, Request
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.json_requests import InferFormat, generate_request, infer_request
-from runner.triton_server.front.triton import OK, UNAVAILABLE
 
 HEALTH_PATH = "/health"
 """Of the front itself."""

@@ -20,9 +20,9 @@ from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
-from runner.triton_server.front.http2 import Headers
+from runner.triton_server.front.grpc_wire import OK, Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
-from runner.triton_server.front.triton import OK, Call, Triton
+from runner.triton_server.front.triton import Call, Triton
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"

@@ -16,12 +16,8 @@ from h2.settings import SettingCodes
 
 from errors.api import InternalError
 from errors.triton import TritonUnavailable
-from runner.triton_server.front.http2 import Headers, HTTP2Connection, Messages, end_of
-
-SERVICE = "/inference.GRPCInferenceService"
-OK, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 3, 5, 7, 8
-UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
-"""Status codes of gRPC."""
+from runner.triton_server.front.grpc_wire import INTERNAL, OK, SERVICE, UNAVAILABLE, Headers, Messages
+from runner.triton_server.front.http2 import HTTP2Connection, end_of
 
 OnMessage = Callable[[bytes], None]
 OnEnd = Callable[[int, str], None]

@@ -35,8 +35,7 @@ from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_server import GRPCServer
-from runner.triton_server.front.http2 import Messages, TooLong
-from runner.triton_server.front.triton import SERVICE
+from runner.triton_server.front.grpc_wire import SERVICE, Messages, TooLong
 from runner.triton_server.front.turns import Turns
 from tests.runner.triton_server.front.transport import Transport
 

@@ -16,9 +16,9 @@ from errors.triton_front import RequestTooLarge
 from runner.triton_server.front import http1
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
+from runner.triton_server.front.grpc_wire import OK
 from runner.triton_server.front.http1 import HTTPConnection, Request
 from runner.triton_server.front.http_server import _Answer
-from runner.triton_server.front.triton import OK
 from tests.hostile import chunked, request
 from tests.runner.triton_server.front.transport import Transport
 

@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
-from runner.triton_server.front.triton import SERVICE
+from runner.triton_server.front.grpc_wire import SERVICE
 from tests.hostile import Watch, chunked, flood, request, resident_mib, send, status_of
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, wait_until
 from tests.runner.triton_server.front.running import front_pid
