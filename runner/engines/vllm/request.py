@@ -18,12 +18,11 @@ from runner.engines.protocol.words import Words
 if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsLists
 
-# vLLM's own limits. NOTE: vLLM checks the last three only in the GPU process, where an error ends the whole
-# engine and not the request (0.24.0, v1/worker/gpu/sample).
+# vLLM's own limits. NOTE: vLLM checks stop ids and bad words only in the GPU process, where an error ends
+# the whole engine and not the request (0.24.0, v1/worker/gpu/sample).
 _MAX_TEMPERATURE = 2.0
 _MAX_PENALTY = 2.0
 _MAX_STOP_IDS = 128
-_MAX_BAD_WORDS = 128
 _MAX_BAD_WORD_TOKENS = 1024
 _MAX_SEED = (1 << 63) - 1
 _GUIDE_BACKEND = "guidance"
@@ -45,7 +44,6 @@ def check_limits(request: Submit) -> None:
         raise InvalidTensor(name="temperature", expected=expected, value=sampling.temperature)
     for name, count, most, noun in (
         ("stop_words_list", len(_stop_ids(request)), _MAX_STOP_IDS, "words of one token"),
-        ("bad_words_list", len(request.bad_words), _MAX_BAD_WORDS, "words"),
         ("bad_words_list", sum(map(len, request.bad_words)), _MAX_BAD_WORD_TOKENS, "tokens"),
     ):
         if count > most:

@@ -101,7 +101,7 @@ def test_an_adapter_is_found_by_name(engine: Listening) -> None:
         ),
         (
             27,
-            Submit(27, [7], 5, GREEDY, stop_words=[[n] for n in range(129)]),
+            Submit(27, [7], 5, GREEDY, end_id=500, stop_words=[[n] for n in range(128)]),
             "at most 128 words of one token",
         ),
         (28, Submit(28, [667], 5, GREEDY), "E2204 VllmRequestFailed: vLLM ended this request with 'error'"),
