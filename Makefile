@@ -86,7 +86,7 @@ format: setup ## rewrite the code in the house's style
 	@$(RUN) ruff check --quiet --fix .
 	@$(RUN) ruff format --quiet .
 
-generated: setup ## renew what is generated: tables and help in README and docs, the schemas
+generated: setup ## renew what is generated: tables and help in docs, the schemas
 	@$(RUN) tools.readme
 	@$(RUN) tools.openapi_schema
 	@$(RUN) tools.build_config_schema

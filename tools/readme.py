@@ -1,4 +1,4 @@
-"""Keeps the generated parts of README and docs true: ``python -m tools.readme`` writes, ``--check`` compares.
+"""Keeps the generated parts of docs true: ``python -m tools.readme`` writes, ``--check`` compares.
 
 A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
@@ -25,7 +25,7 @@ from runner.settings.cog_settings import COG_VARIABLES, CogSettings
 from runner.settings.settings import VARIABLES, Settings
 from tools.generated import write_or_check
 
-README = SOURCE_ROOT / "README.md"
+ERRORS = SOURCE_ROOT / "docs" / "errors.md"
 _HELP_WIDTH = "100"
 
 
@@ -79,7 +79,8 @@ def metrics_table() -> str:
 
 
 PARTS: dict[Path, dict[str, Callable[[], str]]] = {
-    README: {"errors": markdown_table, "inputs": input_table},
+    ERRORS: {"errors": markdown_table},
+    SOURCE_ROOT / "docs" / "inputs.md": {"inputs": input_table},
     SOURCE_ROOT / "docs" / "cli.md": {"help": help_text},
     SOURCE_ROOT / "docs" / "settings.md": {
         "settings": partial(settings_table, Settings, VARIABLES),

@@ -123,7 +123,7 @@ def test_the_same_said_twice_must_be_the_same() -> None:
         engine_arguments(config)
 
 
-@pytest.mark.parametrize("name", ["vllm-tiny", "vllm-llama-3-70b-instruct", "vllm-mixtral-8x7b-gptq"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (OWN_FOLDER / "examples").glob("vllm-*")))
 def test_the_examples_plan(name: str) -> None:
     steps = engine_plan(read_config(OWN_FOLDER / "examples" / name / "config.yaml").config).steps()
     assert any(step.title.startswith("engine_args.json for vLLM 0.24.0 (") for step in steps)

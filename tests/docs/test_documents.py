@@ -19,7 +19,7 @@ from perf.__main__ import COMMANDS
 WIDTH = 120
 STRUCTURES = SOURCE_ROOT / "docs" / "structures.md"
 DOCUMENTS = [
-    *(SOURCE_ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(SOURCE_ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((SOURCE_ROOT / "docs").rglob("*.md")),
 ]
 CHECKED_CODE = ("builder", "cli", "engine", "errors", "mock_cog_triton", "perf", "runner", "scripts", "tools")

@@ -1,4 +1,4 @@
-"""The generated parts of README and docs are what the code says."""
+"""The generated parts of docs are what the code says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.readme import PARTS, README, with_parts
+from tools.readme import ERRORS, PARTS, with_parts
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.name)
@@ -17,13 +17,13 @@ def test_the_generated_parts_are_not_stale(path: Path) -> None:
 
 def test_a_part_without_markers_is_told() -> None:
     with pytest.raises(KeyError, match="errors"):
-        with_parts("no markers here", PARTS[README])
+        with_parts("no markers here", PARTS[ERRORS])
 
 
 @pytest.mark.parametrize(
     ("name", "known", "other"),
     [
-        ("README.md", "| E1001 | PromptRequired |", "| E1001 | SomethingElse |"),
+        ("errors.md", "| E1001 | PromptRequired |", "| E1001 | SomethingElse |"),
         ("cli.md", "usage: cog-triton doctor", "usage: cog-triton dentist"),
         ("settings.md", "| `LOG_FORMAT` |", "| `LOG_SHAPE` |"),
         ("observability.md", "`cog_triton_requests_total`", "`cog_triton_asked_total`"),
