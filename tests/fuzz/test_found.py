@@ -40,7 +40,7 @@ from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.inference import Inference, adapt
 from runner.triton_server.front.messages import check_wire
-from runner.triton_server.front.triton import _Connection
+from runner.triton_server.front.triton_connection import TritonConnection
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies
 from tests.fuzz import front_connections as front
@@ -381,7 +381,7 @@ def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:
         raise ValueError("a client that can't be answered")
 
     async def receive() -> None:
-        connection = _Connection("triton")
+        connection = TritonConnection("triton")
         connection.connection_made(front.Transport(is_read=True))
         calls = [
             connection.begin("/x", [], on_message, lambda status, text: ends.append(status))

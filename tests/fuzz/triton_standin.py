@@ -14,7 +14,8 @@ from errors.triton import TritonUnavailable
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Model, Models, _model
-from runner.triton_server.front.triton import OnEnd, OnMessage, Triton
+from runner.triton_server.front.triton import Triton
+from runner.triton_server.front.triton_connection import OnEnd, OnMessage
 from tests.fuzz.choices import Choices
 
 _INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')

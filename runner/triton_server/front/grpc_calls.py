@@ -19,7 +19,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import INVALID_ARGUMENT, OK, SERVICE, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.messages import check_wire
-from runner.triton_server.front.triton import Call
+from runner.triton_server.front.triton_connection import Call
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_LIKE = "ModelReady"

@@ -65,7 +65,7 @@ class GRPCConnection(HTTP2Connection):
     """One client."""
 
     def __init__(self, server: GRPCServer) -> None:
-        super().__init__(is_client=False)
+        super().__init__()
         self.server = server
         self._streams: dict[int, ClientCall] = {}
         self.read_bytes = FIRST_READ_BYTES

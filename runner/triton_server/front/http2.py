@@ -1,4 +1,4 @@
-"""One HTTP/2 connection with gRPC messages, as a server or as a client: the library h2 on asyncio."""
+"""One HTTP/2 connection of a client with gRPC messages: the library h2 on asyncio."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from h2.events import (
     DataReceived,
     Event,
     RemoteSettingsChanged,
-    ResponseReceived,
     StreamReset,
-    TrailersReceived,
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
@@ -58,19 +56,8 @@ class _H2(H2Connection):
 class HTTP2Connection(ABC, asyncio.BufferedProtocol):
     """Subclasses handle events. What is to be sent leaves once per iteration of the event loop."""
 
-    def __init__(self, *, is_client: bool) -> None:
-        # As a client it sends what it has checked as a server, and Triton is trusted.
-        validates = not is_client
-        self._h2 = _H2(
-            H2Configuration(
-                client_side=is_client,
-                header_encoding=None,
-                validate_outbound_headers=validates,
-                normalize_outbound_headers=validates,
-                validate_inbound_headers=validates,
-                normalize_inbound_headers=validates,
-            )
-        )
+    def __init__(self) -> None:
+        self._h2 = _H2(H2Configuration(client_side=False, header_encoding=None))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._is_flushing = False
@@ -233,12 +220,3 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._is_flushing = False
         if (data := self._h2.data_to_send()) and not self._transport.is_closing():
             self._transport.write(data)
-
-
-def end_of(event: Event) -> Headers | None:
-    """The headers that end a stream: trailers, or a response without content."""
-    if isinstance(event, TrailersReceived) or (
-        isinstance(event, ResponseReceived) and event.stream_ended is not None
-    ):
-        return [(bytes(name), bytes(value)) for name, value in event.headers]
-    return None

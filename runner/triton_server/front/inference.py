@@ -22,7 +22,8 @@ from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.grpc_wire import OK, Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
-from runner.triton_server.front.triton import Call, Triton
+from runner.triton_server.front.triton import Triton
+from runner.triton_server.front.triton_connection import Call
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"

@@ -1,40 +1,239 @@
-"""The front's connection to Triton, fed by hand. No process."""
+"""The front's connection to Triton; a server of the library h2 at the other end. No process."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.settings import SettingCodes, Settings
 from hpack import Encoder
-from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame
+from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
 
-from runner.triton_server.front.triton import _Connection
+from errors.triton_front import InvalidInference
+from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
+from runner.triton_server.front.triton_connection import Call, TritonConnection
 from tests.runner.triton_server.front.transport import Transport
+
+HEAD = [(":status", "200"), ("content-type", "application/grpc")]
+
+
+class Server:
+    """Triton's side. ``settings``: what it tells the front at the start."""
+
+    def __init__(self, settings: dict[SettingCodes, int] | None = None) -> None:
+        self.connection = TritonConnection("triton")
+        self.transport = Transport(self.connection)
+        self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.local_settings = Settings(client=False, initial_values=settings)
+        self.h2.initiate_connection()
+        self.events: list[Event] = []
+        self.got: list[tuple[int, bytes]] = []
+        self.ends: list[tuple[int, int, str]] = []
+        self.exchange()
+
+    def begin(self, number: int) -> Call:
+        """A call whose messages and end are noted with its number."""
+        return self.connection.begin(
+            "/a",
+            [],
+            lambda message: self.got.append((number, message)),
+            lambda status, text: self.ends.append((number, status, text)),
+        )
+
+    def exchange(self) -> None:
+        while data := (bytes(self.transport.sent) or self.h2.data_to_send()):
+            if self.transport.sent:
+                self.transport.sent.clear()
+                self.events += self.h2.receive_data(data)
+            else:
+                self.transport.feed(data)
+
+    def data_of(self, stream_id: int) -> bytes:
+        data = [e.data for e in self.events if isinstance(e, DataReceived) and e.stream_id == stream_id]
+        return b"".join(data)
+
+    def happened(self, kind: type[Event], stream_id: int) -> bool:
+        return any(isinstance(each, kind) and each.stream_id == stream_id for each in self.events)  # type: ignore[attr-defined]
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1000, 65_535])
+@pytest.mark.parametrize("piece_bytes", [1000, 100_000])
+def test_messages_of_any_size_wait_for_windows_and_arrive_whole(window_bytes: int, piece_bytes: int) -> None:
+    async def work() -> None:
+        server = Server({SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
+        message = bytes(range(256)) * 800
+        first, second = server.begin(0), server.begin(1)
+        first.send(message)
+        first.send(b"more")
+        second.send(b"", is_last=True)
+        first.half_close()
+        server.exchange()
+        assert len(server.data_of(1)) <= window_bytes
+        while not (server.happened(StreamEnded, 1) and server.happened(StreamEnded, 3)):
+            for stream_id in (1, 3):
+                if not server.happened(StreamEnded, stream_id):
+                    server.h2.increment_flow_control_window(piece_bytes, stream_id)
+            server.h2.increment_flow_control_window(piece_bytes)
+            server.exchange()
+        assert server.data_of(1) == prefixed(message) + prefixed(b"more")
+        assert server.data_of(3) == prefixed(b"")
+
+    run(work)
+
+
+def test_windows_and_frames_change_while_messages_wait() -> None:
+    async def work() -> None:
+        server = Server()
+        call = server.begin(0)
+        call.send(b"a" * 100_000, is_last=True)
+        server.exchange()
+        server.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0, SettingCodes.MAX_FRAME_SIZE: 1 << 15})
+        server.exchange()
+        server.h2.increment_flow_control_window(200_000)
+        server.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 200_000})
+        server.exchange()
+        assert server.data_of(1) == prefixed(b"a" * 100_000)
+        assert server.happened(StreamEnded, 1)
+
+    run(work)
+
+
+def test_answers_are_messages_and_a_status() -> None:
+    async def work() -> None:
+        server = Server()
+        for number in range(6):
+            server.begin(number).send(b"asked", is_last=True)
+            server.exchange()
+            stream_id = 2 * number + 1
+            status, text = (INTERNAL, f"no {'x' * 20_000} %{number}") if number % 3 == 2 else (OK, "")
+            if number < 5:
+                server.h2.send_headers(stream_id, HEAD)
+                server.h2.send_data(stream_id, prefixed(b"one") + prefixed(b"two")[:3])
+                server.h2.send_data(stream_id, prefixed(b"two")[3:])
+            trailers = [("grpc-status", str(status)), ("grpc-message", text.replace("%", "%25"))]
+            server.h2.send_headers(stream_id, trailers if number < 5 else HEAD + trailers, end_stream=True)
+            server.exchange()
+            assert server.ends == [(number, status, text)]
+            assert server.got == ([(number, b"one"), (number, b"two")] if number < 5 else [])
+            server.ends.clear()
+            server.got.clear()
+
+    run(work)
+
+
+def test_headers_in_several_frames_and_pings() -> None:
+    async def work() -> None:
+        server = Server()
+        server.begin(0).send(b"", is_last=True)
+        block = Encoder().encode([*HEAD, ("grpc-status", "0")])
+        frames = [
+            HeadersFrame(1, block[:3], flags=["END_STREAM"]),
+            ContinuationFrame(1, block[3:6]),
+            ContinuationFrame(1, block[6:], flags=["END_HEADERS"]),
+        ]
+        server.transport.sent.clear()
+        for each in [PingFrame(0, b"12345678"), PingFrame(0, b"12345678", flags=["ACK"]), *frames]:
+            for byte in each.serialize():
+                server.transport.feed(bytes([byte]))
+        assert server.ends == [(0, OK, "")]
+        assert bytes(server.transport.sent) == PingFrame(0, b"12345678", flags=["ACK"]).serialize()
+
+    run(work)
+
+
+def test_a_cancelled_call_is_reset_and_hears_nothing_more() -> None:
+    async def work() -> None:
+        server = Server({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+        calls = [server.begin(number) for number in range(3)]
+        calls[0].send(b"a" * 100)
+        calls[0].cancel()
+        calls[0].send(b"a")
+        calls[1].cancel()
+        calls[2].send(b"a" * 5, is_last=True)
+        server.exchange()
+        assert [server.happened(StreamReset, each) for each in (1, 3, 5)] == [True, True, False]
+        assert server.happened(RequestReceived, 3)
+        server.transport.feed(HeadersFrame(1, Encoder().encode(HEAD), flags=["END_HEADERS"]).serialize())
+        server.h2.reset_stream(5, 7)
+        server.exchange()
+        assert server.ends == [(2, UNAVAILABLE, "Triton reset the call (7)")]
+
+    run(work)
+
+
+@pytest.mark.parametrize("by", ["its end", "GOAWAY"])
+def test_all_calls_end_with_the_connection(by: str) -> None:
+    async def work() -> None:
+        server = Server()
+        for number in range(2):
+            server.begin(number).send(b"")
+        server.exchange()
+        if by == "GOAWAY":
+            server.h2.close_connection()
+            server.exchange()
+        else:
+            server.transport.lose()
+        assert [(number, status) for number, status, _ in server.ends] == [(0, UNAVAILABLE), (1, UNAVAILABLE)]
+        assert not server.connection.is_open
+
+    run(work)
+
+
+def test_metadata_longer_than_a_frame_is_refused() -> None:
+    async def work() -> None:
+        server = Server()
+        metadata = [(b"traceparent", b"a" * 16_000)]
+        server.connection.begin("/a", metadata, print, print).send(b"")
+        server.exchange()
+        (request,) = (each for each in server.events if isinstance(each, RequestReceived))
+        assert ("traceparent", "a" * 16_000) in request.headers  # type: ignore[comparison-overlap]
+        with pytest.raises(InvalidInference, match="E1107"):
+            server.connection.begin("/a", metadata * 2, print, print)
+
+    run(work)
+
+
+def test_more_than_a_window_is_received() -> None:
+    async def work() -> None:
+        server = Server()
+        server.begin(0).send(b"", is_last=True)
+        server.exchange()
+        before = server.h2.outbound_flow_control_window
+        server.connection._credit_bytes = 1 << 30  # As if Triton had sent the rest of it.
+        server.h2.outbound_flow_control_window -= (1 << 30) - 1 + 5
+        server.transport.feed(struct.pack(">HBBBI", 0, 5, 0, 0, 1) + bytes(5))
+        server.exchange()
+        assert server.got == [(0, b"")]
+        assert server.h2.outbound_flow_control_window == before
+
+    run(work)
 
 
 def test_a_call_that_triton_ends_twice_ends_no_other() -> None:
     async def work() -> None:
-        connection = _Connection("triton")
-        transport = Transport(connection)
-        ends: list[tuple[int, int]] = []
-
-        def end_of(number: int, status: int, _: str) -> None:
-            ends.append((number, status))
-
+        server = Server()
         for number in range(2):
-            call = connection.begin(
-                "/a", [], lambda _: None, lambda status, _, of=number: ends.append((of, status))
-            )
-            call.send(b"", is_last=True)
+            server.begin(number).send(b"", is_last=True)
         encoder = Encoder()
 
         def end(stream_id: int) -> bytes:
-            fields = [(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "13")]
+            fields = [*HEAD, ("grpc-status", "13")]
             head = HeadersFrame(stream_id, encoder.encode(fields), flags=["END_HEADERS", "END_STREAM"])
             return head.serialize() + RstStreamFrame(stream_id).serialize()
 
-        transport.feed(SettingsFrame(0).serialize() + end(1) + end(1) + end(1))
-        assert (ends, transport.is_closing()) == ([(0, 13)], False)
-        transport.feed(end(3))
-        assert ends == [(0, 13), (1, 13)]
+        server.transport.feed(SettingsFrame(0).serialize() + end(1) + end(1) + end(1))
+        assert (server.ends, server.transport.is_closing()) == ([(0, 13, "")], False)
+        server.transport.feed(end(3))
+        assert server.ends == [(0, 13, ""), (1, 13, "")]
 
-    asyncio.run(work())
+    run(work)
