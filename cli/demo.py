@@ -19,6 +19,7 @@ from cli.curl_forms import CurlForm, curl_forms
 from cli.inspect import describe
 from cli.serve import DEMO_DIR, LOOPBACK, engine_environment, on_loopback
 from engine.inspect import read_manifest
+from engine.machine.root import IS_CHECKOUT
 from engine.tar.unpack import unpack
 from errors import find_in_text
 from errors.triton import TritonUnknownError
@@ -50,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     tar = _build(port, folder)
     engine_dir = _unpack(tar, folder)
     _serve(port, engine_dir, folder)
-    print(f"\nDone in {time.monotonic() - started_s:.0f} s; all is stopped. `make serve` leaves it running.")
+    seconds, serve = time.monotonic() - started_s, "make serve" if IS_CHECKOUT else "cog-triton serve"
+    print(f"\nDone in {seconds:.0f} s; all is stopped. `{serve}` leaves it running.")
     return 0
 
 

@@ -18,7 +18,7 @@ from cli.serve import engine_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
-from engine.machine.root import SOURCE_ROOT
+from engine.machine.root import SET_UP, SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
 from runner.api.supervisor import check_openai_port_free
@@ -85,7 +85,7 @@ def _serving_environment(settings: Settings) -> str:
         try:
             versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError as exc:
-            raise MissingRequirement(what=name, remedy="run `make setup`") from exc
+            raise MissingRequirement(what=name, remedy=SET_UP) from exc
     return ", ".join(versions)
 
 
@@ -94,7 +94,7 @@ def _engine_environment(settings: Settings) -> str:
     version_of = installed_version(settings.engine_python)
     found = [f"{name} {version}" for name in _ENGINES if (version := version_of(name))]
     if not found:
-        remedy = "run `make setup`, or name a Python with COG_TRITON_ENGINE_PYTHON"
+        remedy = f"{SET_UP}, or name a Python with COG_TRITON_ENGINE_PYTHON"
         what = f"{' or '.join(_ENGINES)} in {settings.engine_python}, which can serve paced engines only,"
         raise MissingRequirement(what=what, remedy=remedy)
     return ", ".join(found)
@@ -115,7 +115,7 @@ def _triton(settings: Settings) -> str:
     if "Usage:" not in done.stdout + done.stderr:  # Its exit code is 1 all the same.
         output = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
         what = f"what {install.server} needs ({output[-1]})"
-        raise MissingRequirement(what=what, remedy="run `make setup`")
+        raise MissingRequirement(what=what, remedy=SET_UP)
     return f"{install.server} runs"
 
 

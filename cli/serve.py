@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from builder.build import build
+from builder.weights.files import cache_folder
 from cli.curl_forms import curl_forms
 from cli.inspect import describe
 from engine.inspect import read_manifest
-from engine.machine.root import SOURCE_ROOT
+from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 
@@ -23,7 +24,7 @@ DESCRIPTION = (
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
-DEMO_DIR = SOURCE_ROOT / ".demo"
+DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 _READY_TIMEOUT_S = 3600.0
 
 
@@ -84,6 +85,6 @@ def _built_example_engine() -> Path:
     tar = DEMO_DIR / "tiny.tar"
     sources = [path for path in config.parent.rglob("*") if path.is_file()]
     if not tar.is_file() or tar.stat().st_mtime < max(path.stat().st_mtime for path in sources):
-        DEMO_DIR.mkdir(exist_ok=True)
+        DEMO_DIR.mkdir(parents=True, exist_ok=True)
         build(config, tar)
     return tar

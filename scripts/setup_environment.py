@@ -70,6 +70,8 @@ def install_project(serving: Environment) -> None:
     made_from = fingerprint([environment.ROOT / "pyproject.toml"])
     if not stamp.exists() or stamp.read_text() != made_from:
         serving.install("--no-build-isolation", "--editable", str(environment.ROOT))
+        # The packages by their plain names, as Python finds them in the checkout itself.
+        (serving.site_packages / "__editable__.cog-triton.pth").write_text(f"{environment.ROOT}\n")
         stamp.write_text(made_from)
 
 

@@ -12,6 +12,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.machine.root import SET_UP
 from errors.settings import MissingRequirement
 
 CPP_LIBRARY = "libtriton_tensorrtllm.so"
@@ -67,7 +68,7 @@ def cpp_backend_dir(extra_backend_dir: Path | None) -> Path | None:
 def _wheel_dir() -> Path:
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy="run `make setup`")
+        raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy=SET_UP)
     return Path(spec.origin).parent
 
 

@@ -1,0 +1,107 @@
+"""The wheel alone, in a clean environment and a folder without a checkout: what ``pip install`` gives."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from engine.machine.python import ENGINE_PYTHON_VARIABLE
+from engine.machine.root import SOURCE_ROOT
+from scripts.environment import WHEELS
+from tests.test_layout import tracked_files
+
+_FOLDERS = ("builder", "cli", "engine", "errors", "runner", "triton_model_repo")
+_REQUIREMENTS = SOURCE_ROOT / "requirements"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    checkout, built = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("wheel")
+    for file in tracked_files():
+        if file.parts[0] in (*_FOLDERS, "LICENSE", "README.md", "pyproject.toml", "requirements"):
+            (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(SOURCE_ROOT / file, checkout / file)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", built, checkout], check=True)
+    (path,) = built.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of the wheel with its extra ``serve``, and torch's CPU build."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    places = [str(WHEELS), *os.environ.get("PIP_FIND_LINKS", "").split()]
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
+    install += ["--no-index", *(f"--find-links={place}" for place in places)]
+    install += ["--constraint", _REQUIREMENTS / "torch-cpu.in", f"{wheel}[serve]"]
+    done = subprocess.run(install, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and not any(WHEELS.glob("*.whl")):
+        pytest.skip(f"the set-up kept no packages in {WHEELS}")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_it_holds_every_file_of_its_folders_and_no_other(wheel: Path) -> None:
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    ours = {file for file in tracked_files() if file.parts[0] in _FOLDERS}
+    assert held == {f"cog_triton/{file}" for file in ours}
+
+
+def test_its_extra_asks_for_what_the_engine_environment_has(wheel: Path) -> None:
+    lines = [
+        line
+        for name in ("engine", "torch-cuda")
+        for line in (SOURCE_ROOT / "requirements" / f"{name}.in").read_text().splitlines()
+    ]
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (each for each in content.namelist() if each.endswith("/METADATA"))
+        asked = re.findall(
+            r"^Requires-Dist: (.*) extra == .serve.$", content.read(name).decode(), re.MULTILINE
+        )
+    engine = {str(Requirement(line)) for line in lines if line and line[0] not in "#-"}
+    extra = {str(Requirement(re.sub(r";$| and$", "", each.strip()).strip())) for each in asked}
+    assert extra <= engine
+    assert extra >= {each for each in engine if "==" in each}
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_builds_and_serves_the_tiny_model(installed: Path, free_ports: list[int], tmp_path: Path) -> None:
+    before = _files(installed)
+    unset = (ENGINE_PYTHON_VARIABLE, "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
+    names = ("PORT", "TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT", "OPENAI_PORT")
+    ports = {name: str(port) for name, port in zip(names, free_ports, strict=False)}
+    places = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [installed / "bin" / "cog-triton", "demo"],
+        cwd=tmp_path,
+        env={**kept, **ports, **places},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "status: succeeded" in done.stdout
+    assert re.search(r"\d+ tokens, \d+ tokens/s", done.stdout)
+    assert '"chat.completion"' in done.stdout
+    assert str(SOURCE_ROOT) not in done.stdout
+    assert "`cog-triton serve`" in done.stdout
+    assert _files(installed) == before
+
+
+def _files(folder: Path) -> set[Path]:
+    """All but byte code, which Python writes."""
+    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
