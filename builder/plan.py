@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.build import OWN_FOLDER, first_token
+from builder.config.config import BuildConfig
 from builder.config.file import ConfigFile, read_config
 from builder.kinds import all_steps, engine_plan
 from builder.sizes.words import in_words
@@ -56,11 +57,21 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
         )
         model = obtain_model(config, sources, with_weights=planned.takes_weights)
         yield from _files("model files", {name: path.stat().st_size for name, path in model.files.items()})
-        yield from planned.fit_model(checkpoint.read_config(model).values)
+        yield from planned.fit_model(model_values(model, config))
     elif config.model_tar_url is not None:
         yield f"not known     downloads and sizes: the model is in a tar; {_GIVE_CONFIG}"
     else:
         yield from _sizes_on_hub(file, planned)
+
+
+def model_values(model: Model, config: BuildConfig) -> Mapping[str, Any]:
+    """What the model's config.json says, or would say once its GGUF file is converted."""
+    if config.gguf_file is None:
+        return checkpoint.read_config(model).values
+    from builder.gguf.architecture import read_architecture
+    from builder.gguf.header import read_header
+
+    return read_architecture(read_header(model.name, model.files[config.gguf_file])).values
 
 
 def _sizes_on_hub(file: ConfigFile, planned: EnginePlan) -> Iterator[str]:
@@ -69,9 +80,13 @@ def _sizes_on_hub(file: ConfigFile, planned: EnginePlan) -> Iterator[str]:
     hub = Hub(token=first_token(None, file.hf_token), cache=cache_folder())
     snapshot = hub.snapshot(config.model_id, config.revision)
     names = wanted_names(config, snapshot.names, with_weights=planned.takes_weights)
+    sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
+    if config.gguf_file is not None:
+        yield from _files("download", sizes, f" at {snapshot.commit}")
+        yield "not known     sizes: the model's shape is in the GGUF file"
+        return
     found = hub.fetch(snapshot, {"config.json"} & set(snapshot.names), None)
     values = checkpoint.read_config(Model(config.model_name, snapshot.commit, found)).values
-    sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
     yield from _files("download", sizes, f" at {snapshot.commit}")
     yield from planned.fit_model(values)
 

@@ -64,9 +64,27 @@ class EnginePlan(ABC):
     def steps(self) -> Sequence[Step]: ...
 
 
+def model_steps(config: BuildConfig) -> list[Step]:
+    """Obtain the model with its weights, and convert a GGUF file."""
+    steps = [download_step(config, with_weights=True)]
+    if config.gguf_file is not None:
+        steps.append(Step(f"convert {config.gguf_file} to safetensors", _convert_gguf))
+    return steps
+
+
+def _convert_gguf(work: Work) -> None:
+    # NOTE: imported where it is needed, because the gguf library takes a third of a second.
+    from builder.gguf.convert import convert
+
+    assert work.config.gguf_file is not None
+    work.model = convert(
+        work.model, work.config.gguf_file, work.scratch / "gguf", work.config.dtype, work.progress
+    )
+
+
 def download_step(config: BuildConfig, *, with_weights: bool) -> Step:
     """Obtain the model; without ``with_weights`` only what its tokenizer needs."""
-    weights = config.weight_format or "safetensors, else bin, else pt"
+    weights = config.gguf_file or config.weight_format or "safetensors, else bin, else pt"
     taken = weights if with_weights else "tokenizer only"
     if config.model_path is not None:
         title = f"read {config.model_path} ({taken})"

@@ -72,6 +72,12 @@ class ModelTarUnavailable(CodedError):
     template = "model_tar_url {url} can't be used: {reason}."
 
 
+class GgufUnsupported(CodedError):
+    code = "E1213"
+    summary = "The model's GGUF file has an architecture, quantization or tokenizer that is not supported"
+    template = "{model} can't be built: its GGUF file has {found}, which is not supported; {remedy}."
+
+
 class UnknownFlag(CodedError):
     code = "E1220"
     summary = "A program of TensorRT-LLM has no such flag"

@@ -65,6 +65,13 @@ InnerPath = Annotated[
         "a relative path that stays inside its folder",
     ),
 ]
+GgufName = Annotated[
+    str,
+    _check(
+        lambda value: _is_path(value) and not PurePosixPath(value).is_absolute() and value.endswith(".gguf"),
+        "a .gguf file's path inside the model's folder or repository",
+    ),
+]
 OutputPath = Annotated[str, _check(_is_path, "a path without '..'")]
 TarUrl = Annotated[str, _check(_is_tar_url, "an http(s) URL whose path ends in .tar")]
 Rate = Annotated[
@@ -145,6 +152,7 @@ class BuildConfig(_Section):
     revision: Revision = "main"
     model_tar_url: TarUrl | None = None
     model_path: InnerPath | None = None
+    gguf_file: GgufName | None = None
     weight_format: WeightFormat | None = None
     trust_remote_code: bool = False
     dtype: DataType | None = None

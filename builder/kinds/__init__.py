@@ -49,5 +49,7 @@ def _check_source(config: BuildConfig) -> None:
     elif "revision" in config.model_fields_set and any(places):
         problem = "gives a revision for a model that does not come from the Hub"
         remedy = "leave out revision, or both model_path and model_tar_url"
+    elif config.gguf_file is not None and config.weight_format is not None:
+        problem, remedy = "gives a weight_format for a GGUF file", "leave it out"
     if problem is not None:
         raise ConflictingBuildKeys(problem=problem, remedy=remedy)

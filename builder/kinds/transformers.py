@@ -7,14 +7,14 @@ from typing import Any
 
 from builder.engine_environment import run_conversion
 from builder.sizes.weight_lines import weight_lines
-from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ModelUnusable
 
-KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size"})
+KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size"})
 
 _INDEX = "model.safetensors.index.json"
 _PICKLED_INDEX = "pytorch_model.bin.index.json"
@@ -27,7 +27,7 @@ class Plan(EnginePlan):
 
     def steps(self) -> Sequence[Step]:
         return [
-            download_step(self.config, with_weights=True),
+            *model_steps(self.config),
             Step("check model", _check_model),
             Step("weights (safetensors, converted if necessary)", place_weights),
             Step("tokenizer", place_fast_tokenizer),

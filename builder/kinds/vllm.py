@@ -10,7 +10,7 @@ from builder.config.config import BuildConfig, LoraAdapter
 from builder.config.vllm_arguments import engine_arguments, library_version
 from builder.kinds.transformers import place_configuration, place_weights
 from builder.sizes.weight_lines import weight_lines
-from builder.steps import EnginePlan, Step, Work, download_step, place_fast_tokenizer
+from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
 from builder.weights.model_files import Model
@@ -19,7 +19,7 @@ from engine.kinds import LORA_FOLDER
 from engine.tar.manifest import EngineFacts, Library
 from errors.build_config import ConflictingBuildKeys, ModelUnusable
 
-KEYS = frozenset({"weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
+KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
 ENGINE_ARGS_NAME = "engine_args.json"
 
@@ -51,7 +51,7 @@ class Plan(EnginePlan):
             for name, adapter in sorted((self.config.lora or {}).items())
         ]
         return [
-            download_step(self.config, with_weights=True),
+            *model_steps(self.config),
             Step("check model", _check_model),
             Step("weights (safetensors; quantized weights unchanged)", place_weights),
             Step("tokenizer", place_fast_tokenizer),

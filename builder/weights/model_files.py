@@ -70,6 +70,7 @@ def weight_names(
     model: str, names: Iterable[str], wanted: WeightFormat | None
 ) -> tuple[WeightFormat, list[str]]:
     """The best format ``names`` offer (or ``wanted``) and the files of one set of weights in it."""
+    names = list(names)
     candidates = [name for name in names if "/" not in name and not _NOT_WEIGHTS.match(name)]
     sets = {weight_format: _one_set(candidates, weight_format) for weight_format in _WEIGHTS}
     offered = {weight_format: found for weight_format, found in sets.items() if found}
@@ -79,6 +80,8 @@ def weight_names(
         return wanted, offered[wanted]
     if offered:
         remedy = f"it has {' and '.join(offered)}: set weight_format to that or leave it out"
+    elif gguf := [name for name in names if name.endswith(".gguf")]:
+        remedy = f"set gguf_file to one of {', '.join(gguf[:5])}"
     else:
         remedy = "it has none in another format either: choose another model or revision"
     raise WeightFormatMissing(model=model, weight_format=wanted or " or ".join(_WEIGHTS), remedy=remedy)

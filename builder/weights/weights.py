@@ -53,6 +53,13 @@ def _obtain(source: BuildConfig | LoraAdapter, model: str, choose: _Choose, sour
 
 
 def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: bool) -> list[str]:
+    if config.gguf_file is not None:
+        if config.gguf_file not in names:
+            found = [name for name in names if name.endswith(".gguf")]
+            offered = f"it has {', '.join(found[:5])}" if found else "it has no .gguf file"
+            problem = f"it has no file {config.gguf_file!r}: {offered}"
+            raise ModelUnusable(model=config.model_name, problem=problem)
+        return [config.gguf_file]
     wanted = supporting_names(names, code=config.trust_remote_code)
     if with_weights:
         wanted += weight_names(config.model_name, names, config.weight_format)[1]
@@ -74,6 +81,7 @@ def _find(model_path: str, folders: Sequence[Path]) -> Path:
         if found.is_dir():
             return found
     places = " nor in ".join(map(str, folders))
-    raise ModelPathInvalid(
-        model_path=model_path, problem=f"is not a folder in {places}", remedy="check the path"
-    )
+    remedy = "check the path"
+    if model_path.endswith(".gguf"):
+        remedy = "give its folder as model_path, and its name as gguf_file"
+    raise ModelPathInvalid(model_path=model_path, problem=f"is not a folder in {places}", remedy=remedy)

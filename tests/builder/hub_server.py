@@ -103,10 +103,10 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             if parts[:2] == ["api", "models"]:
                 self._info(parts[2:])
             elif parts[0] == "cdn":
-                self._file("/".join(parts[1:3]), parts[3])
+                self._file("/".join(parts[1:3]), "/".join(parts[3:]))
             elif "resolve" in parts:
                 at = parts.index("resolve")
-                self._resolve("/".join(parts[:at]), parts[at + 2])
+                self._resolve("/".join(parts[:at]), "/".join(parts[at + 2 :]))
             else:
                 self._refuse(404, "")
 

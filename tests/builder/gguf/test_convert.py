@@ -1,0 +1,193 @@
+"""A GGUF file becomes the model that it was made of: weights, configuration, tokenizer, chat template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from builder.build import build
+from builder.gguf import convert as convert_module
+from builder.gguf.convert import convert
+from builder.plan import plan_lines
+from builder.weights.model_files import Model
+from engine.inspect import verify
+from errors.build_config import ConflictingBuildKeys, ModelPathInvalid, ModelUnusable, WeightFormatMissing
+from tests.builder import tiny_model
+from tests.builder.conftest import MODEL_ID
+from tests.builder.gguf import gguf_models
+from tests.builder.hub_server import HubServer, Repository
+
+
+def converted(path: Path, dtype: str | None = None) -> Path:
+    model = convert(Model("tiny", None, {path.name: path}), path.name, path.parent / "out", dtype, None)
+    assert set(model.files) == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    return path.parent / "out"
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    return content
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_weights_are_those_of_which_the_file_was_made(
+    tmp_path: Path, architecture: str, tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_module, "_CHUNK_NUMBERS", 1000)  # several chunks per tensor
+    named = gguf_models.weights(architecture, tied=tied)
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", architecture, named=named))
+    found = load_file(folder / "model.safetensors")
+    assert found.keys() == named.keys()
+    assert all(np.array_equal(found[name], named[name]) for name in named)
+    config = read(folder / "config.json")
+    assert config["model_type"] == architecture
+    assert config["tie_word_embeddings"] is tied
+    assert (config["torch_dtype"], config["rope_theta"], config["head_dim"]) == ("float32", 50000.0, 16)
+    assert read(folder / "generation_config.json")["eos_token_id"] == [1]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_quantized_weights_are_exactly_those_that_the_library_unpacks(tmp_path: Path, kind: str) -> None:
+    quantization = gguf.GGMLQuantizationType[kind]
+
+    def rounded(tensor: NDArray[np.float32]) -> NDArray[np.float32]:
+        if tensor.ndim == 1:
+            return tensor
+        unpacked: NDArray[np.float32] = gguf.dequantize(gguf.quantize(tensor, quantization), quantization)
+        return unpacked
+
+    named = gguf_models.weights("llama")
+    path = gguf_models.write(tmp_path / "x.gguf", named=named, type_of={"*": kind})
+    folder = converted(path, dtype="float32")
+    found = load_file(folder / "model.safetensors")
+    assert all(np.array_equal(found[name], rounded(named[name])) for name in named)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", "float16"), ("BF16", "bfloat16"), ("Q8_0", "bfloat16")])
+def test_without_a_dtype_the_weights_have_the_files_own(tmp_path: Path, kind: str, dtype: str) -> None:
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", type_of={"*": kind}))
+    assert read(folder / "config.json")["torch_dtype"] == dtype
+    size_bytes = sum(tensor.size for tensor in gguf_models.weights("llama").values()) * 2
+    assert (folder / "model.safetensors").stat().st_size - size_bytes < 8192
+
+
+def test_the_factors_of_llama_3_1_become_its_rope_scaling(tmp_path: Path) -> None:
+    turns = 8192 * 50000.0 ** -(np.arange(0, 16, 2) / 16) / (2 * np.pi)
+    smooth = (np.clip(turns, 1, 4) - 1) / 3
+    factors = (1 / ((1 - smooth) / 8 + smooth)).astype(np.float32)
+    path = gguf_models.write(tmp_path / "x.gguf", extra={"rope_freqs.weight": factors})
+    assert read(converted(path) / "config.json")["rope_scaling"] == {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+
+@pytest.mark.parametrize("text", [*tiny_model.TEXT, "<s>hi</s>  12345", "e\u0301 \N{FAMILY}\u200d"])
+def test_a_byte_level_tokenizer_gives_the_tokens_of_the_original(tmp_path: Path, text: str) -> None:
+    folder = converted(gguf_models.write(tmp_path / "x.gguf"))
+    found = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    original = Tokenizer.from_str(tiny_model.tokenizer_json().decode())
+    assert found.encode(text).ids == original.encode(text).ids
+    assert found.decode(found.encode(text).ids) == original.decode(original.encode(text).ids)
+    config = read(folder / "tokenizer_config.json")
+    assert (config["bos_token"], config["eos_token"]) == ("<s>", "</s>")
+    assert config["chat_template"] == gguf_models.TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("pre", "words"),
+    [
+        ("smollm", ["\u0120\u0120", "1", "2", "3", "4", "\u0120it", "'s"]),
+        ("llama-bpe", ["\u0120", "\u0120", "123", "4", "\u0120it", "'s"]),
+        ("qwen2", ["\u0120", "\u0120", "1", "2", "3", "4", "\u0120it", "'s"]),
+        ("gpt-2", ["\u0120", "\u01201234", "\u0120it", "'s"]),
+    ],
+)
+def test_text_is_split_as_the_models_training_split_it(tmp_path: Path, pre: str, words: list[str]) -> None:
+    path = gguf_models.write(tmp_path / "x.gguf", metadata={"tokenizer.ggml.pre": pre})
+    tokenizer = Tokenizer.from_file(str(converted(path) / "tokenizer.json"))
+    assert tokenizer.pre_tokenizer is not None
+    assert [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str("  1234 it's")] == words
+
+
+def test_a_sentencepiece_tokenizer_merges_by_score_and_falls_back_to_bytes(tmp_path: Path) -> None:
+    named = gguf_models.weights("llama")
+    rows = len(gguf_models.SENTENCEPIECE)
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        named[name] = named[name][:rows]
+    folder = converted(gguf_models.write(tmp_path / "x.gguf", named=named, sentencepiece=True))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokens = tokenizer.encode("abc \N{WHALE}</s>").tokens
+    assert tokens[:4] == ["<s>", "\u2581ab", "c", "\u2581"]
+    assert tokens[4:] == [*(f"<0x{byte:02X}>" for byte in "\N{WHALE}".encode()), "</s>"]
+    assert tokenizer.decode(tokenizer.encode("abc \N{WHALE}").ids) == "abc \N{WHALE}"
+
+
+def config_of(folder: Path, **keys: Any) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    return path
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
+def test_a_gguf_file_in_a_folder_is_built_and_planned(tmp_path: Path, engine: str) -> None:
+    (tmp_path / "model").mkdir()
+    gguf_models.write(tmp_path / "model" / "x.gguf", type_of={"*": "Q8_0"})
+    config = config_of(tmp_path, engine=engine, model_path="model", gguf_file="x.gguf")
+    lines = list(plan_lines(config))
+    assert "[2/" in lines[1]
+    assert "convert x.gguf to safetensors" in lines[1]
+    assert any(line.startswith("weights  ") and "bfloat16" in line for line in lines)
+    manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
+    assert (manifest.dtype, manifest.max_seq_len) == ("bfloat16", 64)
+    assert verify(tmp_path / "engine.tar") == manifest
+    assert "x.gguf" not in manifest.files
+
+
+def test_of_a_hub_repository_only_the_gguf_file_is_downloaded(tmp_path: Path, hub: HubServer) -> None:
+    content = gguf_models.write(tmp_path / "x.gguf").read_bytes()
+    files = {**tiny_model.files(), "Q8/x.gguf": content, "y.gguf": b"none"}
+    hub.repositories[MODEL_ID] = Repository(files, lfs={"Q8/x.gguf"})
+    config = config_of(tmp_path, model_id=MODEL_ID, gguf_file="Q8/x.gguf")
+    assert any("Q8/x.gguf" in line for line in plan_lines(config))
+    manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
+    assert manifest.revision == hub.repositories[MODEL_ID].commit
+    blobs = list((tmp_path / "cache" / "hub").rglob("blobs/*"))
+    assert [path.read_bytes() for path in blobs if path.suffix == ""] == [content]
+
+
+def test_a_missing_or_unnamed_gguf_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    gguf_models.write(tmp_path / "model" / "x.gguf")
+
+    def refusal(expected: type[Exception], **keys: Any) -> str:
+        with pytest.raises(expected) as found:
+            build(config_of(tmp_path, **keys), tmp_path / "engine.tar", report=lambda line: None)
+        return str(found.value)
+
+    assert "it has x.gguf" in refusal(ModelUnusable, model_path="model", gguf_file="y.gguf")
+    assert "set gguf_file to one of x.gguf" in refusal(WeightFormatMissing, model_path="model")
+    assert "gguf_file" in refusal(ModelPathInvalid, model_path="model/x.gguf")
+    keys = {"model_path": "model", "gguf_file": "x.gguf"}
+    assert "weight_format" in refusal(ConflictingBuildKeys, weight_format="bin", **keys)
+    paced = {"engine": "paced", "paced": {"tokens_per_second": 0}}
+    assert "gguf_file" in refusal(ConflictingBuildKeys, **paced, **keys)

@@ -1,0 +1,184 @@
+"""A GGUF file that is wrong or not supported is a coded sentence, before anything large is allocated."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builder.gguf.convert import convert
+from builder.gguf.header import read_header
+from builder.weights.model_files import Model
+from errors.build_config import GgufUnsupported, ModelUnusable
+from tests.builder.gguf import gguf_models
+
+_STRING, _ARRAY = 8, 9
+
+
+def refusal(path: Path, expected: type[Exception] = ModelUnusable) -> str:
+    with pytest.raises(expected) as found:
+        convert(Model("tiny", None, {path.name: path}), path.name, path.parent / "out", None, None)
+    assert not (path.parent / "out").exists()
+    sentence = str(found.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def header(*, version: int = 3, tensors: int = 0, values: int = 0, rest: bytes = b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, values) + rest
+
+
+HUGE = (1 << 63) - 1
+BAD = {
+    "an empty file": (b"", "is not a GGUF file"),
+    "another kind of file": (b"PK\x03\x04" * 100, "is not a GGUF file"),
+    "a future version": (header(version=9), "version 9"),
+    "the first version": (header(version=1), "version 1"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
+    "more tensors than bytes": (header(tensors=HUGE), "ends before"),
+    "more values than bytes": (header(values=HUGE), "ends before"),
+    "a long key": (header(values=1, rest=struct.pack("<Q", HUGE) + bytes(20)), "ends before"),
+    "a long text": (
+        header(values=1, rest=text("a") + struct.pack("<IQ", _STRING, HUGE) + bytes(20)),
+        "ends before",
+    ),
+    "a long array of numbers": (
+        header(values=1, rest=text("a") + struct.pack("<IIQ", _ARRAY, 0, HUGE) + bytes(20)),
+        "ends before",
+    ),
+    "a long array of texts": (
+        header(values=1, rest=text("a") + struct.pack("<IIQ", _ARRAY, _STRING, HUGE) + bytes(20)),
+        "ends before",
+    ),
+    "an array of arrays": (
+        header(values=1, rest=text("a") + struct.pack("<IIQ", _ARRAY, _ARRAY, 1) + bytes(20)),
+        "unknown type 9",
+    ),
+    "an unknown type of value": (header(values=1, rest=text("a") + struct.pack("<I", 77)), "unknown type 77"),
+    "bytes for text": (
+        header(values=1, rest=text("a") + struct.pack("<IQ", _STRING, 2) + b"\xff\xfe"),
+        "not UTF-8",
+    ),
+    "many dimensions": (
+        header(tensors=1, rest=text("a") + struct.pack("<I", HUGE >> 32) + bytes(40)),
+        "dimensions",
+    ),
+    "a huge tensor": (
+        header(tensors=1, rest=text("a") + struct.pack("<IQIQ", 1, 1 << 60, 0, 0) + bytes(40)),
+        "its header announces",
+    ),
+    "a tensor far away": (
+        header(tensors=1, rest=text("a") + struct.pack("<IQIQ", 1, 1, 0, HUGE) + bytes(40)),
+        "its header announces",
+    ),
+    "an unknown quantization": (
+        header(tensors=1, rest=text("a") + struct.pack("<IQIQ", 1, 32, 999, 0) + bytes(40)),
+        "tensors of type 999",
+    ),
+    "an empty tensor": (
+        header(tensors=1, rest=text("a") + struct.pack("<IQIQ", 1, 0, 0, 0) + bytes(40)),
+        "impossible shape",
+    ),
+    "tensors on one place": (
+        header(
+            tensors=2, rest=(b"".join(text(n) + struct.pack("<IQIQ", 1, 8, 0, 0) for n in "ab")).ljust(120)
+        ),
+        "overlap",
+    ),
+    "half a block": (
+        header(tensors=1, rest=text("a") + struct.pack("<IQIQ", 1, 33, 2, 0) + bytes(40)),
+        "impossible shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_before_anything_large_is_allocated(tmp_path: Path, name: str) -> None:
+    content, expected = BAD[name]
+    (tmp_path / "x.gguf").write_bytes(content)
+    tracemalloc.start()
+    try:
+        assert expected in refusal(tmp_path / "x.gguf", (ModelUnusable, GgufUnsupported))  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = gguf_models.write(tmp_path / "whole.gguf").read_bytes()
+    read_header("tiny", tmp_path / "whole.gguf")
+    path = tmp_path / "x.gguf"
+    for length in [*range(0, 400, 7), *range(400, len(whole), 4999), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelUnusable):
+            read_header("tiny", path)
+
+
+def with_metadata(tmp_path: Path, **metadata: Any) -> Path:
+    values = {key.replace("__", "."): value for key, value in metadata.items()}
+    return gguf_models.write(tmp_path / "x.gguf", metadata=values)
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "'wavenet'": {"general__architecture": "wavenet"},
+    "a mixture of experts": {"llama__expert_count": 8},
+    "rotary positions on a part": {"llama__rope__dimension_count": 8},
+    "the rope scaling 'longrope'": {
+        "llama__rope__scaling__type": "longrope",
+        "llama__rope__scaling__factor": 2.0,
+    },
+    "split into 3 files": {"split__count": 3},
+    "the pre-tokenizer 'deepseek-coder'": {"tokenizer__ggml__pre": "deepseek-coder"},
+    "a tokenizer of the kind 'rwkv'": {"tokenizer__ggml__model": "rwkv"},
+}
+
+
+@pytest.mark.parametrize("named", UNSUPPORTED)
+def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, named: str) -> None:
+    assert named in refusal(with_metadata(tmp_path, **UNSUPPORTED[named]), GgufUnsupported)
+
+
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "no llama.block_count": {"llama__block_count": None},
+    "layers, but": {"llama__block_count": 4_000_000_000},
+    "has the shape": {"llama__feed_forward_length": 128},
+    "no tensor blk.2.": {"llama__block_count": 3},
+    "no whole vocabulary": {"tokenizer__ggml__tokens": None},
+    "another type": {"llama__context_length": "many"},
+    "eos_token_id is 5000": {"tokenizer__ggml__eos_token_id": 5000},
+    "a merge that is no pair": {"tokenizer__ggml__merges": ["abc"]},
+    "vocabulary is wrong": {"tokenizer__ggml__merges": ["not there"]},
+}
+
+
+@pytest.mark.parametrize("problem", CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, problem: str) -> None:
+    assert problem in refusal(with_metadata(tmp_path, **CONTRADICTIONS[problem]))
+
+
+def test_tensors_of_another_kind_of_model_are_refused_by_name(tmp_path: Path) -> None:
+    extra = {"blk.0.attn_sinks.weight": np.zeros(4, np.float32)}
+    path = gguf_models.write(tmp_path / "x.gguf", extra=extra)
+    assert "blk.0.attn_sinks.weight" in refusal(path, GgufUnsupported)
+    factors = {"rope_freqs.weight": np.linspace(1, 5, 8, dtype=np.float32)}
+    path = gguf_models.write(tmp_path / "x.gguf", extra=factors)
+    assert "rope factors" in refusal(path, GgufUnsupported)
+
+
+def test_a_quantization_that_the_library_cannot_unpack_is_named(tmp_path: Path) -> None:
+    path = gguf_models.write(
+        tmp_path / "x.gguf", named=gguf_models.weights("llama"), type_of={"output.weight": "F32"}
+    )
+    content = bytearray(path.read_bytes())
+    at = content.index(b"output.weight") + len("output.weight") + 4 + 16
+    content[at : at + 4] = struct.pack("<I", 28)  # F64: twice as long, so the file is made longer
+    (tmp_path / "y.gguf").write_bytes(bytes(content) + bytes(1 << 20))
+    assert "F64" in refusal(tmp_path / "y.gguf", GgufUnsupported)
