@@ -80,7 +80,7 @@ class HeaderTooLarge(CodedError):
     code = "E1611"
     summary = "The head of a request exceeds the server's limit"
     template = (
-        "The request's line and headers have more than {max_bytes} bytes; "
+        "The request has more than 100 headers, or its line and headers more than {max_bytes} bytes; "
         "send less, or raise OPENAI_MAX_HEADER_BYTES."
     )
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
 from errors.coded_error import CodedError
+from runner.supervision.turns import Turns
 
 BUFFER_BYTES = 4 << 20
 """Of all requests together, beyond the largest that is accepted."""
@@ -61,6 +62,7 @@ class _Arrival:
 class Connections:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.turns = Turns()
         self._max_buffered_bytes = limits.max_body_bytes + BUFFER_BYTES
         self._buffered_bytes = 0
         self._all: set[Connection] = set()

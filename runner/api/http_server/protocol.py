@@ -20,10 +20,11 @@ from runner.api.call import RELEASE_KEY
 from runner.api.error_response import Fields, error_body, status_of
 from runner.api.http_server.connections import Connections
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
+from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 
-_READ_BYTES = 1 << 14
-"""At most so much of one connection is parsed before others have their turn."""
 _MAX_PIPELINED = 8
+_MAX_HEADERS = 100
+"""A small one takes 30 times its size in memory."""
 _WIRE_FACTOR = 2
 """Bytes on the wire of a chunked body, for each byte of the limit of bodies."""
 _LINGER_S = 2.0
@@ -32,12 +33,13 @@ _LINGER_BYTES = 1 << 20
 
 
 class _Flow(FlowControl):
-    """``is_held``: nothing is read, whatever uvicorn asks for."""
+    """Nothing is read while the connection is held or waits for its turn, whatever uvicorn asks for."""
 
     is_held = False
+    is_waiting = False
 
     def resume_reading(self) -> None:
-        if not self.is_held:
+        if not self.is_held and not self.is_waiting:
             super().resume_reading()
 
 
@@ -65,9 +67,12 @@ class BoundedProtocol(HttpToolsProtocol):
     buffered_bytes = 0
     _is_receiving = False
     """From the first byte of a request to its last."""
-    _is_in_head = True
+    _is_in_head = False
     _head_bytes = 0
     _wire_bytes = 0
+    _read_bytes = FIRST_READ_BYTES
+    _num_small = 0
+    """Lines of a head and small chunks of the last read."""
     _is_refused = False
     _refusal: CodedError | None = None
     _running: RequestResponseCycle | None = None
@@ -76,8 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.parser = _Parser(self)
         self.flow = _Flow(transport)
-        # NOTE: asyncio's own limit of one read, 256 KiB, may hold ten thousand chunks.
-        transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
+        self._limit_read(FIRST_READ_BYTES)
         self.registry.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,20 +96,26 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._wire_bytes > _LINGER_BYTES:
                 self.transport.abort()
             return
+        self._num_small = 0
         super().data_received(data)
-        if not self._is_receiving or self._is_refused:
-            return
+        num_useless = self._num_small // SMALL_PER_PART
+        self._limit_read(self.registry.turns.after_read(self, num_useless, self._read_bytes))
+        if not self._is_refused:
+            self._count(len(data))
+
+    def _count(self, num_bytes: int) -> None:
         limits = self.registry.limits
-        self._wire_bytes += len(data)
-        if self._is_in_head:
-            if self._wire_bytes > limits.max_head_bytes:
+        if self._is_receiving:
+            self._wire_bytes += num_bytes
+            most_bytes = limits.max_head_bytes + _WIRE_FACTOR * limits.max_body_bytes + MAX_READ_BYTES
+            if self._is_in_head and self._wire_bytes > limits.max_head_bytes:
                 self._reject(HeaderTooLarge(max_bytes=limits.max_head_bytes))
                 return
-        elif self._wire_bytes > limits.max_head_bytes + _WIRE_FACTOR * limits.max_body_bytes + _READ_BYTES:
-            self._reject(BodyTooLarge(max_bytes=limits.max_body_bytes))
-            return
-        if self._is_in_head or not self.cycle.response_complete:
-            self.registry.received(self, len(data))
+            if self._wire_bytes > most_bytes:
+                self._reject(BodyTooLarge(max_bytes=limits.max_body_bytes))
+                return
+        if self._is_in_head or (self.cycle is not None and not self.cycle.response_complete):
+            self.registry.received(self, num_bytes)
 
     def send_400_response(self, msg: str) -> None:
         """Of what the parser refuses, and our own functions that it calls."""
@@ -123,9 +133,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """NOTE: trailers come here too; nothing reads them."""
+        self._num_small += 1
         if self._is_in_head:
             super().on_header(name, value)
             self._head_bytes += len(name) + len(value)
+            if len(self.headers) > _MAX_HEADERS:
+                self._refusal = HeaderTooLarge(max_bytes=self.registry.limits.max_head_bytes)
+                raise self._refusal
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._num_small += len(body) < SMALL_BYTES
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -158,7 +176,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self.registry.response_ended(self)
+        if self._running is None or self._running.response_complete:  # None was waiting for its end.
+            self.registry.response_ended(self)
         if self._is_receiving and self.expect_100_continue:
             self.transport.close()  # The client may or may not send the body.
 
@@ -168,6 +187,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume(self) -> None:
         self.flow.is_held = False
+        self.flow.resume_reading()
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    def pause_reading(self) -> None:
+        """Until it is this connection's turn."""
+        self.flow.is_waiting = True
+        self.flow.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.flow.is_waiting = False
         self.flow.resume_reading()
 
     def refuse(self, error: CodedError | None) -> None:
@@ -203,7 +234,12 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _release(self) -> None:
-        self.registry.release(self)
+        if not self.pipeline:
+            self.registry.release(self)
+
+    def _limit_read(self, num_bytes: int) -> None:
+        """NOTE: asyncio's own limit of one read, 256 KiB, may hold ten thousand chunks."""
+        self._read_bytes = self.transport.max_size = num_bytes  # type: ignore[attr-defined]
 
     def _can_answer(self) -> bool:
         """Whether nothing of another answer would be before or after it."""

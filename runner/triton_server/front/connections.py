@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from runner.triton_server.front.turns import Turns
+from runner.supervision.turns import Turns
 
 MAX_CONNECTIONS = 4096
 

@@ -12,6 +12,7 @@ from h2.settings import SettingCodes
 from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
 from errors.triton_front import ClosedEndpoint
+from runner.supervision.turns import FIRST_READ_BYTES
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_calls import (
@@ -25,7 +26,6 @@ from runner.triton_server.front.grpc_calls import (
 )
 from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers
 from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, HTTP2Connection
-from runner.triton_server.front.turns import FIRST_READ_BYTES
 
 _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),

@@ -15,10 +15,10 @@ import httptools
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference, RequestTooLarge
+from runner.supervision.turns import FIRST_READ_BYTES, MAX_READ_BYTES, SMALL_BYTES, SMALL_PER_PART
 from runner.triton_server.front.answers import error_body, statuses_of
 from runner.triton_server.front.budget import Budget, Share
 from runner.triton_server.front.connections import Connections
-from runner.triton_server.front.turns import FIRST_READ_BYTES, MAX_READ_BYTES
 
 _BUFFER = bytearray(MAX_READ_BYTES)
 """Of all connections, because what is read is used at once."""
@@ -31,14 +31,12 @@ _IDLE_TIMEOUT_S = 75.0
 _MAX_UNREAD_BYTES = 1 << 20
 _MAX_PIPELINED = 8
 """Requests that wait for the answer to an earlier one."""
-_SMALL_BYTES = 64
-"""A chunk of less takes more time than its content is worth."""
-_CHUNKS_PER_PART = 8
-"""So many small chunks are as much work as a frame of HTTP/2."""
 _WIRE_FACTOR = 2
 """Bytes on the wire of a body in chunks, for each byte of the limit of bodies."""
 _DISCARD_S = 2.0
 """How long the rest of a refused request is read: closed with unread data, the client may lose the answer."""
+_READ_TIMEOUT_S = 60.0
+"""For the client to read the last bytes."""
 _JSON = b"application/json"
 _KEPT_HEADERS = {
     *(b"authorization", b"content-encoding", b"content-length", b"expect", b"traceparent"),
@@ -180,7 +178,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
             self._refuse(InvalidInference(reason="it is no HTTP/1.1"))
         turns = self._connections.turns
         self._read_bytes = turns.after_read(
-            self._transport, self._small_chunks // _CHUNKS_PER_PART, self._read_bytes
+            self._transport, self._small_chunks // SMALL_PER_PART, self._read_bytes
         )
         self._take_next()
 
@@ -244,7 +242,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         request = self._arriving
         assert request is not None
         request.body += piece
-        self._small_chunks += len(piece) < _SMALL_BYTES
+        self._small_chunks += len(piece) < SMALL_BYTES
         if len(request.body) > self._max_body_bytes:
             raise self._too_large()
         request.share.hold(len(request.target) + len(request.body))
@@ -288,7 +286,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
                 self._transport.write_eof()
                 self._limit_time(_DISCARD_S)
             else:
-                self._transport.close()
+                self._close()
             return
         self._limit_time(_IDLE_TIMEOUT_S if self._arriving is None else _BODY_TIMEOUT_S)
         self._loop.call_soon(self._take_next)
@@ -326,4 +324,10 @@ class HTTPConnection(asyncio.BufferedProtocol):
         """Close the connection unless something else happens in time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._transport.close)
+        self._timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._close)
+
+    def _close(self) -> None:
+        """Once the client has read all, or after a while."""
+        self._limit_time(None)
+        self._timer = self._loop.call_later(_READ_TIMEOUT_S, self._transport.abort)
+        self._transport.close()

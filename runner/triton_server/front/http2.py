@@ -21,8 +21,8 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from runner.supervision.turns import MAX_READ_BYTES
 from runner.triton_server.front.grpc_wire import Headers, prefixed
-from runner.triton_server.front.turns import MAX_READ_BYTES
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""

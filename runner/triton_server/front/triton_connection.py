@@ -18,8 +18,8 @@ from hpack.hpack import encode_integer
 from errors.api import InternalError
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
+from runner.supervision.turns import MAX_READ_BYTES
 from runner.triton_server.front.grpc_wire import INTERNAL, UNAVAILABLE, Headers, Messages, prefixed
-from runner.triton_server.front.turns import MAX_READ_BYTES
 
 OnMessage = Callable[[bytes], None]
 OnEnd = Callable[[int, str], None]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import MagicMock
+
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from errors.api import ReceivingTooMuch, RequestNotReceived, TooManyConnections
 from errors.coded_error import CodedError
 from runner.api.http_server import connections as module
 from runner.api.http_server.connections import BUFFER_BYTES, Connections, Limits
+from runner.api.http_server.protocol import BoundedProtocol
 
 MIB = 1 << 20
 ROOM = 8 * MIB + BUFFER_BYTES
@@ -186,3 +194,34 @@ def test_nothing_is_left_of_connections_that_closed(registry: Connections, clock
     large = Client(registry).begins(ROOM)
     assert not large.is_held
     assert large.ends == []
+
+
+async def _answer_unless_waiting(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/waiting":
+        await asyncio.sleep(3600)
+    await Response()(scope, receive, send)
+
+
+def test_a_connection_is_not_idle_while_a_pipelined_request_waits_for_its_answer(
+    registry: Connections, clock: Clock
+) -> None:
+    async def work() -> list[bool]:
+        config = Config(_answer_unless_waiting, lifespan="off", log_config=None)
+        connection = BoundedProtocol(config, ServerState(), {})
+        connection.registry = registry  # type: ignore[misc]
+        transport = MagicMock(asyncio.Transport)
+        transport.get_extra_info.return_value = None
+        transport.is_closing.return_value = False
+        connection.connection_made(transport)
+        connection.data_received(b"".join(b"GET /%b HTTP/1.1\r\n\r\n" % path for path in (b"", b"waiting")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert transport.write.called
+        clock.now_s += 1000
+        registry.tick()
+        closed = [transport.close.called]
+        for task in connection.tasks:
+            task.cancel()
+        return closed
+
+    assert asyncio.run(work()) == [False]

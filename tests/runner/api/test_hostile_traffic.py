@@ -105,6 +105,7 @@ ATTACKS: dict[str, tuple[int, Callable[[], bytes], set[int]]] = {
         lambda: b"GET /health HTTP/1.1\r\n" + b"".join(b"X%d: a\r\n" % number for number in range(300_000)),
         {0, 431},
     ),
+    "tiny headers": (200, lambda: b"GET /health HTTP/1.1\r\n" + b"a:\r\n" * 15_000, {0, 431}),
     "a long path": (64, lambda: b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", {404}),
     "a longer path": (
         64,
@@ -199,6 +200,7 @@ class Streams:
         (request(TEXT, b"").replace(b"h: 0", b"h: 99999999999"), 413, "E1606"),
         (request(TEXT, b"", "Expect: 100-continue").replace(b"h: 0", b"h: 99999999999"), 413, "E1606"),
         (request(TEXT, b"{}", "X: a\nb"), 400, "E1610"),
+        (request("/health", b"", *["a:"] * 101, method="GET"), 431, "E1611"),
         (request(TEXT, b"{}").replace(b"application/json", b"text/plain"), 415, "E1608"),
         (b"CONNECT / HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "E1610"),
         (request(TEXT, b"{}", "Connection: Upgrade", "Upgrade: websocket"), 400, "E1005"),

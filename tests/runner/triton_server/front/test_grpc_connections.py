@@ -33,10 +33,10 @@ from hypothesis import strategies as st
 
 from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
+from runner.supervision.turns import Turns
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.grpc_wire import SERVICE, Messages, TooLong
-from runner.triton_server.front.turns import Turns
 from tests.runner.triton_server.front.transport import Transport
 
 OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 8, 12, 13, 16

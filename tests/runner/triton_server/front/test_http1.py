@@ -309,6 +309,20 @@ def test_heads_and_trailers_that_arrive_slowly_count_and_end_in_time(
     run(work)
 
 
+def test_a_client_that_never_reads_its_last_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(http1, "_READ_TIMEOUT_S", 0.01)
+        client = Client()
+        client.transport.is_read = False
+        await client.send(request("/", b"", "Connection: close"))
+        assert client.transport.is_closing()
+        assert not client.transport.is_lost
+        await asyncio.sleep(0.1)
+        assert client.transport.is_lost
+
+    run(work)
+
+
 def test_while_a_request_is_answered_no_time_runs_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(http1, "_HEAD_TIMEOUT_S", 0.01)

@@ -12,6 +12,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self._protocol = protocol
         self._is_closing = False
+        self.is_lost = False
         self.sent = bytearray()
         self.has_ended = False
         """It sends no more."""
@@ -29,7 +30,7 @@ class Transport(asyncio.Transport):
             data = data[size:]
 
     def lose(self) -> None:
-        self._is_closing = True
+        self._is_closing = self.is_lost = True
         self._protocol.connection_lost(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -46,11 +47,15 @@ class Transport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        self.has_ended = True
-        if not self._is_closing:
-            self.lose()
+        """It is lost once the other side has read everything."""
+        self.has_ended = self._is_closing = True
+        if self.is_read:
+            self.abort()
 
-    abort = close
+    def abort(self) -> None:
+        self.has_ended = True
+        if not self.is_lost:
+            self.lose()
 
     def is_reading(self) -> bool:
         return self.is_reading_now
