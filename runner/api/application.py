@@ -43,6 +43,7 @@ from runner.settings.api_keys import APIKeys
 
 _CHAT_THREADS = (4, 3)
 """For chats and for large chats, which wait there for other processes, and not for each other."""
+_MANY_PROMPTS = 32
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -104,13 +105,13 @@ class API:
     async def completions(self, request: Request) -> Response:
         body = await self._read(request, CompletionBody)
         model = self._served.find(body.model)
+        count = num_prompts(body.prompt)
 
         async def prepare() -> list[PromptRequest]:
-            if call_of(request.scope).is_large:
+            if call_of(request.scope).is_large or count > _MANY_PROMPTS:
                 return await asyncio.to_thread(completion_requests, body, self._served)
             return completion_requests(body, self._served)
 
-        count = num_prompts(body.prompt)
         return GenerationResponse(self._service, body, count, prepare, CompletionFormat(self._tokens), model)
 
     async def model(self, request: Request) -> Response:

@@ -46,13 +46,20 @@ class Piece:
 class Generations:
     """Iterate ``batches`` once; the numbers of tokens count what has arrived so far."""
 
-    def __init__(
+    def __init__(self) -> None:
+        self._firsts: list[Generation] = []
+        self._all: list[Generation] = []
+        self._echoes: list[str] = []
+
+    async def add(
         self, requests: Sequence[PromptRequest], generate: Callable[[GenerationRequest], Generation]
     ) -> None:
-        of_prompts = [[generate(each) for each in request.per_text()] for request in requests]
-        self._firsts = [generations[0] for generations in of_prompts]
-        self._all = [each for generations in of_prompts for each in generations]
-        self._echoes = [request.echo for request in requests for _ in range(request.count)]
+        for request in requests:
+            texts = [generate(each) for each in request.per_text()]
+            self._firsts.append(texts[0])
+            self._all += texts
+            self._echoes += [request.echo] * request.count
+            await asyncio.sleep(0)  # Other calls have their turn, as there may be a thousand.
 
     @property
     def prompt_tokens(self) -> int:

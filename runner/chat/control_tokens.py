@@ -7,15 +7,20 @@ text. A placeholder has digits only, so that no filter of a template changes it.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 _NONCE = 10**24
 _INDEX_DIGITS = 6
+_MOST_HIDDEN = 1 << 15
+"""Texts of control tokens in one chat. Each makes a part of its own for the tokenizer."""
 
 
 class ControlTokens(msgspec.Struct, frozen=True):
@@ -75,12 +80,23 @@ class Hider:
 
     def _placeholder(self, match: re.Match[str]) -> str:
         self._hidden.append(match[0])
-        if len(self._hidden) >= 10**_INDEX_DIGITS:
-            raise ValueError(f"they have more than {10**_INDEX_DIGITS} control tokens")
+        if len(self._hidden) > _MOST_HIDDEN:
+            raise ValueError(f"they have more than {_MOST_HIDDEN} texts of control tokens")
         return f"{self._nonce}{len(self._hidden) - 1:0{_INDEX_DIGITS}}"
+
+
+def longest_of(texts: Collection[str]) -> str:
+    """A regular expression for the longest of ``texts``, which compares their common beginnings once."""
+    branches = []
+    for _, group in groupby(sorted(filter(None, texts)), itemgetter(0)):
+        same = list(group)
+        begin = os.path.commonprefix(same)
+        rests = [each[len(begin) :] for each in same]
+        branches.append(re.escape(begin) + (longest_of(rests) if len(rests) > 1 else ""))
+    return f"(?:{'|'.join(branches)}){'?' if '' in texts else ''}"
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str] | None:
     """None if there are no texts."""
-    longest_first = sorted(filter(None, texts), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    found = {*texts} - {""}
+    return re.compile(longest_of(found)) if found else None

@@ -10,10 +10,11 @@ from errors.requests import PromptTooLong
 from runner.chat.rendering import Answer, Compile, Render
 from runner.chat.sandbox import Sandbox, encode
 
-_MOST_SANDBOXES = 4
-_MOST_LARGE = 2
-"""Of the processes, for large chats. The others are for chats that never take long."""
+_MOST_SANDBOXES = 2
+"""Processes for chats that never take long, and as many others for large chats."""
 _LARGE_BYTES = 1 << 16
+_LARGE_NICENESS = 10
+"""So that running streams go before large chats."""
 _PATIENCE_S = 0.02
 """A chat that has waited so long gets another process, or that of a slow chat."""
 _SLOW_S = 0.1
@@ -21,23 +22,20 @@ _SLOW_S = 0.1
 
 
 class ChatRenderer:
-    """Renders the templates of ``compile_``, from any thread. One process is kept ready beside the first."""
+    """Renders the templates of ``compile_``, from any thread."""
 
     def __init__(self, compile_: Compile) -> None:
-        self._compile = compile_
-        self._changed = threading.Condition()
-        self._idle: list[Sandbox] = []
-        self._busy: dict[Sandbox, bool] = {}
-        """And whether with a large chat."""
-        self._num_starting = 0
+        self._max_bytes = compile_.max_bytes
+        self._small = _Sandboxes(compile_)
+        self._large = _Sandboxes(compile_, _LARGE_NICENESS)
 
     def check(self) -> None:
         """Compile now. Raises E1701."""
-        sandbox = self._take()
+        sandbox = self._small.take()
         try:
             sandbox.start()
         finally:
-            self._put_back(sandbox)
+            self._small.put_back(sandbox)
 
     def render(self, message: Render) -> Answer:
         """Raises E1701, E1002, E1005, and E1702 with the template's own message."""
@@ -45,29 +43,42 @@ class ChatRenderer:
             data = encode(message)
         except RecursionError as exc:
             raise ChatTemplateRefused(reason="they are nested too deeply") from exc
-        if len(data) > self._compile.max_bytes:
-            raise PromptTooLong.in_bytes(prompt_bytes=len(data), max_bytes=self._compile.max_bytes)
-        sandbox = self._take(is_large=len(data) > _LARGE_BYTES)
+        if len(data) > self._max_bytes:
+            raise PromptTooLong.in_bytes(prompt_bytes=len(data), max_bytes=self._max_bytes)
+        sandboxes = self._large if len(data) > _LARGE_BYTES else self._small
+        sandbox = sandboxes.take()
         try:
             return sandbox.render(data)
         finally:
-            self._put_back(sandbox)
+            sandboxes.put_back(sandbox)
 
-    def _take(self, *, is_large: bool = False) -> Sandbox:
+
+class _Sandboxes:
+    """Processes for chats of one size. One is kept ready beside the first."""
+
+    def __init__(self, compile_: Compile, niceness: int = 0) -> None:
+        self._compile = compile_
+        self._niceness = niceness
+        self._changed = threading.Condition()
+        self._idle: list[Sandbox] = []
+        self._busy: set[Sandbox] = set()
+        self._num_starting = 0
+
+    def take(self) -> Sandbox:
         with self._changed:
-            while not self._idle or (is_large and sum(self._busy.values()) >= _MOST_LARGE):
+            while not self._idle:
                 if not self._busy and not self._num_starting:
-                    self._idle.append(Sandbox(self._compile))
+                    self._idle.append(Sandbox(self._compile, self._niceness))
                     self._start_another()
-                elif not self._changed.wait(_PATIENCE_S) and (self._idle or not self._start_another()):
+                elif not self._changed.wait(_PATIENCE_S) and not self._start_another():
                     self._end_slowest()
             sandbox = self._idle.pop()
-            self._busy[sandbox] = is_large
+            self._busy.add(sandbox)
             return sandbox
 
-    def _put_back(self, sandbox: Sandbox) -> None:
+    def put_back(self, sandbox: Sandbox) -> None:
         with self._changed:
-            self._busy.pop(sandbox, None)
+            self._busy.discard(sandbox)
             if sandbox.is_running:
                 self._idle.append(sandbox)
             else:  # Another one starts without making a chat wait for it.
@@ -84,7 +95,7 @@ class ChatRenderer:
         return True
 
     def _start(self) -> None:
-        sandbox = Sandbox(self._compile)
+        sandbox = Sandbox(self._compile, self._niceness)
         try:
             sandbox.start()
         except (CodedError, OSError):
@@ -92,7 +103,7 @@ class ChatRenderer:
         finally:
             with self._changed:
                 self._num_starting -= 1
-        self._put_back(sandbox)
+        self.put_back(sandbox)
 
     def _end_slowest(self) -> None:
         slowest = max(self._busy, key=lambda each: each.render_s, default=None)

@@ -1,4 +1,4 @@
-"""Chat templates are rendered in a process of their own: ``python -m runner.chat.sandbox SOCKET_FD``.
+"""Chat templates are rendered in processes: ``python -m runner.chat.sandbox SOCKET_FD NICENESS``.
 
 A template is a program that comes with the model, and its input is a client's. Jinja's sandbox keeps it from
 our objects, but does not limit its time or memory. In this process the kernel does: RLIMIT_AS, and SIGPROF
@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -46,8 +47,9 @@ class Sandbox:
     It is ended for exceeding a limit, and when its socket closes: with this object, or with our process.
     """
 
-    def __init__(self, compile_: Compile) -> None:
+    def __init__(self, compile_: Compile, niceness: int = 0) -> None:
         self._compile = compile_
+        self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket
         self._end_reason = ""
@@ -66,7 +68,7 @@ class Sandbox:
             environment = without_secret_variables(os.environ)
             environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "runner.chat.sandbox", str(theirs.fileno())],
+                [sys.executable, "-m", "runner.chat.sandbox", str(theirs.fileno()), str(self._niceness)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -144,7 +146,9 @@ class Sandbox:
 
 def encode(message: Compile | Render | Answer) -> bytes:
     """Raises RecursionError for what is nested too deeply."""
-    # NOTE: Python's JSON, which takes unpaired surrogates and integers of any size, as clients may send them.
+    with suppress(UnicodeEncodeError):
+        return msgspec.json.encode(message)
+    # Python's JSON takes unpaired surrogates too. It is slower, and lets no other thread run meanwhile.
     fields = {"type": type(message).__name__, **msgspec.structs.asdict(message)}
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), default=msgspec.to_builtins)
     return text.encode(errors="surrogatepass")
@@ -158,7 +162,11 @@ def _receive(connection: socket.socket, kind: Any) -> Any | None:
     """None if the peer has closed the connection. Raises OSError."""
     head = _receive_exactly(connection, _LENGTH.size)
     body = _receive_exactly(connection, _LENGTH.unpack(head)[0]) if head else b""
-    return msgspec.convert(json.loads(body), kind) if body else None
+    if not body:
+        return None
+    with suppress(UnicodeDecodeError, msgspec.DecodeError):
+        return msgspec.json.decode(body, type=kind)
+    return msgspec.convert(json.loads(body), kind)  # It has unpaired surrogates, or integers of any size.
 
 
 def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
@@ -174,6 +182,7 @@ def _receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
+    os.nice(int(sys.argv[2]))
     from runner.chat.jinja import compile_template, reason_of
 
     _set_limits()

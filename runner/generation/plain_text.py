@@ -1,25 +1,39 @@
 """Tokenizes a ``MarkedText``: control tokens in its plain parts are tokenized like other text.
 
-A tokenizer cuts added tokens out of a text, and each section between them is normalized, split and tokenized
-by the model. Here the same is done step by step, without the control tokens in plain parts.
+A tokenizer cuts added tokens out of a text, and tokenizes each section between them. Here the same is done
+without the control tokens in plain parts: a second tokenizer, of the same model and without added tokens,
+gets each section.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from errors.chat import ControlTokensInText
+from runner.chat.control_tokens import longest_of
 from runner.chat.marked_text import MarkedText
 
-_MOST_CHARACTERS = 1 << 20
-"""Takes about half a second and 50 MB of memory."""
+_SEARCHED_CHARACTERS = 1 << 15
+"""At once: a search lets no other thread run."""
+_PIECE = re.compile(r".{1,4096}(?<=\S)(?= |\Z)|.{1,4096}", re.DOTALL)
+_SPACE = re.compile(r"\s*")
 _UNSUPPORTED = "the tokenizer is of a kind that is not supported"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a text without added tokens, and the added token after it."""
+
+    text: str
+    tokenizer: Tokenizer
+    after: int | None = None
 
 
 class PlainText:
@@ -29,15 +43,62 @@ class PlainText:
         self._tokenizer = tokenizer
         self._control = control
 
+    def check(self, text: MarkedText) -> None:
+        """Raises E1704 if this tokenizer is not supported."""
+        if not self._is_supported:
+            token = text[slice(*text.plain[0])] if text.plain else ""
+            raise ControlTokensInText(token=token, reason=_UNSUPPORTED)
+
     def encode(self, text: MarkedText) -> list[int]:
         """Token ids, without special tokens around them. Raises E1704."""
-        token = text[slice(*text.plain[0])] if text.plain else ""
-        if not self._is_supported:
-            raise ControlTokensInText(token=token, reason=_UNSUPPORTED)
-        if len(text) > _MOST_CHARACTERS:
-            reason = f"messages with such a text may make at most {_MOST_CHARACTERS} characters"
-            raise ControlTokensInText(token=token, reason=reason)
-        return self._encode(text)
+        self.check(text)
+        return self.encode_sections(self.sections(text))
+
+    def sections(self, text: MarkedText) -> Iterator[Section]:
+        """All of ``text``, in order."""
+        begin = 0
+        for start, end, added in self._added_tokens(text):
+            section = text[begin:start]
+            if added.lstrip:
+                section = section.rstrip()
+            yield Section(section, self._tokenizers[begin > 0], self._added[added.content][0])
+            begin = end
+        yield Section(text[begin:], self._tokenizers[begin > 0])
+
+    def encode_sections(self, sections: Iterable[Section]) -> list[int]:
+        ids: list[int] = []
+        for section in sections:
+            (encoding,) = section.tokenizer.encode_batch_fast([section.text], add_special_tokens=False)
+            of_section: list[int] = encoding.ids
+            ids += of_section if self.is_plain(of_section) else self.encode_words(section)
+            ids += [] if section.after is None else [section.after]
+        return ids
+
+    def is_plain(self, ids: list[int]) -> bool:
+        """False if the vocabulary itself has control tokens and they are among ``ids``."""
+        return self._control_ids.isdisjoint(ids)
+
+    def pieces(self, section: Section) -> list[Section]:
+        """Each short enough for ``encode_words``."""
+        texts: list[str] = _PIECE.findall(section.text)
+        others = self._tokenizers[1]
+        return [Section(text, others if at else section.tokenizer) for at, text in enumerate(texts)]
+
+    def encode_words(self, section: Section) -> list[int]:
+        """Token ids without any of control tokens: a word that has one is tokenized by characters."""
+        tokenizer = section.tokenizer
+        ids: list[int] = []
+        for piece in self.pieces(section):
+            text = piece.text
+            normalized = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+            before = piece.tokenizer.pre_tokenizer
+            words = [(normalized, None)] if before is None else before.pre_tokenize_str(normalized)
+            for word, _ in words:
+                of_word = [token.id for token in tokenizer.model.tokenize(word)]
+                if not self.is_plain(of_word):
+                    of_word = [token.id for each in word for token in tokenizer.model.tokenize(each)]
+                ids += of_word
+        return ids
 
     @cached_property
     def _is_supported(self) -> bool:
@@ -45,7 +106,7 @@ class PlainText:
         texts = sorted(self._added)[:8]
         example = "".join(f"Hi {text}there  {text}{text}\nyou, 12 {text} é" for text in texts)
         whole: list[int] = self._tokenizer.encode(example, add_special_tokens=False).ids
-        return self._encode(MarkedText(example, [])) == whole
+        return self.encode_sections(self.sections(MarkedText(example, []))) == whole
 
     @cached_property
     def _added(self) -> dict[str, tuple[int, AddedToken]]:
@@ -56,71 +117,61 @@ class PlainText:
         }
 
     @cached_property
-    def _longest_first(self) -> list[str]:
-        return sorted(self._added, key=len, reverse=True)
-
-    @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        """A group for each added token, between the spaces that it takes away."""
-        patterns = (_pattern_of(self._added[text][1]) for text in self._longest_first)
-        return re.compile("|".join(patterns) or "(?!)")
+        return re.compile(longest_of(self._added) if self._added else "(?!)")
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         return frozenset(self._added[text][0] for text in self._control if text in self._added)
 
     @cached_property
-    def _pre_tokenizers(self) -> tuple[Any, Any]:
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """For the first section of a text, and for others, which get no prefix if only the first does."""
         first = self._tokenizer.pre_tokenizer
         state = b"" if first is None else first.__getstate__()
-        if b'"first"' not in state:
-            return first, first
-        other = copy.deepcopy(first)
-        other.__setstate__(state.replace(b'"first"', b'"never"'))
-        return first, other
+        other = first
+        if b'"first"' in state:
+            other = copy.deepcopy(first)
+            other.__setstate__(state.replace(b'"first"', b'"never"'))
+        return self._without_added_tokens(first), self._without_added_tokens(other)
 
-    def _encode(self, text: MarkedText) -> list[int]:
-        ids: list[int] = []
-        begin = 0
-        for match in self._added_tokens(text):
-            ids += self._section(text[begin : match.start()], is_first=begin == 0)
-            ids.append(self._added[match[match.lastindex or 0]][0])
-            begin = match.end()
-        return ids + self._section(text[begin:], is_first=begin == 0)
+    def _without_added_tokens(self, pre_tokenizer: PreTokenizer | None) -> Tokenizer:
+        made = Tokenizer(self._tokenizer.model)  # It shares the model, which is large.
+        if self._tokenizer.normalizer is not None:
+            made.normalizer = self._tokenizer.normalizer
+        if pre_tokenizer is not None:
+            made.pre_tokenizer = pre_tokenizer
+        return made
 
-    def _added_tokens(self, text: MarkedText) -> Iterator[re.Match[str]]:
-        """Those in ``text``, except for control tokens in its plain parts."""
+    def _added_tokens(self, text: MarkedText) -> Iterator[tuple[int, int, AddedToken]]:
+        """Those in ``text``, except for control tokens in its plain parts: start, end, and the token."""
         plain = iter(text.plain)
         part = next(plain, None)
         at = 0
-        while (match := self._pattern.search(text, at)) is not None:
-            start, end = match.span(match.lastindex or 0)
+        while (match := self._search(text, at)) is not None:
+            start, end = match.span()
+            added = self._added[match[0]][1]
             while part is not None and part[1] <= start:
                 part = next(plain, None)
-            if part is not None and part[0] < end and text[start:end] in self._control:
-                at = start + 1
+            is_plain = part is not None and part[0] < end and match[0] in self._control
+            at = start + 1 if is_plain else end
+            if is_plain or (added.single_word and not _is_word(text, start, end)):
                 continue
-            yield match
-            at = match.end()
+            if added.rstrip and (space := _SPACE.match(text, end)) is not None:
+                at = space.end()
+            yield start, at, added
 
-    def _section(self, text: str, *, is_first: bool) -> list[int]:
-        if not text:
-            return []
-        tokenizer = self._tokenizer
-        normalized = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-        pre_tokenizer = self._pre_tokenizers[0 if is_first else 1]
-        words = [(normalized, None)] if pre_tokenizer is None else pre_tokenizer.pre_tokenize_str(normalized)
-        ids: list[int] = []
-        for word, _ in words:
-            of_word = [token.id for token in tokenizer.model.tokenize(word)]
-            if not self._control_ids.isdisjoint(of_word):  # The vocabulary itself has the control token.
-                of_word = [token.id for character in word for token in tokenizer.model.tokenize(character)]
-            ids += of_word
-        return ids
+    def _search(self, text: str, at: int) -> re.Match[str] | None:
+        """The first added token from ``at`` on."""
+        longest = max(map(len, self._added), default=0)
+        while at < len(text):
+            limit = at + _SEARCHED_CHARACTERS
+            match = self._pattern.search(text, at, limit + longest)
+            if match is not None and match.start() < limit:
+                return match
+            at = limit
+        return None
 
 
-def _pattern_of(token: AddedToken) -> str:
-    word = r"\b" if token.single_word else ""
-    before, after = (r"\s*" if strips else "" for strips in (token.lstrip, token.rstrip))
-    return f"{before}{word}({re.escape(token.content)}){word}{after}"
+def _is_word(text: str, start: int, end: int) -> bool:
+    return not re.match(r"\w", text[start - 1 : start]) and not re.match(r"\w", text[end : end + 1])

@@ -2,25 +2,23 @@
 
 A short text is tokenized at once. A longer one is tokenized in a thread, and a long one in overlapping
 windows there, one after the other: between them other requests have their turn, and a cancelled request ends.
-Where two windows have the same tokens at the same places for a while, their tokens are joined, so that the
-result is that of the whole text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from bisect import bisect_left
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from itertools import chain
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from errors.requests import PromptTooLong
 from runner.chat.marked_text import MarkedText
-from runner.generation.plain_text import PlainText
+from runner.generation.plain_text import PlainText, Section
+from runner.generation.windows import WINDOW_CHARACTERS, Windows
 from runner.settings.prompt_template import byte_length
 
 # NOTE: otherwise a single text is passed to a thread pool: two context switches, and nothing in parallel.
@@ -28,13 +26,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _SHORT_CHARACTERS = 4096
 """Shorter texts take about a millisecond; longer ones are tokenized in a thread."""
-_WINDOW_CHARACTERS = 1 << 15
-"""Takes about 25 ms, and 5 MB of memory."""
-_OVERLAP_CHARACTERS = 2048
-_MARGIN_CHARACTERS = 256
-"""At the ends of a window tokens may differ; beyond this, so many characters have to agree."""
-_MOST_CHARACTERS = 1 << 18
-"""A window without agreement grows to this. Then the text is cut there: no real text has such a stretch."""
+_SECTION_CHARACTERS = 16
+"""What a section of a ``MarkedText`` costs besides its text."""
 
 # Each uses half of the processors, because streams are running.
 _NUM_THREADS = max(1, (os.cpu_count() or 1) // 2)
@@ -76,13 +69,14 @@ class Tokenizing:
         if self.is_short(text):
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
         self.check_size(text)
-        loop = asyncio.get_running_loop()
-        if len(text) <= _WINDOW_CHARACTERS and not isinstance(text, MarkedText):
-            return await loop.run_in_executor(_short_lane, self._encode_window, text, adds_special_tokens)
+        run = partial(asyncio.get_running_loop().run_in_executor, _short_lane)
+        is_window = len(text) <= WINDOW_CHARACTERS
         if isinstance(text, MarkedText):
-            ids = await loop.run_in_executor(_long_lane, self._plain_text.encode, text)
+            ids = await (run(self._plain_text.encode, text) if is_window else self._encode_marked(text))
+        elif is_window:
+            return await run(self._encode_window, text, adds_special_tokens)
         else:
-            ids = await self._encode_windows(text)
+            ids = await self._encode_windows(text, self.tokenizer)
         if adds_special_tokens:
             before, after = self._special_tokens
             ids = [*before, *ids, *after]
@@ -101,71 +95,48 @@ class Tokenizing:
         at = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), 0)
         return full[:at], full[at + len(bare) :]
 
-    async def _encode_windows(self, text: str) -> list[int]:
+    async def _encode_marked(self, text: MarkedText) -> list[int]:
+        """Raises E1704."""
+        run = partial(asyncio.get_running_loop().run_in_executor, _long_lane)
+        plain = self._plain_text
+        await run(plain.check, text)
+        ids: list[int] = []
+        sections = plain.sections(text)
+        while batch := await run(_next_batch, sections):
+            long = batch.pop() if len(batch[-1].text) > WINDOW_CHARACTERS else None
+            ids += await run(plain.encode_sections, batch)
+            if long is not None:
+                of_long = await self._encode_windows(long.text, long.tokenizer)
+                if not plain.is_plain(of_long):
+                    words = [await run(plain.encode_words, piece) for piece in plain.pieces(long)]
+                    of_long = [*chain.from_iterable(words)]
+                ids += of_long if long.after is None else [*of_long, long.after]
+            self._check_count(ids)
+        return ids
+
+    async def _encode_windows(self, text: str, tokenizer: Tokenizer) -> list[int]:
         loop = asyncio.get_running_loop()
         ids: list[int] = []
-        window = await loop.run_in_executor(_long_lane, self._window, text, 0, _WINDOW_CHARACTERS)
+        windows = Windows(text, tokenizer)
+        window = await loop.run_in_executor(_long_lane, windows.make, 0, WINDOW_CHARACTERS)
         first = 0
         while window.end < len(text):
-            taken, window, first = await loop.run_in_executor(_long_lane, self._advance, text, window, first)
+            taken, window, first = await loop.run_in_executor(_long_lane, windows.advance, window, first)
             ids += taken
-            if len(ids) > 2 * self._max_tokens:
-                raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=self._max_tokens)
+            self._check_count(ids)
         ids += window.ids[first:]
         return ids
 
-    def _window(self, text: str, start: int, end: int) -> _Window:
-        end = min(end, len(text))
-        (encoding,) = self.tokenizer.encode_batch([text[start:end]], add_special_tokens=False)
-        return _Window(encoding, encoding.ids, start, end)
-
-    def _advance(self, text: str, left: _Window, first: int) -> tuple[list[int], _Window, int]:
-        """The tokens of ``left`` from its token ``first`` on, up to where the next window takes over; that
-        window; and the number of its first token.
-        """
-        start = left.end - _OVERLAP_CHARACTERS
-        right = self._window(text, start, start + _WINDOW_CHARACTERS)
-        if (joint := _joint(left, right)) is not None:
-            return left.ids[first : joint[0]], right, joint[1]
-        if left.end - left.start < _MOST_CHARACTERS:
-            return [], self._window(text, left.start, 2 * left.end - left.start), first
-        right = self._window(text, left.end, left.end + _WINDOW_CHARACTERS)
-        return left.ids[first:], right, 0
+    def _check_count(self, ids: list[int]) -> None:
+        if len(ids) > 2 * self._max_tokens:
+            raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=self._max_tokens)
 
 
-@dataclass(frozen=True)
-class _Window:
-    """The tokens of the characters from ``start`` to ``end`` of a text."""
-
-    encoding: Encoding
-    ids: list[int]
-    start: int
-    end: int
-
-    def token_starts(self, begin: int, end: int) -> dict[int, int]:
-        """Where tokens start, between two characters of the text, and the first token that starts there."""
-        starts: dict[int, int] = {}
-        length = len(self.ids)
-        number = bisect_left(range(length), begin, key=self._start_of)
-        while number < length and (at := self._start_of(number)) <= end:
-            starts.setdefault(at, number)
-            number += 1
-        return starts
-
-    def _start_of(self, number: int) -> int:
-        place: Any = self.encoding.token_to_chars(number)
-        return self.start + int(place[0])
-
-
-def _joint(left: _Window, right: _Window) -> tuple[int, int] | None:
-    """The tokens of both at a character from which they agree for a while, in the middle of the overlap."""
-    begin, end = right.start + _MARGIN_CHARACTERS, left.end - _MARGIN_CHARACTERS
-    lefts, rights = left.token_starts(begin, end), right.token_starts(begin, end)
-    common = [at for at in lefts if at in rights]
-    if not common or common[-1] - common[0] < _MARGIN_CHARACTERS:
-        return None
-    left_first, left_last = lefts[common[0]], lefts[common[-1]]
-    right_first, right_last = rights[common[0]], rights[common[-1]]
-    if left.ids[left_first:left_last] != right.ids[right_first:right_last]:
-        return None
-    return left_first, right_first
+def _next_batch(sections: Iterator[Section]) -> list[Section]:
+    """About as many as one window has; the last one may be longer."""
+    batch: list[Section] = []
+    room = WINDOW_CHARACTERS
+    while room > 0 and (section := next(sections, None)) is not None:
+        batch.append(section)
+        room -= len(section.text) + _SECTION_CHARACTERS
+    return batch

@@ -80,7 +80,7 @@ def test_a_template_finds_no_secret_and_writes_no_file(monkeypatch: pytest.Monke
     monkeypatch.setenv("HF_TOKEN", "hf_planted_for_the_template")
     template = ChatTemplate({"default": "{{ messages[0].content }}"}, {})
     template.render(ASKED)
-    process = template._renderer._idle[0]._process
+    process = template._renderer._small._idle[0]._process
     assert process is not None
     environment = Path(f"/proc/{process.pid}/environ").read_bytes()
     assert b"hf_planted" not in environment
@@ -93,7 +93,7 @@ def test_a_template_finds_no_secret_and_writes_no_file(monkeypatch: pytest.Monke
 def test_the_process_ends_with_its_template() -> None:
     template = ChatTemplate({"default": "x"}, {})
     template.check()
-    process = template._renderer._idle[0]._process
+    process = template._renderer._small._idle[0]._process
     assert process is not None
     del template
     process.wait(60)  # The thread that starts another one may hold the template for a moment.

@@ -124,7 +124,9 @@ class GenerationResponse(Response):
     async def _begin(self, call: Call) -> Generations:
         prepare = self._prepare
         del self._prepare  # It holds the body, which may be large: the texts may take long.
-        return Generations(await prepare(), lambda request: self._service.generate(request, call))
+        generations = Generations()
+        await generations.add(await prepare(), lambda request: self._service.generate(request, call))
+        return generations
 
     def _fail(self, error: CodedError) -> None:
         if self._generations is not None:

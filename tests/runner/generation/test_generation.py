@@ -241,7 +241,8 @@ def test_all_texts_of_a_call_have_a_limited_number_of_prompt_tokens(
         async with EngineClient(served.path, 60, "paced") as client:
             while not client.is_ready:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            generations = Generations(requests, lambda each: Generation(each, served.facts, client))
+            generations = Generations()
+            await generations.add(requests, lambda each: Generation(each, served.facts, client))
             async with aclosing(generations.batches()) as batches:
                 ended = [piece async for batch in batches for piece in batch if piece.finish_reason]
             return len(ended)
@@ -277,7 +278,8 @@ def test_others_have_their_turn_between_the_texts_of_a_call(
                 await asyncio.sleep(0.01)
             first = GenerationRequest("", 1, 0, (), GREEDY)
             requests = [PromptRequest(replace(first, prompt=f"text {number}"), 1) for number in range(40)]
-            generations = Generations(requests, lambda each: Generation(each, served.facts, client))
+            generations = Generations()
+            await generations.add(requests, lambda each: Generation(each, served.facts, client))
             other = asyncio.create_task(count_turns())
             async with aclosing(generations.batches()) as batches:
                 await anext(batches)

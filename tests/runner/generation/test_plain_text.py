@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +26,7 @@ from tokenizers import (
 from errors.chat import ControlTokensInText
 from runner.chat.marked_text import MarkedText
 from runner.generation.plain_text import PlainText
+from runner.generation.tokenizing import Tokenizing
 
 CONTROL = ["<s>", "</s>", "<|user|>"]
 CORPUS = ["the user said hi to <s> and </s>, 12 times\n  in a row: é, 你好, hi there user| s> ▁"] * 20
@@ -169,6 +173,31 @@ def test_a_tokenizer_of_an_unknown_kind_rejects_such_messages() -> None:
         reader.encode(MarkedText("a<s>", [(1, 4)]))
 
 
-def test_a_very_long_text_with_control_tokens_is_refused() -> None:
-    with pytest.raises(ControlTokensInText, match="at most 1048576 characters"):
-        plain_text("gpt2").encode(MarkedText("<s>" + "a" * (1 << 20), [(0, 3)]))
+@EACH
+def test_the_same_tokens_in_sections_of_any_length(name: str) -> None:
+    """A long text is tokenized section by section, and a long section in windows."""
+    marks = ["<s>", "</s>hi ", "<|user|>", ""]
+    parts = [f"{marks[each % 4]}{'hi there, user 12 ' * (each * 37 % 90)}\n" for each in range(60)]
+    start, inner = "".join(parts), "".join(parts[::-1])
+    text = MarkedText(start + inner, [(len(start), len(start) + len(inner))])
+    assert len(text) > 60_000
+    reader = Tokenizing(TOKENIZERS[name], max_bytes=1 << 20, max_tokens=1 << 20, control=frozenset(CONTROL))
+    ids = asyncio.run(reader.encode(text, adds_special_tokens=False))
+    assert ids == plain_text(name).encode(text)
+    assert sum(each in control_ids(name) for each in ids) == sum(start.count(token) for token in CONTROL)
+
+
+@pytest.mark.parametrize("name", ["llama3", "unigram", "sentencepiece"])
+@pytest.mark.parametrize("unit", ["a", "<|", "</s", " ", "\u0301"])
+def test_no_text_keeps_other_threads_from_running(name: str, unit: str) -> None:
+    """Processor time of one call, as each may keep Python's lock."""
+    text = MarkedText(f"<s>{unit * (400_000 // len(unit))}<s>", [(0, 3)])
+    reader = plain_text(name)
+    sections = reader.sections(text)
+    longest_s, start_s = 0.0, time.thread_time()
+    for section in itertools.chain(sections, [None]):
+        longest_s = max(longest_s, time.thread_time() - start_s)
+        if section is not None and len(section.text) <= 1 << 15:
+            reader.encode_sections([section])
+        start_s = time.thread_time()
+    assert longest_s < 0.5

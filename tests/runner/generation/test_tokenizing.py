@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from errors.requests import PromptTooLong
 from runner.engines.protocol.messages import Sampling
 from runner.generation import tokenizing as module
+from runner.generation import windows
 from runner.generation.prompt_ids import PromptIds
 from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
@@ -64,9 +65,10 @@ def test_wherever_the_windows_end_the_tokens_are_those_of_the_whole(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SHORT_CHARACTERS", 100)
-    monkeypatch.setattr(module, "_WINDOW_CHARACTERS", 1000 + 17 * seed)
-    monkeypatch.setattr(module, "_OVERLAP_CHARACTERS", 300)
-    monkeypatch.setattr(module, "_MARGIN_CHARACTERS", 50)
+    for each in (module, windows):
+        monkeypatch.setattr(each, "WINDOW_CHARACTERS", 1000 + 17 * seed)
+    monkeypatch.setattr(windows, "_OVERLAP_CHARACTERS", 300)
+    monkeypatch.setattr(windows, "_MARGIN_CHARACTERS", 50)
     text = prose(20_000, seed)
     for tokenizer in TOKENIZERS.values():
         whole = tokenizer.encode(text, add_special_tokens=False).ids
@@ -96,16 +98,16 @@ def test_a_text_of_too_many_tokens_is_not_tokenized_to_its_end() -> None:
 
 def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long text of another client has ended long before a very long one would have."""
-    windows = 0
+    made = 0
     tokenizing = of(make_tokenizer())
-    make = tokenizing._window
+    make = windows.Windows.make
 
-    def counted(text: str, start: int, end: int) -> object:
-        nonlocal windows
-        windows += 1
-        return make(text, start, end)
+    def counted(self: windows.Windows, start: int, end: int) -> object:
+        nonlocal made
+        made += 1
+        return make(self, start, end)
 
-    monkeypatch.setattr(tokenizing, "_window", counted)
+    monkeypatch.setattr(windows.Windows, "make", counted)
 
     async def run() -> None:
         slow = asyncio.ensure_future(tokenizing.encode("hi there " * 500_000, adds_special_tokens=True))
@@ -115,12 +117,12 @@ def test_a_cancelled_request_stops_and_others_have_their_turn(monkeypatch: pytes
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
-        at_cancel = windows
+        at_cancel = made
         await tokenizing.encode("hi there " * 10_000, adds_special_tokens=True)
-        assert windows <= at_cancel + 4 + 1
+        assert made <= at_cancel + 4 + 1
 
     asyncio.run(run())
-    assert windows < 40  # Of 138.
+    assert made < 40  # Of 138.
 
 
 @pytest.mark.parametrize("size", [10, 10_000, 100_000])
