@@ -20,7 +20,8 @@ from transformers.utils import logging as transformers_logging
 
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
-from runner.engines.guides.compile import Follower, GuideCompiler, open_guides
+from runner.engines.guides.compile import GuideCompiler, open_guides
+from runner.engines.guides.follow import Follower
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers import attention, gpu_attention

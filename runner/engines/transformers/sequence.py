@@ -13,7 +13,7 @@ from runner.engines.protocol.messages import FinishReason, Submit, TokenLogProb
 from runner.engines.protocol.words import Words
 
 if TYPE_CHECKING:
-    from runner.engines.guides.compile import Follower, Mask
+    from runner.engines.guides.follow import Follower, Mask
 
 _SEED_BITS = 64
 

@@ -19,7 +19,8 @@ from runner.engines.vllm.client import Client
 from runner.engines.vllm.request import Adapters, Running, check_limits, core_request, token_log_probs
 
 if TYPE_CHECKING:
-    from runner.engines.guides.compile import Follower, GuideCompiler
+    from runner.engines.guides.compile import GuideCompiler
+from runner.engines.guides.follow import Follower
 
 
 class VllmEngine:

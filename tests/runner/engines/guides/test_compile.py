@@ -13,8 +13,10 @@ pytest.importorskip("llguidance", reason="is in the engine environment")
 from errors.coded_error import CodedError
 from errors.requests import GuideFailed, InvalidGuide
 from runner.engines.guides import compile as compile_module
+from runner.engines.guides import follow as follow_module
 from runner.engines.guides.check import Checker
-from runner.engines.guides.compile import Follower, GuideCompiler
+from runner.engines.guides.compile import GuideCompiler
+from runner.engines.guides.follow import Follower
 from runner.engines.protocol.messages import Guide
 from tests.runner.engines.guides.byte_tokenizer import save_byte_tokenizer
 
@@ -138,19 +140,53 @@ def test_the_guide_of_a_cancelled_request_is_not_compiled(
 def test_an_output_whose_guide_takes_too_long_at_each_token_fails(
     compiler: GuideCompiler, grammar: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_module, "_FOLLOW_S", 0.02)
-    monkeypatch.setattr(compile_module, "_FOLLOW_TOKEN_S", 0.0005)
+    monkeypatch.setattr(follow_module, "_FOLLOW_S", 0.02)
+    monkeypatch.setattr(follow_module, "_FOLLOW_TOKEN_S", 0.0005)
     follower = compiled(compiler, Guide("ebnf_grammar", grammar))
     assert isinstance(follower, Follower)
-    with pytest.raises(GuideFailed, match=r"takes more than 0\.5 ms for each token|too complex"):
+    with pytest.raises(GuideFailed, match=r"takes more than 0\.5 ms for each token|too complex|other guides"):
         follow(follower, 500)
+
+
+def test_a_single_mask_of_a_hostile_grammar_is_limited(compiler: GuideCompiler) -> None:
+    """It takes 0.5 s otherwise, and all outputs of the engine wait for it."""
+    names = range(400)
+    rules = [f"r{each} ::= [a-z] | r{(each + 1) % 400} r{(each + 7) % 400}" for each in names]
+    grammar = "\n".join([f"root ::= {' '.join(f'r{each}?' for each in names)}", *rules])
+    error = compiled(compiler, Guide("ebnf_grammar", grammar))
+    assert isinstance(error, InvalidGuide)
+    assert "it is too complex (parser error: Too many items" in str(error)
+
+
+def test_slow_masks_of_many_outputs_are_limited_together(
+    compiler: GuideCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for all the others in every step."""
+    monkeypatch.setattr(follow_module, "_SLOW_SHARE", 0)
+    slow = Guide("regex", "[ab]{9}slow")
+    followers = [compiled(compiler, slow) for _ in range(20)]
+    other = compiled(compiler, Guide("regex", "[ab]{9}quick"))
+    errors = []
+    for follower in followers:
+        assert isinstance(follower, Follower)
+        follower._compiled.slowest_mask_s = 0.03
+        try:
+            follower.allowed(VOCAB_SIZE)
+            compiler._slow_masks.add(0.03)
+        except GuideFailed as error:
+            errors.append(str(error))
+    assert len(errors) == 18
+    assert "E1106" in errors[0]
+    assert "it is slow, as are other guides" in errors[0]
+    assert isinstance(other, Follower)
+    follow(other, 5)
 
 
 def test_guides_are_kept_up_to_a_size(compiler: GuideCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_module, "_MAX_CACHED_BYTES", 20 << 20)
     for index in range(30):
         assert isinstance(compiled(compiler, Guide("regex", f"kept{index}")), Follower)
-    assert 0 < sum(size for _, size in compiler._cache.values()) <= 20 << 20
+    assert 0 < sum(each.num_bytes for each in compiler._cache.values()) <= 20 << 20
 
 
 def test_a_checking_process_that_was_killed_is_replaced() -> None:
