@@ -8,11 +8,11 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
-from errors.api import BodyTooLarge, UnsupportedContentType
+from errors.api import BodyTooLarge, InvalidBody, UnsupportedContentType
 from runner.api.call import call_of
-from runner.api.json_bounds import JSONBounds
 from runner.api.validation import decode
 from runner.settings.api_settings import APISettings
+from runner.supervision.json_bounds import JSONBounds
 
 _MAX_LENGTH_DIGITS = 18
 _LARGE_BYTES = 1 << 16
@@ -34,7 +34,7 @@ class BodyReader:
     async def read(self, request: Request, kind: type[B]) -> B:
         """Raises E1608, E1606, E1600, E1601, or E1005 with the field; ClientDisconnect."""
         _check_content_type(request.headers.get("content-type", ""))
-        bounds = JSONBounds(self._max_values)
+        bounds = JSONBounds(self._max_values, "send less, or raise OPENAI_MAX_BODY_VALUES", InvalidBody)
         content = await self._receive(request, bounds)
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from errors.api import InvalidBody
+from errors.triton_front import InvalidInference
 
 MAX_DEPTH = 256
 """Python's own encoder and validators fail at about 1,000 levels."""
@@ -22,8 +23,17 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 class JSONBounds:
     """Feed it all parts of one document."""
 
-    def __init__(self, max_values: int) -> None:
+    def __init__(
+        self,
+        max_values: int,
+        remedy: str,
+        error: type[InvalidBody | InvalidInference],
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
         self._max_values = max_values
+        self._remedy = remedy
+        self._error = error
+        self._max_depth = max_depth
         self._is_in_string = False
         self._is_escaping = False
         """The last part ended within an escape sequence."""
@@ -32,18 +42,18 @@ class JSONBounds:
         """Keys and values so far, approximately."""
 
     def feed(self, part: bytes) -> None:
-        """Raises E1600 as soon as there are too many keys and values, or too many levels of them."""
+        """Raises ``error`` as soon as there are too many keys and values, or too many levels of them."""
         structure = self._outside_strings(part)
         brackets = structure.translate(_STEPS, b",:")
         num_ends = brackets.count(b"\xff")
         self.num_values += len(structure) - num_ends + _CONTAINER_VALUES * num_ends
         if self.num_values > self._max_values:
-            remedy = "send less, or raise OPENAI_MAX_BODY_VALUES"
-            raise InvalidBody(reason=f"it has more than {self._max_values} keys and values; {remedy}")
+            reason = f"it has more than {self._max_values} keys and values; {self._remedy}"
+            raise self._error(reason=reason)
         depths = [*accumulate(memoryview(brackets).cast("b"), initial=self._depth)]
         self._depth = depths[-1]
-        if max(depths) > MAX_DEPTH:
-            raise InvalidBody(reason=f"it is nested more than {MAX_DEPTH} levels deep")
+        if max(depths) > self._max_depth:
+            raise self._error(reason=f"it is nested more than {self._max_depth} levels deep")
 
     def _outside_strings(self, part: bytes) -> bytes:
         """The brackets, commas and colons that are not part of a string."""

@@ -18,6 +18,7 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
+from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
 from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE
 from runner.triton_server.front.http1 import HTTPConnection, Request
@@ -42,6 +43,7 @@ _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
 _EVENTS = b"text/event-stream; charset=utf-8"
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
+"""Triton's parser of JSON recurses."""
 _TIMEOUT = aiohttp.ClientTimeout(30.0)
 _MAX_READS = 16
 """Requests for metadata and statistics that Triton answers at once."""
@@ -170,11 +172,11 @@ class HTTPServer:
 
     async def _manage(self, request: Request, connection: HTTPConnection, path: str) -> None:
         body = bytes(request.body)
-        if body and (len(body) > _MAX_MANAGEMENT_BYTES or not _is_flat(msgspec.json.decode(body))):
-            reason = (
-                f"it has more than {_MAX_MANAGEMENT_BYTES} bytes, or more than {_MAX_DEPTH} levels of JSON"
-            )
-            raise InvalidInference(reason=reason)
+        if len(body) > _MAX_MANAGEMENT_BYTES:
+            raise InvalidInference(reason=f"it has more than {_MAX_MANAGEMENT_BYTES} bytes")
+        if body:
+            JSONBounds(_MAX_MANAGEMENT_BYTES, "send less", InvalidInference, _MAX_DEPTH).feed(body)
+            msgspec.json.decode(body)
         await self._pass_on(request, connection, self._triton.http_url + path, body)
 
     async def _pass_on(self, request: Request, connection: HTTPConnection, url: str, body: bytes) -> None:
@@ -314,12 +316,3 @@ def _coded(exc: Exception) -> CodedError:
 
 def _fail(connection: HTTPConnection, error: CodedError) -> None:
     connection.respond(statuses_of(error)[0], error_body(str(error)))
-
-
-def _is_flat(value: object, depth: int = 0) -> bool:
-    """Whether JSON is nested so little that Triton's parser, which recurses, can read it."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    return not isinstance(value, list) or (
-        depth < _MAX_DEPTH and all(_is_flat(each, depth + 1) for each in value)
-    )

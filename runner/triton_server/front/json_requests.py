@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
+from errors.bounded_repr import bounded_repr
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
+from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import values_of
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMPY_TYPES, Model
 
 _MAX_VALUES = 1 << 19
-"""In a JSON body: each becomes an object of Python."""
-_CONTAINER_VALUES = 4
-"""A list or object takes as much as so many values."""
+"""Keys and values in a JSON body: each becomes an object of Python."""
 _MAX_TENSORS = 256
 _LENGTH = struct.Struct("<I")
 _KINDS: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
@@ -143,22 +143,17 @@ def set_parameters(target: Any, parameters: object) -> None:
 
 
 def _decode(body: bytes) -> object:
-    num_containers = body.count(b"[") + body.count(b"{")
-    if body.count(b",") + _CONTAINER_VALUES * num_containers > _MAX_VALUES:
-        raise InvalidInference(reason=f"it has more than {_MAX_VALUES} values; send binary tensors")
+    JSONBounds(_MAX_VALUES, "send binary tensors", InvalidInference).feed(body)
     try:
         return msgspec.json.decode(body)
-    except RecursionError as exc:
-        raise InvalidInference(reason="it is nested too deeply") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise InvalidInference(reason=str(exc)) from exc
 
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(value) > _MAX_TENSORS:
-        raise InvalidInference(
-            reason=f"{_short(value)} is no JSON object with at most {_MAX_TENSORS} members"
-        )
+        shown = bounded_repr(value)[:100]
+        raise InvalidInference(reason=f"{shown} is no JSON object with at most {_MAX_TENSORS} members")
     return value
 
 
@@ -185,7 +180,7 @@ def _flat(value: object, name: str) -> tuple[list[Any], list[int]]:
         if len(shape) == MAX_RANK or any(
             not isinstance(each, list) or len(each) != length for each in values
         ):
-            raise InvalidTensor(name=name, expected="lists of the same length", value=_short(value))
+            raise InvalidTensor(name=name, expected="lists of the same length", value=value)
         shape.append(length)
         values = list(chain.from_iterable(values))
     return values, shape
@@ -199,7 +194,7 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
         pieces = []
         for each in values:
             if not isinstance(each, str):
-                raise InvalidTensor(name=name, expected="a text", value=_short(each))
+                raise InvalidTensor(name=name, expected="a text", value=each)
             text = each.encode()
             pieces += [_LENGTH.pack(len(text)), text]
         return b"".join(pieces)
@@ -209,24 +204,15 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
     kind = _KINDS[target.kind]
     if not set(map(type, values)) <= kind:
         bad = next(each for each in values if type(each) not in kind)
-        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=_short(bad))
+        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=bad)
     if datatype in INTEGERS and values:
         limits = np.iinfo(target)
         bad = next(
             (each for each in (min(values), max(values)) if not limits.min <= each <= limits.max), None
         )
         if bad is not None:
-            raise InvalidTensor(name=name, expected=f"{limits.min} to {limits.max}", value=_short(bad))
+            raise InvalidTensor(name=name, expected=f"{limits.min} to {limits.max}", value=bad)
     try:
         return np.array(values, target).tobytes()
     except (OverflowError, ValueError) as exc:
-        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=_short(values)) from exc
-
-
-def _short(value: object) -> str:
-    """For an error, without formatting all of it."""
-    if isinstance(value, str):
-        return value[:100]
-    if isinstance(value, int | float) and abs(value) < 1e30:
-        return str(value)
-    return f"a {type(value).__name__}"
+        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=values) from exc

@@ -14,7 +14,7 @@ import pytest
 
 from errors.api import InvalidBody
 from errors.coded_error import CodedError
-from runner.api.json_bounds import MAX_DEPTH, JSONBounds
+from runner.supervision.json_bounds import MAX_DEPTH, JSONBounds
 from tests.fuzz import bodies
 
 CHAT, TEXT, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
@@ -187,7 +187,7 @@ def test_json_by_any_of_its_names_is_read(content_type: str) -> None:
 
 
 def fed(document: bytes, cuts: int, max_values: int = 1 << 30) -> JSONBounds:
-    bounds = JSONBounds(max_values)
+    bounds = JSONBounds(max_values, "raise OPENAI_MAX_BODY_VALUES", InvalidBody)
     at = sorted(random.Random(cuts).randrange(len(document) + 1) for _ in range(cuts))
     for start, end in zip([0, *at], [*at, len(document)], strict=True):
         bounds.feed(document[start:end])
