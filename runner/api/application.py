@@ -35,7 +35,7 @@ from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeB
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
 from runner.api.openai.requests import chat_prompt, chat_request, completion_requests, num_prompts
-from runner.api.page import page_response
+from runner.api.page.response import page_response
 from runner.api.served import Served
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER

@@ -9,18 +9,20 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-_PAGE = Path(__file__).with_name("page.html")
-_INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_FOLDER = Path(__file__).parent
+_STYLE = re.compile(r'<link rel="stylesheet" href="(\w+\.css)">')
+_SCRIPT = re.compile(r'<script src="(\w+\.js)"></script>')
 
 
 def page_response() -> Response:
     """The answer, which can be sent any number of times."""
-    text = _PAGE.read_text(encoding="utf-8")
-    inline = {tag: _digest(content) for tag, content in _INLINE.findall(text)}
+    text = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    text, styles = _inlined(text, _STYLE, "style")
+    text, scripts = _inlined(text, _SCRIPT, "script")
     policy = (
         "default-src 'none'",
-        f"script-src {inline['script']}",
-        f"style-src {inline['style']}",
+        f"script-src {scripts}",
+        f"style-src {styles}",
         "connect-src 'self'",
         "img-src data:",
         "base-uri 'none'",
@@ -37,6 +39,13 @@ def page_response() -> Response:
         "X-Content-Type-Options": "nosniff",
     }
     return Response(text, headers=headers, media_type="text/html")
+
+
+def _inlined(text: str, reference: re.Pattern[str], tag: str) -> tuple[str, str]:
+    """The page with the files that it refers to, and their digests."""
+    files = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in reference.findall(text)}
+    digests = " ".join(_digest(content) for content in files.values())
+    return reference.sub(lambda found: f"<{tag}>{files[found[1]]}</{tag}>", text), digests
 
 
 def _digest(content: str) -> str:

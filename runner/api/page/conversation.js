@@ -1,0 +1,207 @@
+"use strict";
+// The turns of a conversation: what is shown of each, its figures, and what can be done with it.
+
+const REASONS = { stop: "the text is complete", length: "the limit of tokens is reached",
+  tool_calls: "the model calls tools" };
+const LEAST_PAUSE_MS = 16;
+const SHARE = 4;          // Drawing takes at most one part in so many and one, so that it does not delay the stream.
+let turns = [];           // All that are shown.
+
+function time(ms) { return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`; }
+
+function button(name, title, work) {
+  const made = element("button", { type: "button", className: "small " + name.toLowerCase(), textContent: name, title });
+  made.addEventListener("click", work);
+  return made;
+}
+
+class Turn {
+  constructor(role, title, text) {
+    this.role = role;
+    this.body = element("div", { className: "text" });
+    this.actions = element("div", { className: "actions" });
+    this.foot = element("footer", {}, this.actions);
+    this.element = element("article", { className: `turn ${role}` },
+      element("h2", { textContent: title }), this.body, this.foot);
+    this.setText(text);
+  }
+  get message() { return { role: this.role, content: this.text }; }
+  setText(text) {
+    this.text = text;
+    this.body.replaceChildren(element("p"));
+    new PlainText(this.body.firstChild).push(text);
+  }
+  // Replaces the text by a field until it is saved or left.
+  edit(save, saveName) {
+    if (running || this.element.classList.contains("edited")) return;
+    const field = element("textarea", { value: this.text, rows: Math.min(this.text.split("\n").length + 1, 16),
+      ariaLabel: "Text of this turn" });
+    const close = () => { box.remove(); this.element.classList.remove("edited"); };
+    const done = () => { if (running || !field.value) return; close(); save(field.value); };
+    const box = element("div", { className: "edit" }, field, element("div", { className: "row" },
+      button(saveName, "", done), button("Cancel", "", () => { close(); $("prompt").focus(); })));
+    box.querySelector("button").classList.add("main");
+    box.addEventListener("keydown", event => {
+      const isDone = event.key === "Enter" && (event.ctrlKey || event.metaKey);
+      if (!isDone && event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (isDone) done();
+      else { close(); $("prompt").focus(); }
+    });
+    this.element.classList.add("edited");
+    this.body.before(box);
+    field.focus();
+  }
+}
+
+class Question extends Turn {
+  constructor(text, isChat) {
+    super("user", isChat ? "You" : "Prompt", text);
+    if (isChat) {
+      this.actions.append(button("Edit", "Change this and send it again; what follows is removed",
+        () => this.edit(changed => ask(changed, this), "Send")));
+    }
+  }
+}
+
+class Answer extends Turn {
+  constructor(isChat) {
+    super("assistant", isChat ? "Model" : "Completion", "");
+    this.figures = {};
+    this.calls = [];
+    this.isChat = isChat;
+    this.setText("");
+    const list = element("dl");
+    for (const [name, title] of [["first", "first token"], ["rate", "tokens/s"], ["tokens", "tokens"],
+      ["prompt-tokens", "prompt tokens"], ["duration", "in all"]]) {
+      this.figures[name] = element("dd", { className: name, textContent: "–" });
+      list.append(element("div", { className: name + "-box" }, this.figures[name], element("dt", { textContent: title })));
+    }
+    this.foot.prepend(list);
+    this.actions.append(
+      button("Copy", "Copy the text as the model wrote it", () => copyText(this.text || JSON.stringify(this.message.tool_calls ?? [], null, 2), "the answer")),
+      button("Regenerate", "Ask for this again; what follows is removed", () => again(this)));
+    if (isChat) {
+      this.actions.append(button("Edit", "Change what the model is taken to have said",
+        () => this.edit(changed => this.setText(changed), "Save")));
+    }
+  }
+  get isEmpty() { return !this.text && !this.reasoning && !this.calls.length; }
+  get message() {
+    const calls = this.calls.map(({ id, name, given }) => ({ id, type: "function", function: { name, arguments: given } }));
+    return { role: "assistant", content: this.text || !calls.length ? this.text : null, ...(calls.length && { tool_calls: calls }) };
+  }
+  setText(text) {
+    this.text = "";
+    this.body.replaceChildren();
+    this.writer = this.isChat ? new Markdown(this.body) : new PlainText(this.body);
+    if (text) { this.add({ content: text }); this.finish(); }
+  }
+  // What an event brought.
+  add({ content, reasoning_content, reasoning, tool_calls }) {
+    if (reasoning_content ?? reasoning) this.think(reasoning_content ?? reasoning);
+    for (const each of tool_calls ?? []) this.call(each);
+    if (!content) return;
+    if (this.reasoning && !this.text) this.reasoning.open = false;
+    this.text += content;
+    this.writer.push(content);
+  }
+  think(text) {
+    if (!this.reasoning) {
+      const thoughts = element("div");
+      this.reasoning = element("details", { className: "reasoning", open: true },
+        element("summary", { textContent: "Reasoning" }), thoughts);
+      this.thoughts = new PlainText(thoughts);
+      this.body.before(this.reasoning);
+    }
+    this.thoughts.push(text);
+  }
+  call({ index = 0, id, function: { name = "", arguments: given = "" } = {} }) {
+    let call = this.calls.find(each => each.index === index);
+    if (!call) {
+      const title = element("strong"), code = element("code");
+      call = { index, id, name: "", given: "", title, text: new PlainText(code) };
+      this.calls.push(call);
+      this.foot.before(element("div", { className: "call" }, element("span", {}, "Calls ", title), element("pre", {}, code)));
+    }
+    call.id ??= id;
+    call.name += name ?? "";
+    call.given += given ?? "";
+    call.title.textContent = call.name;
+    call.text.push(given ?? "");
+  }
+  // Soon: events that come meanwhile are drawn together.
+  draw() {
+    this.timer ??= setTimeout(() => {
+      const start = performance.now(), isMore = this.writer.draw?.(false);
+      this.show();
+      keepEndInSight();
+      this.timer = null;
+      this.pause = Math.max((performance.now() - start) * SHARE, LEAST_PAUSE_MS);
+      if (isMore) this.draw();
+    }, this.pause ?? LEAST_PAUSE_MS);
+  }
+  // Draws all that is left, slice by slice.
+  async finish() {
+    clearTimeout(this.timer);
+    const { writer } = this;
+    while (writer.draw?.(true)) {
+      keepEndInSight();
+      await new Promise(resolve => setTimeout(resolve, LEAST_PAUSE_MS));
+    }
+    this.timer = null;
+    keepEndInSight();
+  }
+  show() {
+    const { meter } = this;
+    if (!meter) return;
+    const { first, start } = meter, got = first !== null;
+    const texts = { first: got ? time(first - start) : "–", tokens: meter.tokens ?? "–",
+      rate: got && meter.rate ? meter.rate.toFixed(1) : "–", "prompt-tokens": meter.prompt ?? "–",
+      duration: got ? time(meter.last - start) : "–" };
+    for (const [name, text] of Object.entries(texts)) this.figures[name].textContent = text;
+  }
+}
+
+class Meter {
+  constructor() {
+    this.start = performance.now();
+    this.first = this.last = this.atFirst = this.tokens = null;
+  }
+  count(usage) {
+    this.last = performance.now();
+    if (usage) {
+      this.tokens = usage.completion_tokens;
+      this.prompt = usage.prompt_tokens;
+    }
+    if (this.first === null) { this.first = this.last; this.atFirst = this.tokens; }
+  }
+  // From the first token on: without the time of the queue and the prompt.
+  get rate() { return this.last > this.first ? (this.tokens - this.atFirst) * 1000 / (this.last - this.first) : 0; }
+}
+
+let follows = true;   // Scroll to new text: until the user scrolls up.
+
+function keepEndInSight() {
+  const { scrollHeight } = $("log");
+  if (follows) $("log").scrollTop = scrollHeight;
+}
+
+function show(...added) {
+  for (const turn of added) {
+    turns.push(turn);
+    $("log").append(turn.element);
+  }
+  $("hello").hidden = turns.length > 0;
+  follows = true;
+  keepEndInSight();
+}
+
+// Removes the turns from this one on, and returns them.
+function cut(turn) {
+  const at = turns.indexOf(turn), removed = turns.splice(at < 0 ? turns.length : at);
+  for (const each of removed) each.element.remove();
+  $("hello").hidden = turns.length > 0;
+  return removed;
+}
