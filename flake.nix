@@ -23,10 +23,11 @@
       apps.${system}.lock = {
         type = "app";
         program = "${ours.lockApp}/bin/lock";
+        meta.description = "Renew a lock of nix/locks";
       };
 
       devShells.${system}.default = ours.shell;
       checks.${system} = ours.checks;
-      formatter.${system} = pkgs.nixfmt-rfc-style;
+      formatter.${system} = pkgs.nixfmt-tree;
     };
 }

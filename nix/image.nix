@@ -1,5 +1,6 @@
 # An image of layers, as the program that loads, pushes, saves, shows and streams it.
 {
+  lib,
   runCommand,
   writeText,
   python311,
@@ -35,14 +36,12 @@ let
         python3 ${./build/image.py} --name ${name} --created ${created} \
           --config ${writeText "${name}-config.json" (builtins.toJSON config)} --out $out $layers
       '';
-  path = builtins.concatStringsSep ":" (
-    map (package: "${package}/bin") [
-      coreutils
-      gnutar
-      jq
-      skopeo
-    ]
-  );
+  path = lib.makeBinPath [
+    coreutils
+    gnutar
+    jq
+    skopeo
+  ];
 in
 runCommand name
   {

@@ -6,7 +6,7 @@
   zlib,
   gnumake,
   jq,
-  nixfmt-rfc-style,
+  nixfmt-tree,
   pigz,
   python311,
   shellcheck,
@@ -17,7 +17,7 @@ mkShell {
   packages = [
     gnumake
     jq
-    nixfmt-rfc-style
+    nixfmt-tree
     pigz
     python311
     shellcheck

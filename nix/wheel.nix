@@ -1,33 +1,32 @@
 # The file that one entry of a lock names, fetched by its hash.
-{ fetchPypi, fetchurl }:
+{ fetchurl }:
 
 {
-  # Of a lock's `files`: file (name), sha256, and where it is not on PyPI: source.
+  # Of a lock's `files`: file (name), sha256; and blake2b, or where it is not on PyPI: source.
   file,
   sha256,
+  blake2b ? null,
   source ? null,
   ...
 }:
 
 let
+  pypi = "https://files.pythonhosted.org/packages";
   # name-version(-build)?-python-abi-platform.whl
-  parts = builtins.match "([^-]+)-([^-]+(-[0-9][^-]*)?)-([^-]+)-([^-]+)-([^-]+)\\.whl" file;
-  part = builtins.elemAt parts;
+  parts = builtins.match "([^-]+)-[^-]+(-[0-9][^-]*)?-([^-]+)-[^-]+-[^-]+\\.whl" file;
+  project = builtins.head parts;
+  pythonTag = builtins.elemAt parts 2;
+  part = start: length: builtins.substring start length blake2b;
 
   fromPypi =
-    if parts == null then
-      throw "${file} is not the name of a wheel: renew the lock with `nix run .#lock`"
+    if parts == null || blake2b == null then
+      throw "${file} is not a wheel with a BLAKE2b-256: renew the lock with `nix run .#lock`"
     else
-      fetchPypi {
-        format = "wheel";
-        pname = part 0;
-        version = part 1;
-        python = part 3;
-        dist = part 3;
-        abi = part 4;
-        platform = part 5;
-        inherit sha256;
-      };
+      [
+        "${pypi}/${part 0 2}/${part 2 2}/${part 4 60}/${file}"
+        # NOTE: this older path leads to the file only where the uploader declared the same Python.
+        "${pypi}/${pythonTag}/${builtins.substring 0 1 project}/${project}/${file}"
+      ];
 
   # The only places besides PyPI.
   places = {
@@ -36,16 +35,17 @@ let
     nvidia-tensorrt = "https://developer.nvidia.com/downloads/compute/machine-learning/tensorrt/10.7.0/tars";
   };
 
-  fromPlace = fetchurl {
-    # A store path can't be named for every character of a URL, nor a URL hold every one of a file's name.
-    name = builtins.replaceStrings [ "%2B" ] [ "+" ] file;
-    url = "${places.${source}}/${builtins.replaceStrings [ "+" ] [ "%2B" ] file}";
-    inherit sha256;
-  };
+  fromPlace = [ "${places.${source}}/${builtins.replaceStrings [ "+" ] [ "%2B" ] file}" ];
 in
-if source == null then
-  fromPypi
-else if places ? ${source} then
-  fromPlace
-else
-  throw "${file} is to come from ${source}, which nix/wheel.nix does not know"
+fetchurl {
+
+  name = file;
+  urls =
+    if source == null then
+      fromPypi
+    else if places ? ${source} then
+      fromPlace
+    else
+      throw "${file} is to come from ${source}, which nix/wheel.nix does not know";
+  inherit sha256;
+}

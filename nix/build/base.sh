@@ -15,7 +15,12 @@ ln -s ../../bin/env "$out/usr/bin/env"
 ln -s "$loader" "$out/lib64/ld-linux-x86-64.so.2"
 # On LD_LIBRARY_PATH, so not where some loader looks anyway: it is found or missing for everyone.
 for folder in $libraries; do
-    find "$folder" -maxdepth 1 -name '*.so*' -exec ln -sf -t "$out/opt/base/lib" {} +
+    for library in "$folder"/*.so*; do
+        # Some are scripts, for linkers and debuggers.
+        if [ "$(head -c 4 "$library" | tr -d '\0')" = $'\x7fELF' ]; then
+            ln -sf "$library" -t "$out/opt/base/lib"
+        fi
+    done
 done
 ln -s "$python" "$out/opt/base/python"
 

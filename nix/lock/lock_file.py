@@ -16,7 +16,7 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 NEWEST_GLIBC = 35
 """Of glibc 2.x: what nvidia-pytriton's wheel asks for, so older systems are out anyway."""
@@ -40,13 +40,15 @@ class Locked:
     """One file: a wheel, or (by ``source``) an archive of libraries that is on no package index.
 
     ``requires`` are its requirements that hold on the lock's Python. ``source`` names the place in
-    ``nix/wheel.nix`` that has the file; without one it is PyPI.
+    ``nix/wheel.nix`` that has the file; without one it is PyPI. ``blake2b`` (BLAKE2b-256) is the file's
+    path on PyPI.
     """
 
     name: str
     version: str
     file: str
     sha256: str
+    blake2b: str | None = None
     source: str | None = None
     requires: tuple[str, ...] = ()
 
@@ -101,8 +103,13 @@ def check(lock: Lock) -> None:
 
 
 def _check_file(lock: Lock, each: Locked) -> None:
-    if not _SHA256.fullmatch(each.sha256):
+    if not _DIGEST.fullmatch(each.sha256):
         raise LockError(f"{lock.stack}: {each.file} has no SHA-256 but {each.sha256!r}")
+    if each.source is None and not _DIGEST.fullmatch(each.blake2b or ""):
+        raise LockError(
+            f"{lock.stack}: {each.file} has no BLAKE2b-256 but {each.blake2b!r}; "
+            "renew the lock from an index whose files have PyPI's paths"
+        )
     if not each.is_wheel:
         return
     name, version, _, tags = parse_wheel_filename(each.file)

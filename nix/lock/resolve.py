@@ -7,6 +7,7 @@ the Python that runs it when it decides which requirements apply.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from nix.lock.lock_file import PLATFORMS, Lock, Locked, LockError, applicable, check, read_lock
+
+_PYPI_PATH = re.compile(r"/([0-9a-f]{2})/([0-9a-f]{2})/([0-9a-f]{60})/[^/]+$")
+"""The end of a file's path on PyPI and its mirrors: the file's BLAKE2b-256, in three parts, then its name."""
 
 
 def resolve(stack: str, spec: Mapping[str, Any], version: str) -> Lock:
@@ -90,12 +94,14 @@ def _locked(
 ) -> Locked:
     name = canonicalize_name(each["metadata"]["name"])
     download = each["download_info"]
-    file = unquote(urlsplit(download["url"]).path).rpartition("/")[2]
+    path = unquote(urlsplit(download["url"]).path)
+    digest = _PYPI_PATH.search(path)
     return Locked(
         name=name,
         version=each["metadata"]["version"],
-        file=file,
+        file=path.rpartition("/")[2],
         sha256=download["archive_info"]["hashes"]["sha256"],
+        blake2b="".join(digest.groups()) if digest and name not in sources else None,
         source=sources.get(name),
         requires=requires.get(name, ()),
     )

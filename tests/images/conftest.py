@@ -30,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def trixie_nix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Debian trixie's Nix 2.26: its programs `nix` and `nix-store`."""
+    folder = tmp_path_factory.mktemp("trixie")
+    subprocess.run([Path(__file__).with_name("trixie_nix.sh"), folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def runner() -> Result:
     result = build(ROOT, "cog-triton-runner-cpu")
     result.run("load")

@@ -11,10 +11,10 @@ from typing import Any
 _STAND_IN = Path(__file__).parents[1] / "nix" / "nixpkgs"
 
 
-def nix(*arguments: str) -> str:
-    """Run Nix on the stand-in nixpkgs; returns its stdout."""
+def nix(*arguments: str, program: str | Path = "nix") -> str:
+    """Run Nix (or another one than Debian 12's) on the stand-in nixpkgs; returns its stdout."""
     options = ["--override-input", "nixpkgs", f"path:{_STAND_IN}", "--no-write-lock-file"]
-    run = subprocess.run(["nix", *arguments, *options], stdout=subprocess.PIPE, text=True, check=True)
+    run = subprocess.run([program, *arguments, *options], stdout=subprocess.PIPE, text=True, check=True)
     return run.stdout
 
 

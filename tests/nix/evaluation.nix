@@ -39,7 +39,14 @@ let
   lowerCase = letters "abcdefghijklmnopqrstuvwxyz";
   none = ofLocks (_: [ ]);
   filterFiles = predicate: ofLocks (lock: builtins.filter predicate lock.files);
-  isWheel = file: matches ".*\\.whl" file.file;
+  # PyPI's path of a wheel without a build number: that of its Python tag, as in packages/py3/x/xyz.
+  legacyPath =
+    file:
+    let
+      parts = builtins.filter builtins.isString (builtins.split "-" file);
+      part = builtins.elemAt parts;
+    in
+    "${part (builtins.length parts - 3)}/${builtins.substring 0 1 file}/${part 0}/${file}";
 in
 {
   the-documented-images-are-there = {
@@ -200,11 +207,24 @@ in
     expected = builtins.mapAttrs (stack: spec: "${stack} ${spec.python}") stacks;
   };
   every-hash-is-well-formed = {
-    expr = filterFiles (file: !matches "[0-9a-f]{64}" file.sha256);
+    expr = filterFiles (
+      file: !matches "[0-9a-f]{64}" file.sha256 || !matches "[0-9a-f]{64}" (file.blake2b or file.sha256)
+    );
     expected = none;
   };
-  every-wheel-can-be-named-to-its-source = {
-    expr = filterFiles (file: isWheel file && (wheel file).name != file.file);
+  every-file-of-pypi-is-fetched-by-its-digest-then-by-its-name = {
+    expr = filterFiles (
+      file:
+      let
+        digest = builtins.concatStringsSep "/" (builtins.match "(..)(..)(.*)" file.blake2b);
+        urls = map (builtins.match "https://[^/]*/packages/(.*)") (wheel file).urls;
+      in
+      !(file ? source)
+      && urls != [
+        [ "${digest}/${file.file}" ]
+        [ (legacyPath file.file) ]
+      ]
+    );
     expected = none;
   };
   no-lock-names-a-host = {

@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[3]
 _LOCKS = _ROOT / "nix" / "locks"
 _STACKS = json.loads((_LOCKS / "stacks.json").read_text())
 
-_WHEEL = Locked("thing", "1.0", "thing-1.0-py3-none-any.whl", "0" * 64)
+_WHEEL = Locked("thing", "1.0", "thing-1.0-py3-none-any.whl", "0" * 64, "1" * 64)
 _LOCK = Lock("test", "3.11", ("thing",), (_WHEEL,))
 
 
@@ -59,6 +59,7 @@ def _requirements(path: Path) -> list[Requirement]:
         (replace(_LOCK, files=(replace(_WHEEL, requires=("thing>1",)),)), "but the lock has 1.0"),
         (replace(_LOCK, requirements=("more",)), "the stack itself requires more"),
         (replace(_LOCK, files=(replace(_WHEEL, sha256="0" * 63),)), "has no SHA-256"),
+        (replace(_LOCK, files=(replace(_WHEEL, blake2b=None),)), "has no BLAKE2b-256"),
         (replace(_LOCK, files=(replace(_WHEEL, version="2.0"),)), "is not a wheel of thing 2.0"),
         (
             replace(_LOCK, files=(replace(_WHEEL, file="thing-1.0-cp312-cp312-manylinux_2_17_x86_64.whl"),)),

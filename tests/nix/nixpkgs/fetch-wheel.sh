@@ -1,8 +1,7 @@
-# Puts the wheel that the URL's last part names at $out: from wherever pip is told to look, else from the URL.
+# Puts the wheel $name at $out: from the first of $urls that has it, else from wherever pip is told to look.
 set -euo pipefail
 
-file=${url##*/}
-file=${file//%2B/+}
+file=$name
 case "$file" in
     *.whl) ;;
     *)
@@ -29,18 +28,21 @@ by_pip() {
     echo "$name==$version --hash=sha256:$sha256" > "$folder/requirements"
     python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --no-deps --only-binary :all: \
         ${TORCH_CPU_INDEX:+--extra-index-url "$TORCH_CPU_INDEX"} \
-        --ignore-requires-python "${tags[@]}" --dest "$folder" -r "$folder/requirements" 2> "$folder/log" \
+        --ignore-requires-python "${tags[@]}" --dest "$folder" -r "$folder/requirements" 2>> "$folder/log" \
         && mv "$folder/$file" "$out"
 }
 
 by_url() {
-    case "$url" in
-        https://*) curl --silent --show-error --fail --location --retry 3 --output "$out" "$url" 2>> "$folder/log" ;;
-        *) return 1 ;;
-    esac
+    local url
+    for url in $urls; do
+        if curl --silent --show-error --fail --location --connect-timeout 10 --output "$out" "$url" 2>> "$folder/log"; then
+            return
+        fi
+    done
+    return 1
 }
 
-by_pip || by_url || {
+by_url || by_pip || {
     cat "$folder/log" >&2
     exit 1
 }

@@ -1,6 +1,7 @@
 # nixpkgs' functions, as far as ours uses them.
 let
   hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+  binFolders = packages: builtins.concatStringsSep ":" (map (package: "${package}/bin") packages);
 
   # Only these mean something here; others would do something in nixpkgs that is not done here.
   known = [
@@ -18,6 +19,32 @@ let
     "outputHash"
     "__structuredAttrs"
   ];
+
+  command =
+    name: initialPath: attributes: buildCommand:
+    derivation (
+      attributes
+      // {
+        inherit name initialPath buildCommand;
+        system = "x86_64-linux";
+        builder = "/bin/bash";
+        args = [ ./setup.sh ];
+      }
+    );
+  # A command of this machine's own programs, which makes packages.
+  hostCommand = name: command name hostPath;
+
+  # What every command in nixpkgs finds without asking for it: programs of these packages, and no others.
+  stdenvTools = hostCommand "stdenv-tools" {
+    packages = "bash binutils bzip2 coreutils diffutils file findutils gawk grep gzip make patch patchelf sed tar xz-utils";
+  } ''
+    mkdir -p $out/bin
+    for path in $(for package in $packages; do dpkg -L $package 2> /dev/null || true; done); do
+        case "$path" in
+            /bin/* | /usr/bin/*) ln -sf "$path" -t $out/bin ;;
+        esac
+    done
+  '';
 in
 rec {
   runCommand =
@@ -25,25 +52,11 @@ rec {
     let
       strange = builtins.filter (each: attributes ? ${each}) refused;
       inputs = attributes.nativeBuildInputs or [ ];
-      environment = builtins.removeAttrs attributes known;
     in
     if strange != [ ] then
       throw "stand-in runCommand: it does not know ${toString strange}"
     else
-      derivation (
-        environment
-        // {
-          inherit name script;
-          system = "x86_64-linux";
-          builder = "/bin/bash";
-          # As nixpkgs' setup script does.
-          args = [
-            "-c"
-            "set -eu -o pipefail; eval \"$script\""
-          ];
-          PATH = builtins.concatStringsSep ":" (map (input: "${input}/bin") inputs ++ [ hostPath ]);
-        }
-      )
+      command name (binFolders (inputs ++ [ stdenvTools ])) (builtins.removeAttrs attributes known) script
       // attributes.passthru or { };
 
   writeText =
@@ -60,15 +73,16 @@ rec {
       chmod +x $out/bin/${name}
     '';
 
-  # nixpkgs has it of any URL. Here a wheel comes by its name, from wherever this machine's pip finds it.
+  # nixpkgs has it of any URL. Here a wheel comes from where it is on PyPI, else by its name from wherever this
+  # machine's pip finds it.
   fetchurl =
     {
-      url,
+      name,
+      urls,
       sha256,
-      name ? baseNameOf url,
     }:
     derivation {
-      inherit name url sha256;
+      inherit name urls sha256;
       system = "x86_64-linux";
       builder = "/bin/bash";
       args = [ ./fetch-wheel.sh ];
@@ -90,37 +104,16 @@ rec {
       ];
     };
 
-  fetchPypi =
-    {
-      pname,
-      version,
-      format,
-      dist,
-      python,
-      abi,
-      platform,
-      sha256,
-    }:
-    assert format == "wheel";
-    fetchurl {
-      # The place is nixpkgs' to know; the file's name is all that counts here.
-      url = "pypi:/${dist}/${pname}-${version}-${python}-${abi}-${platform}.whl";
-      inherit sha256;
-    };
-
+  # With structured attributes, as nixpkgs has it.
   closureInfo =
     { rootPaths }:
-    runCommand "closure-info"
-      {
-        exportReferencesGraph = builtins.concatMap (path: [
-          "closure-${baseNameOf path}"
-          path
-        ]) rootPaths;
-      }
-      ''
-        mkdir $out
-        cat closure-* | grep '^/nix/store/' | grep -v '\.drv$' | sort -u > $out/store-paths
-      '';
+    command "closure-info" (binFolders [ stdenvTools (host "jq") ]) {
+      __structuredAttrs = true;
+      exportReferencesGraph.closure = rootPaths;
+    } ''
+      mkdir $out
+      jq -r '.closure[].path' < "$NIX_ATTRS_JSON_FILE" > $out/store-paths
+    '';
 
   mkShell =
     {
@@ -128,6 +121,11 @@ rec {
       shellHook ? "",
     }:
     runCommand "shell" { inherit packages shellHook; } "echo $packages > $out";
+
+  lib = {
+    makeBinPath = binFolders;
+    makeLibraryPath = packages: builtins.concatStringsSep ":" (map (each: "${each}/lib") packages);
+  };
 
   # Programs of Debian's packages, run with the libraries of this stand-in: loader and paths are set to them.
   debian =
@@ -140,10 +138,11 @@ rec {
       # What else there is to do, in a folder with the unpacked files; bin and lib are in $out already.
       install ? "",
       loader ? null,
+      outputs ? [ "out" ],
     }:
-    runCommand name
+    hostCommand name
       {
-        inherit packages install;
+        inherit packages install outputs;
         libraries = map (each: "${each}/lib") libraries;
         loader = if loader == null then "" else "${loader}/lib/ld-linux-x86-64.so.2";
       }
@@ -152,10 +151,16 @@ rec {
       '';
 
   # Programs that only run while something is built or by hand: this machine's own.
-  host =
-    program:
-    runCommand program { } ''
-      mkdir -p $out/bin
-      ln -s "$(command -v ${program})" $out/bin/${program}
+  host = program: hostOutputs program [ "out" ];
+
+  # The same of a package with several outputs: programs are in bin, or where there is none, in the first.
+  hostOutputs =
+    program: outputs:
+    hostCommand program { inherit outputs; } ''
+      for output in $outputs; do
+          mkdir -p "''${!output}"
+      done
+      mkdir ''${bin:-$out}/bin
+      ln -s "$(command -v ${program})" ''${bin:-$out}/bin
     '';
 }

@@ -1,15 +1,23 @@
 # The packages, with nixpkgs' names and the shape that nixpkgs gives them: programs in bin, libraries in lib.
 let
   functions = import ./functions.nix;
-  inherit (functions) debian host runCommand;
+  inherit (functions) debian host hostOutputs runCommand;
 
   glibc = debian {
     name = "glibc";
     packages = "libc6 libc-bin";
+    outputs = [
+      "out"
+      "bin"
+    ];
     install = ''
-      rm -rf $out/bin $out/lib/gconv
-      mkdir $out/lib/locale
+      rm -rf $out/lib/gconv
+      mkdir -p $out/lib/locale $bin
+      mv $out/bin $bin
       cp -a usr/lib/locale/C.utf8 $out/lib/locale
+      # These, which only linkers read, lie beside the libraries.
+      echo "GROUP ( $out/lib/libc.so.6 AS_NEEDED ( $out/lib/ld-linux-x86-64.so.2 ) )" > $out/lib/libc.so
+      echo "GROUP ( $out/lib/libm.so.6 AS_NEEDED ( $out/lib/libmvec.so.1 ) )" > $out/lib/libm.so
     '';
   };
 
@@ -121,8 +129,8 @@ in
 {
   inherit (functions)
     closureInfo
-    fetchPypi
     fetchurl
+    lib
     mkShell
     runCommand
     writeShellScriptBin
@@ -130,8 +138,6 @@ in
     ;
   inherit gcc glibc zlib;
   stdenv.cc.cc.lib = gccLibraries;
-
-  lib.makeLibraryPath = packages: builtins.concatStringsSep ":" (map (each: "${each}/lib") packages);
 
   bash = program {
     name = "bash";
@@ -162,8 +168,11 @@ in
   binutils = host "readelf";
   gnumake = host "make";
   gnutar = host "tar";
-  jq = host "jq";
-  nixfmt-rfc-style = host "nixfmt";
+  jq = hostOutputs "jq" [
+    "bin"
+    "out"
+  ];
+  nixfmt-tree = host "treefmt";
   pigz = host "pigz";
   shellcheck = host "shellcheck";
   skopeo = host "skopeo";

@@ -1,0 +1,11 @@
+# Runs $buildCommand with the settings and the PATH that nixpkgs' setup script gives it.
+if [ -e "${NIX_ATTRS_SH_FILE:-}" ]; then
+    source "$NIX_ATTRS_SH_FILE"
+    for output in "${!outputs[@]}"; do
+        export "$output=${outputs[$output]}"
+    done
+fi
+set -e -o pipefail
+shopt -s nullglob
+export PATH=$initialPath
+eval "$buildCommand"
