@@ -12,10 +12,12 @@ done
 "$python" "$installWheels" --out "$out" --wheels wheels "${arguments[@]}"
 
 for archive in $archives; do
-    mkdir unpacked
-    tar --extract --no-same-owner --file "$archive" --directory unpacked --wildcards '*.so' '*.so.*'
-    find unpacked -path '*/lib/*' ! -path '*/stubs/*' \( -type f -o -type l \) -exec mv -t "$out/lib" {} +
-    rm -r unpacked
+    # On the store's disk: an archive may have several GB, and the build folder is often small.
+    unpacked=$out/unpacked
+    mkdir "$unpacked"
+    tar --extract --no-same-owner --file "$archive" --directory "$unpacked" --wildcards '*.so' '*.so.*'
+    find "$unpacked" -path '*/lib/*' ! -path '*/stubs/*' \( -type f -o -type l \) -exec mv -t "$out/lib" {} +
+    rm -r "$unpacked"
 done
 for pattern in $leaveOut; do
     find "$out" -path "$out/$pattern" -delete
