@@ -35,7 +35,7 @@ def test_every_image_is_a_derivation(trixie_nix: Path) -> None:
 
 
 def test_a_command_finds_what_nixpkgs_gives_it_and_no_more() -> None:
-    """As in nixpkgs: unmatched patterns vanish, unset variables are empty, PATH has stdenv's programs alone."""
+    """As in nixpkgs: unmatched patterns vanish, unset variables are empty, PATH has stdenv's programs."""
     script = """
         for each in there-is-no-such-file*; do exit 1; done
         if command -v jq; then exit 1; fi
