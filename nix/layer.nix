@@ -3,7 +3,6 @@
   runCommand,
   closureInfo,
   pigz,
-  python311,
 }:
 
 {
@@ -25,17 +24,11 @@ runCommand "layer-${builtins.replaceStrings [ " " ] [ "-" ] name}"
     inherit root writable;
     closure = "${closure}/store-paths";
     below = map (layer: "${layer.closure}/store-paths") below;
-    nativeBuildInputs = [
-      pigz
-      python311
-    ];
+    nativeBuildInputs = [ pigz ];
     passthru = {
       inherit closure root;
     };
   }
   ''
-    printf '%s\n' "$root" | cat - $below | sort -u > elsewhere
-    sort -u "$closure" | comm -23 - elsewhere > store-paths
-    python3 ${./build/layer.py} --name "$layerName" --out "$out" --root "$root" --store-paths store-paths \
-      --writable $writable
+    source ${./build/layer.sh}
   ''

@@ -8,25 +8,34 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nix.build import layer
-
+_SCRIPT = Path(__file__).parents[3] / "nix" / "build" / "layer.sh"
 pytestmark = pytest.mark.skipif(shutil.which("pigz") is None, reason="layers are compressed with pigz")
 
 
-def _make(folder: Path, root: Path, store: list[Path], *writable: str) -> dict[str, Any]:
+def _make(
+    folder: Path, root: Path, store: list[Path], *writable: str, below: tuple[Path, ...] = ()
+) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
-    names = folder / "store-paths"
-    names.write_text("".join(f"{path}\n" for path in store))
-    command = [sys.executable, str(layer.__file__), "--name", "test", "--out", str(folder / "out")]
-    command += ["--root", str(root), "--store-paths", str(names), "--writable", *writable]
-    subprocess.run(command, check=True)
+    (folder / "closure").write_text("".join(f"{path}\n" for path in [root, *below, *store]))
+    (folder / "below").write_text("".join(f"{path}\n" for path in below))
+    attributes = {
+        "out": folder / "out",
+        "layerName": "test",
+        "root": root,
+        "closure": folder / "closure",
+        "below": folder / "below",
+        "writable": " ".join(writable),
+        "NIX_BUILD_CORES": "1",
+    }
+    environment = {**os.environ, **{name: str(value) for name, value in attributes.items()}}
+    command = ["bash", "-c", f"set -e -o pipefail; source {_SCRIPT}"]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
     facts: dict[str, Any] = json.loads((folder / "out" / "layer.json").read_text())
     return facts
 
@@ -68,7 +77,8 @@ def test_members_are_roots_content_and_whole_store_paths(tmp_path: Path) -> None
     (store / "lib").mkdir(parents=True)
     (store / "lib" / "library.so").write_bytes(b"1")
     (store / "link").symlink_to("lib")
-    _make(tmp_path / "layer", _root(tmp_path / "root"), [store], "tmp")
+    other = tmp_path / "store" / "def-package-of-a-layer-below"
+    _make(tmp_path / "layer", _root(tmp_path / "root"), [store], "tmp", below=(other,))
     with tarfile.open(tmp_path / "layer" / "out" / "layer.tar.gz") as tar:
         members = {member.name: member for member in tar}
     inside = str(store).lstrip("/")

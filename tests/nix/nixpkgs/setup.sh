@@ -8,4 +8,7 @@ fi
 set -e -o pipefail
 shopt -s nullglob
 export PATH=$initialPath
+if [ "$NIX_BUILD_CORES" = 0 ]; then
+    NIX_BUILD_CORES=$(nproc)
+fi
 eval "$buildCommand"
