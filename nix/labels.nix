@@ -16,7 +16,6 @@
 
 let
   project = (builtins.fromTOML (builtins.readFile ../pyproject.toml)).project;
-  schema = builtins.fromJSON (builtins.readFile (../. + "/${kind}/.cog/openapi_schema.json"));
 
   # "vllm 0.24.0": the first of these packages that the lock has.
   versionOf =
@@ -55,7 +54,8 @@ in
     build.gpu = gpu;
     run = "run.py:Runner";
   };
-  "run.cog.openapi_schema" = builtins.toJSON schema;
+  # NOTE: as it is; Nix versions differ in how they write numbers as JSON.
+  "run.cog.openapi_schema" = builtins.readFile (../. + "/${kind}/.cog/openapi_schema.json");
 }
 // builtins.listToAttrs (
   map (key: {

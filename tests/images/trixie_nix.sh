@@ -31,9 +31,8 @@ done
 rm -r "$folder/apt"
 
 libraries=$folder/root/usr/lib/x86_64-linux-gnu
-cat > "$folder/nix" << END
-#!/bin/sh
-exec $libraries/ld-linux-x86-64.so.2 --library-path $libraries --argv0 "\${0##*/}" $folder/root/usr/bin/nix "\$@"
-END
-chmod +x "$folder/nix"
-ln -s nix "$folder/nix-store"
+# RPATH, not RUNPATH: it is also for what the libraries need. Nix runs itself, so a script in its place will not do.
+patchelf --set-interpreter "$libraries/ld-linux-x86-64.so.2" --force-rpath --set-rpath "$libraries" "$folder/root/usr/bin/nix"
+for name in nix nix-store; do
+    ln -s root/usr/bin/nix "$folder/$name"
+done
