@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from huggingface_hub import get_token
 from pydantic import SecretStr
 
-from builder.config.file import checked_token, read_config
+from builder.config.file import ConfigFile, checked_token, read_config
 from builder.kinds import all_steps, engine_plan
-from builder.steps import Work
+from builder.steps import EnginePlan, Step, Work
 from builder.weights.files import cache_folder
 from engine.progress import Progress
 from engine.staging import scratch
@@ -25,7 +25,7 @@ OWN_FOLDER = Path(__file__).resolve().parent
 
 
 def build(
-    config_source: str | Path,
+    config_source: str | Path | ConfigFile,
     destination: Path,
     *,
     hf_token: str | None = None,
@@ -33,7 +33,7 @@ def build(
     report: Callable[[str], None] = print,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Build the engine that the config at ``config_source`` (path or URL) describes into ``destination``.
+    """Build the engine that the config at ``config_source`` describes into ``destination``.
 
     ``model_path`` is relative to the config's folder or to this package.
     ``hf_token`` overrides a token in the config, which overrides HF_TOKEN; no token is reported or packed.
@@ -42,32 +42,48 @@ def build(
     failed build does not change ``destination``.
     """
     try:
-        file = read_config(config_source, only_public=only_public)
+        if isinstance(config_source, ConfigFile):
+            file = config_source
+        else:
+            file = read_config(config_source, only_public=only_public)
         planned = engine_plan(file.config)
         _check_destination(destination.absolute())
-        with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
-            work = Work(
-                config=file.config,
-                hf_token=first_token(hf_token, file.hf_token),
-                folders=[*filter(None, [file.folder]), OWN_FOLDER],
-                cache=cache_folder(),
-                directory=folder / "engine",
-                scratch=folder,
-                destination=destination.absolute(),
-                report=report,
-                progress=progress,
-                only_public=only_public,
-                resources=resources,
-            )
-            work.directory.mkdir(parents=True)
-            for note in (*file.notes, *planned.notes):
-                work.report(note)
-            for line, step in all_steps(planned):
-                work.report(line)
-                step.run(work)
-            return work.manifest
+        with open_work(file, report, progress) as work:
+            work.hf_token = first_token(hf_token, file.hf_token)
+            work.only_public = only_public
+            work.destination = destination.absolute()
+            return run_plan(planned, file.notes, work)
     except OSError as exc:
         raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or destination) from exc
+
+
+@contextmanager
+def open_work(file: ConfigFile, report: Callable[[str], None], progress: Progress | None) -> Iterator[Work]:
+    """The state of a build of ``file``, whose ``destination`` the caller sets."""
+    with scratch(cache_folder() / "builds" / "build") as folder, ExitStack() as resources:
+        work = Work(
+            config=file.config,
+            hf_token=first_token(None, file.hf_token),
+            folders=[*filter(None, [file.folder]), OWN_FOLDER],
+            cache=cache_folder(),
+            directory=folder / "engine",
+            scratch=folder,
+            report=report,
+            progress=progress,
+            resources=resources,
+        )
+        work.directory.mkdir(parents=True)
+        yield work
+
+
+def run_plan(planned: EnginePlan, notes: tuple[str, ...], work: Work, last: Step | None = None) -> Manifest:
+    """Report ``notes`` and run the steps of ``planned``; the ``last`` one as in ``all_steps``."""
+    for note in (*notes, *planned.notes):
+        work.report(note)
+    for line, step in all_steps(planned, last):
+        work.report(line)
+        step.run(work)
+    return work.manifest
 
 
 def _check_destination(destination: Path) -> None:

@@ -15,8 +15,16 @@ from builder.tokenizer import place_tokenizer
 from builder.weights.model_files import Model, Sources
 from builder.weights.pickled_weights import check_pickled_weights
 from builder.weights.weights import obtain_model
+from engine.directory import file_sizes
 from engine.redact import redact_url
-from engine.tar.manifest import EngineFacts, Manifest
+from engine.tar.manifest import (
+    MANIFEST_NAME,
+    EngineFacts,
+    FileEntry,
+    Manifest,
+    make_manifest,
+    manifest_bytes,
+)
 from engine.tar.pack import pack
 
 
@@ -24,16 +32,18 @@ from engine.tar.pack import pack
 class Work(Sources):
     """The state of one build, passed from step to step.
 
-    ``directory`` has the engine's content and is packed into ``destination``; ``scratch`` is for everything
-    else and is removed after the build.
+    ``directory`` has the engine's content, which becomes ``destination`` or is packed into it; ``scratch`` is
+    for everything else and is removed after the build.
     """
 
     config: BuildConfig
     directory: Path
-    destination: Path
     report: Callable[[str], None]
     resources: ExitStack
     """Closed when the build ends: locks that steps take."""
+    serves_here: bool = False
+    """The engine is a folder to be served on this machine: weights on another disk are linked, not copied."""
+    destination: Path = field(init=False)
     model: Model = field(init=False)
     facts: EngineFacts = field(init=False)
     vocab_size: int = field(init=False)
@@ -116,11 +126,24 @@ def place_fast_tokenizer(work: Work) -> None:
 
 def pack_step() -> Step:
     def run(work: Work) -> None:
-        origin = {"model_id": work.model.name, "revision": work.model.revision}
-        config = work.config.model_dump(mode="json", exclude_unset=True)
-        facts = EngineFacts(**work.facts.model_dump() | origin | {"build_config": config})
-        work.manifest = pack(work.directory, facts, work.destination, progress=work.progress)
+        work.manifest = pack(work.directory, _facts(work), work.destination, progress=work.progress)
         size_bytes = work.destination.stat().st_size
         work.report(f"{work.destination.name}: {len(work.manifest.files)} files, {in_words(size_bytes)}")
 
     return Step("pack engine.tar", run)
+
+
+def folder_step() -> Step:
+    def run(work: Work) -> None:
+        files = {name: FileEntry(size_bytes, sha256=None) for name, size_bytes in file_sizes(work.directory)}
+        work.manifest = make_manifest(_facts(work), files, str(work.destination))
+        (work.directory / MANIFEST_NAME).write_bytes(manifest_bytes(work.manifest))
+        work.directory.rename(work.destination)
+
+    return Step("engine's folder", run)
+
+
+def _facts(work: Work) -> EngineFacts:
+    origin = {"model_id": work.model.name, "revision": work.model.revision}
+    config = work.config.model_dump(mode="json", exclude_unset=True)
+    return EngineFacts(**work.facts.model_dump() | origin | {"build_config": config})

@@ -1,4 +1,4 @@
-"""``cog-triton build CONFIG -o engine.tar``: build an engine from a build config."""
+"""``cog-triton build CONFIG -o engine.tar``: build an engine from a build config or a model."""
 
 from __future__ import annotations
 
@@ -6,33 +6,43 @@ import argparse
 from pathlib import Path
 
 from builder.build import build
+from builder.config.file import ConfigFile, read_config
+from builder.model_source import find_source
 from builder.plan import plan_lines
 from builder.sizes.words import in_words
 from cli.inspect import describe
 from cli.progress import progress_on_stderr
+from cli.serve import add_kind_argument
 
-HELP = "build an engine.tar from a build config"
+HELP = "build an engine.tar from a build config or a model"
+CONFIG_HELP = "build config (a YAML file or its URL), or a model as in `serve`"
 DESCRIPTION = (
-    "Build an engine.tar from a build config. The token for the Hugging Face Hub comes from "
+    "Build an engine.tar from a build config or a model. The token for the Hugging Face Hub comes from "
     "the config, else from HF_TOKEN."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="build config: a YAML file or its URL")
+    parser.add_argument("config", help=CONFIG_HELP)
+    add_kind_argument(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("engine.tar"), help="default: %(default)s")
     parser.add_argument(
         "--dry-run", action="store_true", help="check the config, print the plan, build nothing"
     )
 
 
+def source_of(options: argparse.Namespace) -> ConfigFile:
+    """The config that is named, or stands for the model that is."""
+    return find_source(options.config, kind=options.kind) or read_config(options.config)
+
+
 def run(options: argparse.Namespace) -> int:
     if options.dry_run:
-        for line in plan_lines(options.config):
+        for line in plan_lines(source_of(options)):
             print(line)
         return 0
     with progress_on_stderr() as progress:
-        manifest = build(options.config, options.output, report=print, progress=progress)
+        manifest = build(source_of(options), options.output, report=print, progress=progress)
     print(describe(manifest))
     print(f"{'written':<12}{options.output} ({in_words(options.output.stat().st_size)})")
     return 0

@@ -10,7 +10,8 @@ import secrets
 import sys
 
 from cli.progress import progress_on_stderr
-from cli.serve import engine_environment
+from cli.serve import SOURCE_HELP, add_kind_argument, engine_environment, make_engine, python_environment
+from engine.inspect import read_manifest
 from errors.requests import InvalidInput
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
@@ -37,8 +38,9 @@ _PORTS = ("TRITON_HTTP_PORT", "TRITON_GRPC_PORT", "TRITON_METRICS_PORT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", help="engine.tar (path or URL) or engine folder")
+    parser.add_argument("engine", metavar="MODEL", help=SOURCE_HELP)
     parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
+    add_kind_argument(parser)
     parser.add_argument("--system-prompt", default=None, help="system prompt, for the prompt template")
     parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
     for name, kind, default, *_, meaning in _NUMBERS:
@@ -53,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    environment = {**os.environ, **engine_environment(options.engine), "TRITON_HOST": "127.0.0.1"}
+    engine = make_engine(options.engine, options.kind)
+    environment = {**os.environ, **engine_environment(engine), "TRITON_HOST": "127.0.0.1"}
+    environment |= python_environment(read_manifest(engine).engine_kind)
     environment["OPENAI_PORT"] = "0"
     environment |= {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
     settings = load_settings(environment)

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from builder.plan import plan_lines
+from cli.build import CONFIG_HELP, source_of
+from cli.serve import add_kind_argument
 
 HELP = "show the steps, downloads and sizes of a build"
 DESCRIPTION = (
@@ -15,7 +17,8 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="build config: a YAML file or its URL")
+    parser.add_argument("config", help=CONFIG_HELP)
+    add_kind_argument(parser)
     parser.add_argument(
         "--model-config",
         type=Path,
@@ -25,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    for line in plan_lines(options.config, model_config=options.model_config):
+    for line in plan_lines(source_of(options), model_config=options.model_config):
         print(line)
     return 0

@@ -1,4 +1,4 @@
-"""``cog-triton serve ENGINE``: the runner's Cog server and Triton on one engine, until Ctrl-C."""
+"""``cog-triton serve MODEL``: the runner's Cog server and Triton on one model or engine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,34 +7,45 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from builder.build import build
+from builder.engine_here import engine_here
+from builder.model_source import find_source
 from builder.weights.files import cache_folder
 from cli.curl_forms import curl_forms
 from cli.inspect import describe
+from cli.progress import progress_on_stderr
 from engine.inspect import read_manifest
+from engine.kinds import KINDS
+from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from runner.cog_server.launch import CogServer
 from runner.settings.settings import load_settings
 
-HELP = "serve an engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
+HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
 DESCRIPTION = (
-    "Serve an engine until Ctrl-C. Settings are the runner's environment variables (SYSTEM_PROMPT, "
-    "PROMPT_TEMPLATE, TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
+    "Serve a model or an engine until Ctrl-C. A model that fits this machine is downloaded once, into "
+    "COG_TRITON_CACHE. Settings are the runner's environment variables (SYSTEM_PROMPT, PROMPT_TEMPLATE, "
+    "TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
 )
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
+EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
 _READY_TIMEOUT_S = 3600.0
+SOURCE_HELP = (
+    "a Hugging Face model (owner/name, owner/name@revision, owner/name:FILE.gguf), a model's folder, a .gguf "
+    "file, a build config, an engine.tar (path or URL) or an engine folder"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "engine",
+        "model",
         nargs="?",
-        help="engine.tar (path or URL) or engine folder; default: COG_WEIGHTS or ENGINE_DIR, "
-        "else the tiny example",
+        metavar="MODEL",
+        help=f"{SOURCE_HELP}; default: COG_WEIGHTS, ENGINE_DIR or MODEL_ID, else the tiny example",
     )
+    add_kind_argument(parser)
     parser.add_argument(
         "--host",
         help="address to listen on; default: 127.0.0.1, but TRITON_HOST and OPENAI_HOST where they are set",
@@ -42,12 +53,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", help="Cog's port (default: PORT or 5000)")
 
 
+def add_kind_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        dest="kind",
+        choices=[kind.name for kind in KINDS.values() if kind.serves_models],
+        help="kind of engine for a model; default: vllm where there is a GPU and vLLM's environment, "
+        "else transformers",
+    )
+
+
 def engine_environment(engine: str) -> dict[str, str]:
-    """The runner's variable for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar."""
+    """The runner's variables for the engine: ENGINE_DIR for a folder, COG_WEIGHTS for a tar."""
     if Path(engine).is_dir():
-        return {"ENGINE_DIR": str(Path(engine).resolve()), "COG_WEIGHTS": ""}
+        return {"ENGINE_DIR": str(Path(engine).resolve()), "COG_WEIGHTS": "", "MODEL_ID": ""}
     is_url = "://" in engine
     return {"COG_WEIGHTS": engine if is_url else str(Path(engine).resolve())}
+
+
+def make_engine(model: str, kind: str | None) -> str:
+    """The engine that ``model`` names, or the folder of the one that is made of it."""
+    file = find_source(model, kind=kind)
+    if file is None:
+        return model
+    with progress_on_stderr() as progress:
+        return str(engine_here(file, progress=progress))
+
+
+def python_environment(kind: str) -> dict[str, str]:
+    """The runner's variable for the engine's Python, where a checkout has an environment for its kind."""
+    return {ENGINE_PYTHON_VARIABLE: engine_python(folder=KINDS[kind].checkout_environment)}
 
 
 def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
@@ -60,9 +95,12 @@ def run(options: argparse.Namespace) -> int:
     if options.port is not None:
         extra["PORT"] = options.port
     settings = load_settings({**os.environ, **extra})
-    engine = options.engine or settings.weights or os.environ.get("ENGINE_DIR") or _built_example_engine()
-    extra |= engine_environment(str(engine))
-    print(describe(read_manifest(engine)))
+    named = options.model or settings.weights or os.environ.get("ENGINE_DIR") or settings.model_id
+    engine = make_engine(str(named or EXAMPLE), options.kind)
+    extra |= engine_environment(engine)
+    manifest = read_manifest(engine)
+    extra |= python_environment(manifest.engine_kind)
+    print(describe(manifest))
     host, port = options.host or LOOPBACK, settings.cog.port
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
     with CogServer("runner", host=host, port=port, log_path=log_path, extra=extra) as server:
@@ -77,14 +115,3 @@ def run(options: argparse.Namespace) -> int:
         print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
-
-
-def _built_example_engine() -> Path:
-    """The tar of the tiny example model. It is rebuilt if the example has changed."""
-    config = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
-    tar = DEMO_DIR / "tiny.tar"
-    sources = [path for path in config.parent.rglob("*") if path.is_file()]
-    if not tar.is_file() or tar.stat().st_mtime < max(path.stat().st_mtime for path in sources):
-        DEMO_DIR.mkdir(parents=True, exist_ok=True)
-        build(config, tar)
-    return tar

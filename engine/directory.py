@@ -71,7 +71,7 @@ def read_directory_manifest(path: Path) -> Manifest:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     if len(content) > MAX_MANIFEST_BYTES:
         raise InvalidManifest(place=path, reason=f"it has more than {MAX_MANIFEST_BYTES} bytes")
-    return parse_manifest(content, str(path))
+    return parse_manifest(content, str(path), needs_hashes=False)
 
 
 def file_sizes(path: Path) -> Iterator[tuple[str, int]]:

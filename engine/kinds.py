@@ -45,6 +45,8 @@ ENGINE_TENSORS = (
 )
 """Inputs of the slot that are passed to the engine unchanged."""
 
+DEFAULT_ENVIRONMENT = ".venv-engine"
+"""The environment of engines that `make setup` puts into a checkout."""
 LORA_FOLDER = "lora"
 """Of an engine that has LoRA adapters by name: a folder each."""
 
@@ -61,6 +63,10 @@ class Kind:
     is_compiled: bool = False
     """Runs only on the GPU architecture, number of GPUs and library version that it was built for.
     ``engine.tensorrt_llm_config`` reads its config.json."""
+    serves_models: bool = False
+    """Runs a model's own weights: ``serve`` takes the first of these that this machine can run."""
+    checkout_environment: str = DEFAULT_ENVIRONMENT
+    """Folder of the environment that a checkout has for it."""
     has_cpp_backend: bool = False
     """NVIDIA's C++ backend can run it in place of the worker."""
     runs_in_child: bool = False
@@ -124,6 +130,8 @@ _ROWS = (
         builder="builder.kinds.vllm",
         runs_on="NVIDIA GPU",
         needs_gpu=True,
+        serves_models=True,
+        checkout_environment=".venv-vllm",
         libraries=("torch", "transformers", "vllm"),
         preload="torch",
         # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
@@ -137,6 +145,7 @@ _ROWS = (
         adapter="runner.engines.transformers.adapter",
         builder="builder.kinds.transformers",
         runs_on="CPU or GPU",
+        serves_models=True,
         runs_in_child=True,
         libraries=("torch", "transformers"),
         preload="runner.engines.transformers.adapter",

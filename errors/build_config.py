@@ -111,6 +111,12 @@ class ModelTooLarge(CodedError):
     )
 
 
+class ModelDoesNotFit(CodedError):
+    code = "E1234"
+    summary = "A model does not fit the GPUs or the memory of this machine"
+    template = "{model} takes {needed}, but {present}; {remedy}."
+
+
 class BuildGpuMissing(CodedError):
     code = "E1231"
     summary = "An engine can only be compiled on a GPU of its target architecture"

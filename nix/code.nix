@@ -10,7 +10,8 @@
 let
   packages = {
     runner = {
-      inherit (folders) errors engine runner;
+      # The runner starts the builder for MODEL_ID.
+      inherit (folders) errors engine runner builder;
       triton_model_repo = ../triton_model_repo;
     };
     builder = {

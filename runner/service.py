@@ -128,6 +128,7 @@ class Service:
             self._settings,
             lambda engine: asyncio.run_coroutine_threadsafe(self._begin(engine), loop).result(),
             self._fetched,
+            self._log,
         )
 
     def _fetched(self, done_bytes: int, total_bytes: int | None, what: str, /) -> None:
@@ -146,7 +147,9 @@ class Service:
     def _start_openai(self) -> None:
         if not self._settings.openai_port:
             return
-        settings = self._settings.model_copy(update={"engine_dir": self.engine.path, "weights": None})
+        settings = self._settings.model_copy(
+            update={"engine_dir": self.engine.path, "weights": None, "model_id": None}
+        )
         on_failure = self.stack.failure_log().add
         server = APIServer(
             settings, self.stack.engine_socket, self.stack.triton_url, log=self._log, on_failure=on_failure

@@ -159,11 +159,14 @@ def parse_config(text: bytes, *, shown: str, folder: Path | None) -> ConfigFile:
         notes = (*notes, "merge: ignored (cog-trt-llm added it to the configs that it packed)")
     _check_is_build_config(keys)
     keys, changes = migrate(keys)
+    return ConfigFile(checked_config(keys), token, folder, notes + changes)
+
+
+def checked_config(keys: dict[Any, Any]) -> BuildConfig:
     try:
-        config = BuildConfig.model_validate(keys)
+        return BuildConfig.model_validate(keys)
     except ValidationError as exc:
         raise _translated(exc) from None  # NOTE: pydantic's text repeats values
-    return ConfigFile(config, token, folder, notes + changes)
 
 
 def _check_is_build_config(keys: dict[Any, Any]) -> None:

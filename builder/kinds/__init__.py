@@ -34,9 +34,9 @@ def engine_plan(config: BuildConfig) -> EnginePlan:
     return plan
 
 
-def all_steps(planned: EnginePlan) -> list[tuple[str, Step]]:
-    """Each with its line: number and title."""
-    steps = [*planned.steps(), pack_step()]
+def all_steps(planned: EnginePlan, last: Step | None = None) -> list[tuple[str, Step]]:
+    """Each with its line: number and title. The ``last`` packs an engine.tar, unless one is given."""
+    steps = [*planned.steps(), last or pack_step()]
     return [(f"[{number}/{len(steps)}] {step.title}", step) for number, step in enumerate(steps, 1)]
 
 

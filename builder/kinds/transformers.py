@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.engine_environment import run_conversion
-from builder.sizes.weight_lines import weight_lines
+from builder.sizes.fit import size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
@@ -23,7 +23,7 @@ _PICKLED_INDEX = "pytorch_model.bin.index.json"
 class Plan(EnginePlan):
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         max_seq_len = ModelConfig(values).max_seq_len(self.config.max_seq_len)
-        return weight_lines(values, self.config.dtype, max_seq_len)
+        return size_lines(values, self.config.dtype, max_seq_len, needs_gpu=False)
 
     def steps(self) -> Sequence[Step]:
         return [
@@ -82,6 +82,7 @@ def _place_safetensors(work: Work, names: Sequence[str]) -> None:
     if work.facts.dtype is None:
         work.facts = work.facts.model_copy(update={"dtype": dtype})
     for name in names:
-        place(model.files[name], work.directory / ("model.safetensors" if len(names) == 1 else name))
+        placed = work.directory / ("model.safetensors" if len(names) == 1 else name)
+        place(model.files[name], placed, or_link=work.serves_here)
     if len(names) > 1:
         place(model.files[_INDEX], work.directory / _INDEX)

@@ -9,7 +9,7 @@ from typing import Any
 from builder.config.config import BuildConfig, LoraAdapter
 from builder.config.vllm_arguments import engine_arguments, library_version
 from builder.kinds.transformers import place_configuration, place_weights
-from builder.sizes.weight_lines import weight_lines
+from builder.sizes.fit import size_lines
 from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokenizer
 from builder.weights.checkpoint import ModelConfig, read_config, read_object
 from builder.weights.files import place
@@ -38,7 +38,7 @@ class Plan(EnginePlan):
 
     def fit_model(self, values: Mapping[str, Any]) -> list[str]:
         max_seq_len = _max_seq_len(self._arguments, ModelConfig(values))
-        return weight_lines(values, _dtype(self._arguments), max_seq_len)
+        return size_lines(values, _dtype(self._arguments), max_seq_len, needs_gpu=True)
 
     def steps(self) -> Sequence[Step]:
         given = (f"{name}={value}" for name, value in sorted(self._arguments.items()))

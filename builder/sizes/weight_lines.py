@@ -12,7 +12,7 @@ from builder.sizes.memory import (
     kv_bytes_per_token,
     weight_bytes,
 )
-from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.model_shape import ModelShape
 from builder.sizes.words import count_in_words, in_words
 from builder.weights.checkpoint import ModelConfig
 
@@ -33,14 +33,11 @@ def stored_precision(values: Mapping[str, Any]) -> Precision:
     )
 
 
-def weight_lines(values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None) -> list[str]:
-    """Lines about the stored weights and the KV cache in ``dtype`` (None: the model's)."""
-    try:
-        shape = shape_of(values)
-    except UnknownShape as exc:
-        return [f"sizes are not known: the model's config.json has no {exc}"]
-    stored = stored_precision(values)
-    of_token = kv_bytes_per_token(shape, Precision(dtype=dtype or stored.dtype))
+def weight_lines(
+    shape: ModelShape, stored: Precision, running: Precision, max_seq_len: int | None
+) -> list[str]:
+    """Lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
+    of_token = kv_bytes_per_token(shape, running)
     lines = [
         f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
         f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",

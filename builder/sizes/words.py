@@ -13,6 +13,19 @@ def in_words(count_bytes: float) -> str:
     return f"{value:.1f} TiB"
 
 
+def duration_in_words(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``1 h 5 min``."""
+    if seconds < 99.5:
+        return f"{max(seconds, 1):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def download_time(count_bytes: int) -> str:
+    """At 1 Gbit/s."""
+    return duration_in_words(8 * count_bytes / 1e9)
+
+
 def count_in_words(count: float) -> str:
     for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if count >= size:

@@ -20,14 +20,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cog-triton"
 
 
-def place(source: Path, destination: Path) -> None:
-    """Make ``source`` appear as ``destination``: one more name for the file where that is possible."""
+def place(source: Path, destination: Path, *, or_link: bool = False) -> None:
+    """Make ``source`` appear as ``destination``: one more name for the file where that is possible.
+
+    Where it is not, ``destination`` is a symbolic link with ``or_link``, else a copy.
+    """
     try:
         os.link(source.resolve(), destination)
     except OSError as exc:
         if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
-        shutil.copyfile(source, destination)
+        if or_link:
+            destination.symlink_to(source.resolve())
+        else:
+            shutil.copyfile(source, destination)
 
 
 def need_space(folder: Path, needed_bytes: int, *, purpose: str) -> None:

@@ -99,6 +99,14 @@ class Hub:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
         return {name: download.destination for name, download in downloads.items()}
 
+    def missing_bytes(self, snapshot: Snapshot, names: Collection[str]) -> int:
+        """What ``fetch`` would download of the files ``names``."""
+        try:
+            files = [file for file in snapshot.files if file.name in names]
+            return sum(self._download(snapshot, file).missing_bytes for file in files)
+        except _FOREIGN as exc:
+            raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
+
     def _ask(self, model_id: str, revision: str) -> Snapshot:
         api = HfApi(endpoint=self.endpoint, token=self._token)
         info = api.model_info(model_id, revision=revision, files_metadata=True)

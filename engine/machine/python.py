@@ -7,15 +7,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.kinds import DEFAULT_ENVIRONMENT
+
 ENGINE_PYTHON_VARIABLE = "COG_TRITON_ENGINE_PYTHON"
 
-_CHECKOUT_PYTHON = Path(__file__).resolve().parents[2] / ".venv-engine" / "bin" / "python"
-"""Where `make setup` puts it in a checkout."""
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def engine_python(environment: Mapping[str, str] | None = None) -> str:
-    """The variable's Python, else the checkout's engine environment, else this one. Not checked here."""
+def engine_python(environment: Mapping[str, str] | None = None, folder: str = DEFAULT_ENVIRONMENT) -> str:
+    """The variable's Python, else that of the checkout's environment ``folder``, else the default one's, else
+    this one. Not checked here."""
     environment = os.environ if environment is None else environment
     if named := environment.get(ENGINE_PYTHON_VARIABLE):
         return named
-    return str(_CHECKOUT_PYTHON) if _CHECKOUT_PYTHON.exists() else sys.executable
+    pythons = (_CHECKOUT / name / "bin" / "python" for name in (folder, DEFAULT_ENVIRONMENT))
+    return next((str(python) for python in pythons if python.exists()), sys.executable)

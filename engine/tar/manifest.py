@@ -68,7 +68,8 @@ class FileEntry:
 
     size_bytes: Annotated[int, Field(ge=0, strict=True)]
     sha256: Annotated[Sha256, Field(strict=True)] | None
-    """Lower-case hex. None only in a manifest derived from a directory that has none of its own."""
+    """Lower-case hex. None only in a directory: one without a manifest, or one made on this machine of links
+    to verified downloads."""
 
 
 class EngineFacts(_Frozen):
@@ -145,7 +146,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return (json.dumps(fields, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def parse_manifest(data: bytes, place: str) -> Manifest:
+def parse_manifest(data: bytes, place: str, *, needs_hashes: bool = True) -> Manifest:
     """The manifest in ``data``; InvalidManifest or NewerManifest, which name ``place``."""
     try:
         fields = _json_object(data, place)
@@ -161,7 +162,7 @@ def parse_manifest(data: bytes, place: str) -> Manifest:
     except ValidationError as exc:
         raise InvalidManifest(place=place, reason=_first_complaint(exc)) from exc
     for name, entry in manifest.files.items():
-        if entry.sha256 is None:
+        if needs_hashes and entry.sha256 is None:
             raise InvalidManifest(place=place, reason=f"it has no sha256 for {name!r}")
     return manifest
 

@@ -41,6 +41,12 @@ class Settings(APISettings, BaseModel):
     engine_dir: Path = variable(
         "ENGINE_DIR", Path(DEFAULT_ENGINE_DIR), "folder of the engine if COG_WEIGHTS is not set"
     )
+    model_id: str | None = variable(
+        "MODEL_ID",
+        None,
+        "model to make the engine of, without COG_WEIGHTS and ENGINE_DIR: owner/name[@revision] on the Hub, "
+        "owner/name:FILE.gguf, a model's folder or a .gguf file",
+    )
     system_prompt: str = variable("SYSTEM_PROMPT", "", "system prompt of requests that do not set one")
     prompt_template: str = variable(
         "PROMPT_TEMPLATE", "{prompt}", "prompt template of requests that do not set one"
@@ -219,6 +225,8 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
             values[field] = environment[name]
     if environment.get("ENGINE_DIR") and not environment.get("COG_WEIGHTS"):
         values.pop("weights", None)
+    if environment.get("ENGINE_DIR"):
+        values.pop("model_id", None)
     old_names = {VARIABLES[name]: old for old, name in _OLD_NAMES.items() if environment.get(old)}
     for field, old in old_names.items():
         if field in values:

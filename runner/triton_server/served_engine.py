@@ -14,14 +14,16 @@ from engine.progress import Progress
 from engine.tar.manifest import Manifest
 from errors.settings import InvalidSetting, MissingRequirement
 from runner.settings.settings import Settings
+from runner.supervision.child import Log
 from runner.triton_server.install import CPP_LIBRARY, cpp_backend_dir
+from runner.triton_server.made_engine import make_engine
 from runner.triton_server.model_repository import CPP_BACKEND, SLOT
 
 
 def open_served_engine(
-    settings: Settings, on_the_way: Callable[[Engine], None], progress: Progress
+    settings: Settings, on_the_way: Callable[[Engine], None], progress: Progress, log: Log
 ) -> Engine:
-    """Blocks while it is fetched. ``on_the_way`` is called before, unless Triton needs all files."""
+    """Blocks while it is fetched or made. ``on_the_way`` is called before, unless Triton needs all files."""
 
     def begin(engine: Engine) -> None:
         has_cpp_backend = KINDS[engine.manifest.engine_kind].has_cpp_backend
@@ -40,7 +42,7 @@ def open_served_engine(
             on_the_way=begin,
             progress=progress,
         )
-    engine = load(settings.engine_dir)
+    engine = load(make_engine(settings, log) if settings.model_id else settings.engine_dir)
     check(engine.manifest)
     return engine
 

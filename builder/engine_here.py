@@ -1,0 +1,125 @@
+"""An engine to be served on this machine: a folder whose weights are links to the downloaded files.
+
+    <cache>/models/<name>-<digest>/   an engine, by its build config and the model's commit or files
+    <cache>/models/last/<digest>      the engine that a build config last led to, if the Hub can't be asked
+
+``python -m builder.engine_here MODEL`` is for the runner, which does not import the builder: it prints what
+happens, and the engine's folder in the last line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from builder.build import open_work, run_plan
+from builder.config.config import BuildConfig
+from builder.config.file import ConfigFile
+from builder.kinds import engine_plan
+from builder.machine_fit import fit_here
+from builder.model_source import find_source
+from builder.progress import progress_lines
+from builder.steps import Work, folder_step
+from builder.survey import survey
+from builder.weights.files import cache_folder, need_space
+from builder.weights.weights import obtain_model
+from engine.directory import load
+from engine.lock import lock, unlock
+from engine.progress import Progress
+from engine.staging import discard
+from errors.build import BuildFailed, DownloadFailed
+from errors.coded_error import CodedError
+from errors.engine_tar import EngineNotFound
+
+Report = Callable[[str], None]
+
+
+def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress | None = None) -> Path:
+    """The folder of the engine of ``file``, which is made unless it is there.
+
+    Before weights are downloaded, a table tells what they take; a model that does not fit is refused.
+    """
+    models = cache_folder() / "models"
+    try:
+        (models / "last").mkdir(parents=True, exist_ok=True)
+        last = models / "last" / _digest(file.config, file.folder)
+        try:
+            with open_work(file, report, progress) as work:
+                engine = _made(file, work, models)
+        except DownloadFailed as exc:
+            engine = Path(last.read_text()) if last.exists() else models / "none"
+            if not _is_whole(engine):
+                raise
+            report(f"the Hub can't be asked ({exc.facts['reason']}); serving what was downloaded before")
+        last.write_text(str(engine))
+    except OSError as exc:
+        raise BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or models) from exc
+    return engine
+
+
+def _made(file: ConfigFile, work: Work, models: Path) -> Path:
+    planned = engine_plan(file.config)
+    found = survey(file.config, work, with_weights=planned.takes_weights)
+    if not found.values and found.missing_bytes:
+        # The shape of a model in a GGUF file is known once that is here.
+        need_space(models, found.disk_bytes, purpose="the model")
+        obtain_model(file.config, work, with_weights=True)
+        found = survey(file.config, work, with_weights=True)
+    fit = fit_here(file.config, found, models)
+    name = re.sub(r"[^\w.-]+", "--", file.config.model_name)[-80:]
+    engine = models / f"{name}-{_digest(fit.config, file.folder, found.identity)}"
+    lock_path = engine.with_name(f".{engine.name}.lock")
+    descriptor = lock(lock_path, lambda: work.report("waiting for another process that makes this engine"))
+    try:
+        if fit.problem is not None or not _is_whole(engine):
+            for line in fit.lines():
+                work.report(line)
+        if fit.problem is not None:
+            raise fit.problem
+        if not _is_whole(engine):
+            if engine.exists():
+                discard(engine)
+            work.config, work.destination, work.serves_here = fit.config, engine, True
+            run_plan(engine_plan(fit.config), file.notes, work, folder_step())
+    finally:
+        unlock(lock_path, descriptor)
+    return engine
+
+
+def _is_whole(engine: Path) -> bool:
+    """A link to a file that is gone does not count."""
+    try:
+        load(engine)
+    except CodedError:
+        return False
+    return True
+
+
+def _digest(config: BuildConfig, folder: Path | None, identity: str = "") -> str:
+    named = {"revision"} if identity else set()  # the identity has what it means
+    facts = [config.model_dump(mode="json", exclude=named), str(folder), identity]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def main(model: str) -> int:
+    try:
+        file = find_source(model)
+        if file is None:
+            raise EngineNotFound(place=model, reason="is neither a model nor a file or folder here")
+        print(engine_here(file, report=_print_line, progress=progress_lines(_print_line)))
+    except CodedError as exc:
+        print(exc, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

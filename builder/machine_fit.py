@@ -1,0 +1,148 @@
+"""Whether a model fits this machine, told as a table before anything large is downloaded."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.config.config import BuildConfig
+from builder.program import ram_here_bytes
+from builder.sizes.fit import (
+    MIN_SEQ_LEN,
+    Demand,
+    demand,
+    fit_gpus,
+    main_memory_bytes,
+    running_precision,
+)
+from builder.sizes.gpus import GpuModel
+from builder.sizes.memory import weight_bytes
+from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.weight_lines import stored_precision
+from builder.sizes.words import count_in_words, download_time, in_words
+from builder.survey import Survey
+from builder.weights.files import CACHE_VARIABLE
+from engine.kinds import KINDS
+from engine.machine.gpu import Gpu, visible_gpus
+from errors.build import NotEnoughSpace
+from errors.build_config import ModelDoesNotFit
+from errors.coded_error import CodedError
+from errors.machine import GpuRequired
+
+_NEXT_SIZE = "choose a smaller or a quantized model"
+
+
+@dataclass
+class MachineFit:
+    """``config`` as it fits this machine; ``problem``: why it does not."""
+
+    config: BuildConfig
+    rows: dict[str, str] = field(default_factory=dict)
+    problem: CodedError | None = None
+
+    def lines(self) -> list[str]:
+        return [f"{name:<12}{text}" for name, text in self.rows.items()]
+
+
+def fit_here(config: BuildConfig, found: Survey, folder: Path) -> MachineFit:
+    """The fit of the model ``found``, which will lie in ``folder``."""
+    fit = MachineFit(config)
+    at = f" at {found.revision[:12]}" if found.revision else ""
+    fit.rows["model"] = config.model_name + at
+    fit.rows["engine"] = f"{config.engine_kind}, on {KINDS[config.engine_kind].runs_on}"
+    fit.rows["weights"] = in_words(found.total_bytes)
+    try:
+        if KINDS[config.engine_kind].serves_models and found.values:
+            _fit_memory(fit, found.values)
+    except UnknownShape as exc:
+        fit.rows["memory"] = f"not known: the model's config.json has no {exc}"
+    _fit_disk(fit, found, folder)
+    return fit
+
+
+def _fit_memory(fit: MachineFit, values: Mapping[str, Any]) -> None:
+    shape, gpus, config = shape_of(values), visible_gpus(), fit.config
+    stored = stored_precision(values)
+    fit.rows["model"] += f", {count_in_words(shape.num_parameters)} parameters"
+    fit.rows["weights"] = f"{in_words(weight_bytes(shape, stored))} ({stored.dtype})"
+    needs_gpu = KINDS[config.engine_kind].needs_gpu
+    precision = running_precision(values, config.dtype, on_cpu=not gpus, half=needs_gpu)
+    demanded = demand(shape, precision, values, config.max_seq_len)
+    if gpus:
+        _fit_on_gpus(fit, demanded, gpus if needs_gpu else gpus[:1])
+    elif needs_gpu:
+        fit.problem = GpuRequired(engine_kind=config.engine_kind)
+    else:
+        _fit_in_main_memory(fit, demanded)
+
+
+def _fit_in_main_memory(fit: MachineFit, demanded: Demand) -> None:
+    length = min(demanded.limit, MIN_SEQ_LEN)
+    needed, present = main_memory_bytes(demanded.shape, demanded.precision, length), ram_here_bytes()
+    dtype = demanded.precision.dtype
+    fit.rows["engine"] = f"{fit.config.engine_kind}, on the CPU as {dtype}"
+    fit.rows["memory"] = f"{in_words(needed)} of this machine's {in_words(present)}"
+    if needed > present:
+        fit.problem = ModelDoesNotFit(
+            model=fit.config.model_name,
+            needed=f"{in_words(needed)} of memory as {dtype}",
+            present=f"this machine has {in_words(present)}",
+            remedy=f"{_NEXT_SIZE}, or a machine with more memory or a GPU",
+        )
+
+
+def _fit_on_gpus(fit: MachineFit, demanded: Demand, gpus: tuple[Gpu, ...]) -> None:
+    config = fit.config
+    known = [GpuModel(gpu.name or "GPU", gpu.total_bytes) for gpu in gpus if gpu.total_bytes is not None]
+    if len(known) < len(gpus) or config.vllm:
+        return  # What the GPUs have is not known, or the config's author has decided.
+    free = [gpu.free_bytes for gpu in gpus]
+    fitting = fit_gpus(demanded, known, free)
+    words = f"{len(known)} x {known[0].name} ({in_words(known[0].memory_bytes)})"
+    if fitting is None:
+        fit.rows["engine"] = f"{config.engine_kind}, on {words}"
+        fit.rows["memory"] = f"{in_words(demanded.weight_bytes(1))} of weights, and the KV cache: too much"
+        present = " and ".join(in_words(each) for each in free if each is not None)
+        fit.problem = ModelDoesNotFit(
+            model=config.model_name,
+            needed=f"{in_words(demanded.weight_bytes(1))} of GPU memory for its weights, beside its KV cache",
+            present=f"of {words}, {present} are free" if present else f"there are {words}",
+            remedy=f"{_NEXT_SIZE}, or more or larger GPUs, or end what else uses them",
+        )
+        return
+    fit.rows["engine"] = f"{config.engine_kind}, on {fitting.gpus} x {known[0].name}"
+    weights = in_words(demanded.weight_bytes(fitting.gpus))
+    fit.rows["memory"] = (
+        f"{weights} of weights{' per GPU' if fitting.gpus > 1 else ''}, room for {fitting.kv_tokens:,} "
+        "tokens of KV cache"
+    )
+    changes: dict[str, Any] = {}
+    if KINDS[config.engine_kind].needs_gpu:
+        arguments: dict[str, Any] = {"tensor_parallel_size": fitting.gpus} if fitting.gpus > 1 else {}
+        if fitting.is_shared:
+            arguments["gpu_memory_utilization"] = fitting.share
+        changes["vllm"] = arguments or None
+    length = demanded.max_seq_len(fitting.kv_tokens)
+    if length is not None:
+        changes["max_seq_len"] = length
+        fit.rows["sequence"] = f"{length:,} tokens, in place of the model's {demanded.limit:,}, to fit"
+    fit.config = config.model_copy(update=changes)
+
+
+def _fit_disk(fit: MachineFit, found: Survey, folder: Path) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    missing = found.missing_bytes
+    if missing:
+        fit.rows["download"] = f"{in_words(missing)}, about {download_time(missing)} at 1 Gbit/s"
+    fit.rows["disk"] = f"{in_words(found.disk_bytes)} of {in_words(free_bytes)} free in {folder}"
+    if found.disk_bytes > free_bytes and fit.problem is None:
+        fit.problem = NotEnoughSpace(
+            folder=folder,
+            free_bytes=free_bytes,
+            purpose="the model",
+            needed_bytes=found.disk_bytes,
+            variable=CACHE_VARIABLE,
+        )

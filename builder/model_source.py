@@ -1,0 +1,104 @@
+"""What a user names to build or serve: a build config, a model, or an engine that is there already.
+
+owner/name  owner/name@revision     a model on the Hugging Face Hub
+owner/name:model.Q8_0.gguf          one GGUF file of it
+path/to/folder                      a model's folder, in a checkout or in the Hub's own cache
+path/to/model.Q8_0.gguf             a GGUF file
+config.yaml  https://.../c.yaml     a build config
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from builder.config.file import ConfigFile, checked_config, is_config_url, read_config
+from engine.kinds import KINDS
+from engine.machine.gpu import visible_gpus
+from engine.machine.preflight import installed_version
+from engine.machine.python import engine_python
+from engine.tar.manifest import MANIFEST_NAME
+from errors.build_config import ModelUnusable
+
+GGUF = ".gguf"
+_CONFIG_SUFFIXES = (".yaml", ".yml")
+_TAR_SUFFIXES = (".tar", ".tgz", ".gz", ".zst")
+_ON_HUB = re.compile(
+    r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[^\s:]+))?(:(?P<gguf>[^\s:]+))?"
+)
+_HUB_CACHE = re.compile(r".*/models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]{40}")
+_RANK = "*rank*.engine"
+
+
+def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
+    """The build config that ``text`` names or stands for; None: it names an engine.
+
+    A model is built as ``kind``, else as the kind that is best on this machine.
+    """
+    path = Path(text)
+    if is_config_url(text):
+        is_config = text.startswith("data:") or text.partition("?")[0].endswith(_CONFIG_SUFFIXES)
+        return read_config(text) if is_config else None
+    if path.suffix in _CONFIG_SUFFIXES and not path.is_dir():
+        return read_config(text)
+    if path.is_dir():
+        return _of_folder(path.absolute(), kind) if _is_model(path) else None
+    if path.is_file():
+        return _of_file(path.absolute(), kind) if path.suffix == GGUF else None
+    match = _ON_HUB.fullmatch(text)
+    if match is None or path.suffix in _TAR_SUFFIXES:
+        return None
+    if path.suffix == GGUF and match["gguf"] is None:
+        return None
+    keys = {"model_id": match["id"], "revision": match["revision"], "gguf_file": match["gguf"]}
+    return _file(keys, kind, folder=None)
+
+
+def best_kind() -> str:
+    """The kind of engine that serves a model's own weights best on this machine."""
+    has_gpu = bool(visible_gpus())
+    able = [each for each in KINDS.values() if each.serves_models and (has_gpu or not each.needs_gpu)]
+    for each in able[:-1]:
+        if installed_version(engine_python(folder=each.checkout_environment))(each.name):
+            return each.name
+    return able[-1].name
+
+
+def _of_folder(path: Path, kind: str | None) -> ConfigFile:
+    keys: dict[str, Any] = {"model_path": path.name or "."}
+    if cached := _HUB_CACHE.fullmatch(str(path)):
+        keys["model_id"] = "/".join(cached.groups())
+    if not (path / "config.json").exists():
+        files = sorted(file.name for file in path.glob(f"*{GGUF}"))
+        if len(files) > 1:
+            problem = f"it has {len(files)} GGUF files; name one, as in {path.name}/{files[0]}"
+            raise ModelUnusable(model=str(path), problem=problem)
+        keys["gguf_file"] = files[0]
+    return _file(keys, kind, folder=path.parent)
+
+
+def _of_file(path: Path, kind: str | None) -> ConfigFile:
+    keys = {"model_path": path.parent.name or ".", "gguf_file": path.name}
+    return _file(keys, kind, folder=path.parent.parent)
+
+
+def _file(keys: dict[str, Any], kind: str | None, *, folder: Path | None) -> ConfigFile:
+    given = {name: value for name, value in keys.items() if value is not None}
+    config = checked_config({"engine": kind or best_kind(), **given})
+    return ConfigFile(config, hf_token=None, folder=folder, notes=())
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether the folder is a model as it is published, and no engine."""
+    markers = [MANIFEST_NAME, *filter(None, (kind.marker_file for kind in KINDS.values()))]
+    if any((folder / name).exists() for name in markers) or any(folder.glob(_RANK)):
+        return False
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError:
+        return any(folder.glob(f"*{GGUF}"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and ("model_type" in config or "architectures" in config)

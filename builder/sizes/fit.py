@@ -1,0 +1,169 @@
+"""Where a model fits that is not compiled: on GPUs, with how many tokens of KV cache, or in main memory.
+
+High estimates, as in ``memory.py``: what is said to fit does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from builder.sizes.gpus import GIB, GpuModel
+from builder.sizes.memory import (
+    CUDA_BYTES,
+    Limits,
+    Parallelism,
+    Precision,
+    activation_bytes,
+    kv_bytes_per_token,
+    rank_weight_bytes,
+    weight_bytes,
+)
+from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
+from builder.sizes.weight_lines import stored_precision, weight_lines
+from builder.sizes.words import in_words
+from builder.weights.checkpoint import ModelConfig
+from engine.machine.gpu import visible_gpus
+
+GPU_COUNTS = (1, 2, 4, 8)
+MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}
+"""Memory of common GPUs: GB as sold, GiB as the driver reports."""
+MIN_SEQ_LEN = 2048
+"""A GPU that has no room for a sequence of so many tokens, or of the model's limit, is too small."""
+
+_GPU_SHARE = 0.9
+"""vLLM's default gpu_memory_utilization."""
+_STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
+_PROGRAM_BYTES = GIB
+"""Of torch, and of the runner's processes, in main memory."""
+_ROUND_TOKENS = 256
+
+
+def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
+    """How the engine holds the numbers that it reads from the model's files.
+
+    ``on_cpu``: as float32. ``half``: weights in float32 are held in 16 bits, as vLLM does.
+    """
+    stored = stored_precision(values)
+    if on_cpu:
+        return Precision(dtype=dtype or "float32")
+    if dtype is not None:
+        return replace(stored, dtype=dtype)
+    return replace(stored, dtype="float16") if half and stored.dtype == "float32" else stored
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one model takes of GPUs' memory. ``limit``: the model's longest sequence, in tokens."""
+
+    shape: ModelShape
+    precision: Precision
+    limit: int
+
+    def weight_bytes(self, num_gpus: int) -> int:
+        """Of each GPU."""
+        return rank_weight_bytes(self.shape, self.precision, Parallelism(tp_size=num_gpus))
+
+    def kv_tokens(self, gpu_bytes: float, num_gpus: int) -> int:
+        """Number of tokens of KV cache on ``num_gpus``; 0 if the model does not fit."""
+        split = Parallelism(tp_size=num_gpus)
+        if self.shape.num_heads % num_gpus:
+            return 0
+        beside = activation_bytes(self.shape, self.precision, split, _STEP) + CUDA_BYTES
+        free_bytes = gpu_bytes - self.weight_bytes(num_gpus) - beside
+        tokens = int(free_bytes) // kv_bytes_per_token(self.shape, self.precision, split)
+        return tokens if tokens >= min(self.limit, MIN_SEQ_LEN) else 0
+
+    def max_seq_len(self, kv_tokens: int) -> int | None:
+        """The limit to write where the model's own does not fit."""
+        return None if kv_tokens >= self.limit else kv_tokens // _ROUND_TOKENS * _ROUND_TOKENS
+
+
+def demand(shape: ModelShape, precision: Precision, values: Mapping[str, Any], asked: int | None) -> Demand:
+    return Demand(shape, precision, asked or ModelConfig(values).max_position_embeddings or MIN_SEQ_LEN)
+
+
+@dataclass(frozen=True)
+class GpuFit:
+    """``gpus`` GPUs that a model fits on."""
+
+    gpus: int
+    kv_tokens: int
+    share: float
+    """Of a GPU's memory that the engine may take."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Something else uses these GPUs."""
+        return self.share < _GPU_SHARE
+
+
+def fit_gpus(demanded: Demand, gpus: Sequence[GpuModel], free_bytes: Sequence[int | None]) -> GpuFit | None:
+    """The fewest of ``gpus`` on which the model fits; None if it fits on none."""
+    for count in (count for count in GPU_COUNTS if count <= len(gpus)):
+        smallest = min(gpu.memory_bytes for gpu in gpus[:count])
+        free = min(smallest, *(smallest if free is None else free for free in free_bytes[:count]))
+        share = min(_GPU_SHARE, int(100 * free / smallest) / 100)
+        if tokens := demanded.kv_tokens(share * smallest, count):
+            return GpuFit(count, tokens, share)
+    return None
+
+
+def main_memory_bytes(shape: ModelShape, precision: Precision, length_tokens: int) -> int:
+    """On a CPU, with the KV cache of one sequence."""
+    cache_bytes = kv_bytes_per_token(shape, precision) * length_tokens
+    return weight_bytes(shape, precision) + cache_bytes + _PROGRAM_BYTES
+
+
+def size_lines(
+    values: Mapping[str, Any], dtype: str | None, max_seq_len: int | None, *, needs_gpu: bool
+) -> list[str]:
+    """A plan's lines about sizes: in the precision that this machine would run, and on common GPUs."""
+    try:
+        shape = shape_of(values)
+    except UnknownShape as exc:
+        return [f"sizes are not known: the model's config.json has no {exc}"]
+    on_cpu = not needs_gpu and not visible_gpus()
+    running = running_precision(values, dtype, on_cpu=on_cpu, half=needs_gpu)
+    lines = weight_lines(shape, stored_precision(values), running, max_seq_len)
+    if on_cpu:
+        needed = in_words(main_memory_bytes(shape, running, min(max_seq_len or MIN_SEQ_LEN, MIN_SEQ_LEN)))
+        lines.append(f"memory        {needed} on this machine, which has no GPU: as {running.dtype}")
+    on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
+    return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
+
+
+def market_lines(demanded: Demand) -> Iterator[str]:
+    """A table: tokens of KV cache by memory and number of GPUs, with vLLM."""
+    yield f"{'GPUs (vllm)':<14}" + "".join(f"{count:>12}" for count in GPU_COUNTS)
+    is_short, fits = False, []
+    for sold_gb, size_gib in MARKET.items():
+        cells = []
+        for count in GPU_COUNTS:
+            tokens = demanded.kv_tokens(_GPU_SHARE * size_gib * GIB, count)
+            is_short |= 0 < tokens < demanded.limit
+            cells.append(f"{tokens:,}{'*' if tokens < demanded.limit else ''}" if tokens else "no")
+            if tokens:
+                fits.append((count, sold_gb, tokens))
+        yield f"  {f'{sold_gb} GB':<12}" + "".join(f"{cell:>12}" for cell in cells)
+    yield "              tokens of KV cache, all sequences together; no: does not fit"
+    if is_short:
+        yield f"              *: less than one sequence of {demanded.limit:,} tokens: lower max_seq_len"
+    for count, sold_gb, tokens in _cheapest(fits, demanded):
+        yield f"write         {_arguments(demanded, count, tokens)} for {count} x {sold_gb} GB"
+
+
+def _cheapest(fits: Sequence[tuple[int, int, int]], demanded: Demand) -> list[tuple[int, int, int]]:
+    """The smallest GPUs for the model, and the smallest for its longest sequence."""
+    least = min(fits, key=lambda fit: fit[0] * fit[1], default=None)
+    whole = [fit for fit in fits if fit[2] >= demanded.limit]
+    longest = min(whole, key=lambda fit: fit[0] * fit[1], default=None)
+    return [fit for fit in dict.fromkeys((least, longest)) if fit is not None]
+
+
+def _arguments(demanded: Demand, num_gpus: int, kv_tokens: int) -> str:
+    parts = [f"vllm: {{tensor_parallel_size: {num_gpus}}}"] if num_gpus > 1 else []
+    if (length := demanded.max_seq_len(kv_tokens)) is not None:
+        parts.append(f"max_seq_len: {length}")
+    return ", ".join(parts) or "no arguments"

@@ -1,0 +1,66 @@
+"""A model before its weights are downloaded: its files with their sizes, and what config.json says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builder.config.config import BuildConfig
+from builder.gguf.architecture import read_architecture
+from builder.gguf.header import read_header
+from builder.weights.checkpoint import read_config
+from builder.weights.hub import Hub
+from builder.weights.model_files import Model, Sources, identity
+from builder.weights.weights import obtain_model, wanted_names
+
+_CONVERTED = {".bin": 1, ".pt": 1, ".pth": 1, ".gguf": 4}
+"""How many times larger safetensors are: a quantized GGUF file becomes 16 bits a weight."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    revision: str | None
+    """The Hub's commit; None for a folder."""
+    identity: str
+    """Changes when the files do."""
+    values: Mapping[str, Any]
+    """Of config.json, or of a GGUF file as if it had one; empty if neither is here."""
+    sizes_bytes: Mapping[str, int | None]
+    """None is the size of a file for which the Hub has none."""
+    missing_bytes: int
+    """To be downloaded."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(filter(None, self.sizes_bytes.values()))
+
+    @property
+    def disk_bytes(self) -> int:
+        """To be written: the download, and weights in another format as safetensors, of at most this size."""
+        sizes = self.sizes_bytes.items()
+        converted = (_CONVERTED.get(Path(name).suffix, 0) * (size_bytes or 0) for name, size_bytes in sizes)
+        return self.missing_bytes + sum(converted)
+
+
+def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Survey:
+    """Of a model on the Hub config.json alone is downloaded. A model in a tar is fetched as a whole."""
+    if config.model_path is not None or config.model_tar_url is not None:
+        model = obtain_model(config, sources, with_weights=with_weights)
+        sizes: dict[str, int | None] = {name: path.stat().st_size for name, path in model.files.items()}
+        return Survey(None, identity(model), _values(config, model), sizes, 0)
+    assert config.model_id is not None, "a checked config names a model"
+    hub = Hub(token=sources.hf_token, cache=sources.cache)
+    snapshot = hub.snapshot(config.model_id, config.revision)
+    names = wanted_names(config, snapshot.names, with_weights=with_weights)
+    sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
+    missing_bytes = hub.missing_bytes(snapshot, names)
+    small = names if config.gguf_file and not missing_bytes else {"config.json"} & set(snapshot.names)
+    model = Model(config.model_name, snapshot.commit, hub.fetch(snapshot, small, None))
+    return Survey(snapshot.commit, snapshot.commit, _values(config, model), sizes, missing_bytes)
+
+
+def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:
+    if config.gguf_file in model.files:
+        return read_architecture(read_header(model.name, model.files[config.gguf_file])).values
+    return read_config(model).values if "config.json" in model.files and config.gguf_file is None else {}

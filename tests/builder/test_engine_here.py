@@ -1,0 +1,230 @@
+"""``serve MODEL``: what a name stands for, whether it fits here, an engine without a copy of the weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config.file import ConfigFile
+from builder.engine_here import engine_here
+from builder.model_source import find_source
+from builder.survey import Survey
+from engine.inspect import read_manifest, verify
+from engine.machine.gpu import Gpu
+from errors.build import DownloadFailed, NotEnoughSpace
+from errors.build_config import ModelDoesNotFit, ModelNotFound, ModelUnusable
+from tests.builder import tiny_model
+from tests.builder.conftest import MODEL_ID
+from tests.builder.hub_server import HubServer, Repository
+from tests.builder.sizes.published import LLAMA_3_8B, LLAMA_3_70B
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
+    """The GPUs of this machine: none, unless a test adds some."""
+    found: list[Gpu] = []
+    for module in ("builder.machine_fit", "builder.model_source", "builder.sizes.fit"):
+        monkeypatch.setattr(f"{module}.visible_gpus", lambda: tuple(found))
+    return found
+
+
+def source(text: str, kind: str | None = None) -> ConfigFile:
+    file = find_source(text, kind=kind)
+    assert file is not None
+    return file
+
+
+def made(text: str, kind: str | None = None) -> tuple[Path, list[str]]:
+    lines: list[str] = []
+    return engine_here(source(text, kind), report=lines.append), lines
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for name in (name for name in files if "/" not in name):
+        (folder / name).write_bytes(files[name])
+    return folder
+
+
+def test_a_models_name_becomes_an_engine_whose_weights_are_the_downloaded_file(
+    cache: Path, hub: HubServer, repository: Repository
+) -> None:
+    engine, lines = made(MODEL_ID)
+    (blob,) = (
+        path for path in (cache / "hub").rglob("blobs/*") if path.samefile(engine / "model.safetensors")
+    )
+    assert blob.stat().st_nlink == 2
+    manifest = verify(engine)
+    assert (manifest.engine_kind, manifest.model_id) == ("transformers", MODEL_ID)
+    assert manifest.revision == repository.commit
+    table = [line.split()[0] for line in lines[: [line[:1] for line in lines].index("[")]]
+    assert table == ["model", "engine", "weights", "memory", "download", "disk"]
+
+
+def test_a_second_start_downloads_nothing_and_says_nothing(hub: HubServer, repository: Repository) -> None:
+    first, _ = made(MODEL_ID)
+    hub.requests.clear()
+    assert made(MODEL_ID) == made(f"{MODEL_ID}@{repository.commit}") == (first, [])
+    assert not hub.asked_for("model.safetensors")
+
+
+def test_without_the_hub_what_was_downloaded_before_is_served(
+    hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = made(MODEL_ID)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    again, (line,) = made(MODEL_ID)
+    assert again == first
+    assert "serving what was downloaded before" in line
+    with pytest.raises(DownloadFailed):
+        made("acme/other")
+
+
+def test_an_unknown_model_and_an_unknown_revision_are_named(hub: HubServer, repository: Repository) -> None:
+    for text in ("acme/nothing", f"{MODEL_ID}@v9"):
+        with pytest.raises(ModelNotFound, match=text.partition("@")[0]):
+            made(text)
+
+
+def test_a_folder_of_the_hubs_own_cache_is_taken_by_its_links(tmp_path: Path) -> None:
+    blobs = write(tmp_path / "models--acme--tiny" / "blobs", tiny_model.files())
+    snapshot = blobs.parent / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    (tmp_path / "link").symlink_to(snapshot)
+    engine, _ = made(str(snapshot))
+    assert read_manifest(engine).model_id == "acme/tiny"
+    assert (engine / "model.safetensors").samefile(blobs / "model.safetensors")
+    assert read_manifest(made(str(tmp_path / "link"))[0]).model_id == "link"
+
+
+def test_weights_on_another_disk_are_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "model", tiny_model.files())
+
+    def link(*arguments: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", link)
+    engine, _ = made(str(folder))
+    assert (engine / "model.safetensors").is_symlink()
+    verify(engine)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(Exception, match="weights"):
+        made(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["engine.tar", "none.tar", "http://h/e.tar", "./none", "engine", "none.gguf"]
+)
+def test_what_names_an_engine_or_nothing_is_no_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "engine", {**tiny_model.files(), "engine_args.json": b"{}"})
+    (tmp_path / "engine.tar").touch()
+    assert find_source(name) is None
+
+
+def test_a_build_config_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("engine: paced\nmodel_id: a/b\npaced: {tokens_per_second: 1}\n")
+    assert source(str(tmp_path / "c.yaml")).config.engine_kind == "paced"
+
+
+def test_several_gguf_files_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "m", {"a.gguf": b"", "b.gguf": b""})
+    with pytest.raises(ModelUnusable, match=r"m/a\.gguf"):
+        find_source(str(tmp_path / "m"))
+
+
+@pytest.mark.parametrize(
+    ("count", "version", "kind"), [(0, "1", "transformers"), (1, "1", "vllm"), (1, None, "transformers")]
+)
+def test_vllm_is_chosen_where_there_is_a_gpu_and_its_environment(
+    gpus: list[Gpu], monkeypatch: pytest.MonkeyPatch, count: int, version: str | None, kind: str
+) -> None:
+    gpus += [Gpu(90)] * count
+    monkeypatch.setattr("builder.model_source.installed_version", lambda python: lambda name: version)
+    assert source(MODEL_ID).config.engine_kind == kind
+    assert source(MODEL_ID, "transformers").config.engine_kind == "transformers"
+
+
+def test_a_model_that_is_too_large_for_the_memory_is_refused_before_its_download(
+    hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.machine_fit.ram_here_bytes", lambda: GIB // 2)
+    with pytest.raises(ModelDoesNotFit, match="512 MiB"):
+        made(MODEL_ID)
+    assert not hub.asked_for("model.safetensors")
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_download(
+    hub: HubServer, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 10
+
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
+    with pytest.raises(NotEnoughSpace, match="COG_TRITON_CACHE"):
+        made(MODEL_ID)
+    assert not hub.asked_for("model.safetensors")
+
+
+LONG = {"max_position_embeddings": 131072}
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "size_gib", "free_gib", "expected"),
+    [
+        (LLAMA_3_8B, 1, 80, 80, (None, None)),
+        ({**LLAMA_3_8B, **LONG}, 1, 22.5, 22.5, (None, 25344)),
+        (LLAMA_3_70B, 8, 80, 80, ({"tensor_parallel_size": 2}, None)),
+        (LLAMA_3_8B, 1, 80, 40, ({"gpu_memory_utilization": 0.5}, None)),
+        (LLAMA_3_8B, 1, 16, 16, None),
+        (LLAMA_3_70B, 1, 80, 80, None),
+        (LLAMA_3_8B, 1, 80, 12, None),
+    ],
+)  # fmt: skip
+def test_gpus_length_and_share_are_chosen_so_that_a_model_fits(
+    gpus: list[Gpu],
+    tmp_path: Path,
+    values: dict[str, Any],
+    count: int,
+    size_gib: float,
+    free_gib: float,
+    expected: tuple[dict[str, Any] | None, int | None] | None,
+) -> None:
+    from builder.machine_fit import fit_here
+
+    gpus += [Gpu(90, "Stand-in", int(size_gib * GIB), int(free_gib * GIB))] * count
+    found = Survey("c" * 40, "c" * 40, values, {"model.safetensors": GIB}, 0)
+    fit = fit_here(source(MODEL_ID, "vllm").config, found, tmp_path)
+    if expected is None:
+        assert isinstance(fit.problem, ModelDoesNotFit)
+    else:
+        assert fit.problem is None
+        assert (fit.config.vllm, fit.config.max_seq_len) == expected
+
+
+def test_a_plan_has_a_verdict_for_common_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from cli.main import main
+
+    (tmp_path / "model.json").write_text(json.dumps({**LLAMA_3_70B, **LONG}))
+    assert main(["plan", "meta/llama", "--model-config", str(tmp_path / "model.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {
+        line.split(" GB")[0].strip(): line.split(" GB")[1].split()
+        for line in lines
+        if line.startswith("  ") and " GB" in line
+    }
+    assert rows["24"][:3] == ["no", "no", "no"]
+    assert rows["80"][0] == "no"
+    assert rows["80"][1].endswith("*")
+    assert rows["80"][2].replace(",", "").isdigit()
+    assert any("{tensor_parallel_size: 2}, max_seq_len: " in line for line in lines)
+    assert any(line.startswith("memory ") and "float32" in line for line in lines)
