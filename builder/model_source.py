@@ -37,12 +37,11 @@ def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
 
     A model is built as ``kind``, else as the kind that is best on this machine.
     """
+    if is_config(text):
+        return read_config(text)
     path = Path(text)
     if is_config_url(text):
-        is_config = text.startswith("data:") or text.partition("?")[0].endswith(_CONFIG_SUFFIXES)
-        return read_config(text) if is_config else None
-    if path.suffix in _CONFIG_SUFFIXES and not path.is_dir():
-        return read_config(text)
+        return None
     if path.is_dir():
         return _of_folder(path.absolute(), kind) if _is_model(path) else None
     if path.is_file():
@@ -54,6 +53,13 @@ def find_source(text: str, *, kind: str | None = None) -> ConfigFile | None:
         return None
     keys = {"model_id": match["id"], "revision": match["revision"], "gguf_file": match["gguf"]}
     return _file(keys, kind, folder=None)
+
+
+def is_config(text: str) -> bool:
+    """Whether ``text`` names a build config."""
+    if is_config_url(text):
+        return text.startswith("data:") or text.partition("?")[0].endswith(_CONFIG_SUFFIXES)
+    return Path(text).suffix in _CONFIG_SUFFIXES and not Path(text).is_dir()
 
 
 def best_kind() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from builder.config.config import BuildConfig
@@ -39,7 +40,9 @@ class Survey:
     def disk_bytes(self) -> int:
         """To be written: the download, and weights in another format as safetensors, of at most this size."""
         sizes = self.sizes_bytes.items()
-        converted = (_CONVERTED.get(Path(name).suffix, 0) * (size_bytes or 0) for name, size_bytes in sizes)
+        converted = (
+            _CONVERTED.get(PurePath(name).suffix, 0) * (size_bytes or 0) for name, size_bytes in sizes
+        )
         return self.missing_bytes + sum(converted)
 
 
@@ -61,6 +64,6 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
 
 
 def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:
-    if config.gguf_file in model.files:
+    if config.gguf_file is not None and config.gguf_file in model.files:
         return read_architecture(read_header(model.name, model.files[config.gguf_file])).values
     return read_config(model).values if "config.json" in model.files and config.gguf_file is None else {}

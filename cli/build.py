@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from builder.build import build
-from builder.config.file import ConfigFile, read_config
-from builder.model_source import find_source
+from builder.config.file import ConfigFile
+from builder.model_source import find_source, is_config
 from builder.plan import plan_lines
 from builder.sizes.words import in_words
 from cli.inspect import describe
@@ -31,9 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def source_of(options: argparse.Namespace) -> ConfigFile:
-    """The config that is named, or stands for the model that is."""
-    return find_source(options.config, kind=options.kind) or read_config(options.config)
+def source_of(options: argparse.Namespace) -> str | ConfigFile:
+    """The config that is named, or the one that stands for the model that is."""
+    named: str = options.config
+    return named if is_config(named) else find_source(named, kind=options.kind) or named
 
 
 def run(options: argparse.Namespace) -> int:

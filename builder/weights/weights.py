@@ -74,7 +74,7 @@ def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None =
 def _find(model_path: str, folders: Sequence[Path]) -> Path:
     """The folder ``model_path`` under the first of ``folders`` that has it.
 
-    It and its files may be links that lead elsewhere, as in the Hub's own cache: whoever made them may.
+    It and its files may be links that lead elsewhere, as in the Hub's own cache.
     """
     for folder in folders:
         if (found := folder / model_path).is_dir():

@@ -15,6 +15,7 @@ from runner.settings.settings import PATH_VARIABLES, VARIABLES, load_settings
 
 GOOD: list[tuple[str, str, str, Any]] = [
     ("COG_WEIGHTS", "https://example.com/engine.tar", "weights", "https://example.com/engine.tar"),
+    ("MODEL_ID", "acme/tiny@main", "model_id", "acme/tiny@main"),
     ("ENGINE_DIR", "/engine", "engine_dir", Path("/engine")),
     ("SYSTEM_PROMPT", "Be brief.", "system_prompt", "Be brief."),
     ("PROMPT_TEMPLATE", "[{system_prompt}] {prompt}", "prompt_template", "[{system_prompt}] {prompt}"),
@@ -267,3 +268,8 @@ def test_settings_do_not_change_and_take_no_unknown_field() -> None:
         settings.end_id = 3
     with pytest.raises(ValueError, match="extra"):
         type(settings)(**settings.model_dump(), unheard_of=1)  # type: ignore[call-arg]
+
+
+def test_a_folder_or_a_tar_wins_over_a_model() -> None:
+    assert load_settings({"MODEL_ID": "a/b"}).model_id == "a/b"
+    assert load_settings({"MODEL_ID": "a/b", "ENGINE_DIR": "/e"}).model_id is None
