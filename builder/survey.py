@@ -8,8 +8,6 @@ from pathlib import PurePath
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.gguf.architecture import read_architecture
-from builder.gguf.header import read_header
 from builder.weights.checkpoint import read_config
 from builder.weights.hub import Hub
 from builder.weights.model_files import Model, Sources, identity
@@ -38,12 +36,9 @@ class Survey:
 
     @property
     def disk_bytes(self) -> int:
-        """To be written: the download, and weights in another format as safetensors, of at most this size."""
-        sizes = self.sizes_bytes.items()
-        converted = (
-            _CONVERTED.get(PurePath(name).suffix, 0) * (size_bytes or 0) for name, size_bytes in sizes
-        )
-        return self.missing_bytes + sum(converted)
+        """To be written: the download, and weights in another format as safetensors, at most."""
+        sizes = ((PurePath(name).suffix, size or 0) for name, size in self.sizes_bytes.items())
+        return self.missing_bytes + sum(_CONVERTED.get(suffix, 0) * size for suffix, size in sizes)
 
 
 def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Survey:
@@ -65,5 +60,8 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
 
 def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:
     if config.gguf_file is not None and config.gguf_file in model.files:
+        from builder.gguf.architecture import read_architecture
+        from builder.gguf.header import read_header
+
         return read_architecture(read_header(model.name, model.files[config.gguf_file])).values
     return read_config(model).values if "config.json" in model.files and config.gguf_file is None else {}
