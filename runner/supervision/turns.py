@@ -38,19 +38,23 @@ class Turns:
         """How much to read next. After many useless parts the connection waits for its turn."""
         if num_useless <= _FEW:
             return min(2 * read_bytes, MAX_READ_BYTES)
+        self.wait(reader, num_useless)
+        return FIRST_READ_BYTES
+
+    def wait(self, reader: Reader, num_useless: int) -> None:
         if not reader.is_closing():
             reader.pause_reading()
             self._waiting.append((reader, num_useless * _PART_S))
             if len(self._waiting) == 1:
                 self._wait()
-        return FIRST_READ_BYTES
 
     def _wait(self) -> None:
         asyncio.get_running_loop().call_later(self._waiting[0][1], self._resume_first)
 
     def _resume_first(self) -> None:
-        reader, _ = self._waiting.popleft()
+        reader, _ = self._waiting[0]
         if not reader.is_closing():
             reader.resume_reading()
+        self._waiting.popleft()  # Only now: it may wait again at once.
         if self._waiting:
             self._wait()

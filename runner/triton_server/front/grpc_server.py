@@ -96,11 +96,26 @@ class GRPCConnection(HTTP2Connection):
     def abort(self) -> None:
         self._transport.abort()
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def read_frames(self) -> bool:
         self._useless = 0
-        super().buffer_updated(nbytes)
         turns = self.server.connections.turns
-        self.read_bytes = turns.after_read(self._transport, self._useless, self.read_bytes)
+        if is_complete := super().read_frames():
+            self.read_bytes = turns.after_read(self, self._useless, self.read_bytes)
+        else:
+            turns.wait(self, self._useless)
+        return is_complete
+
+    # What ``Turns`` pause and resume
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+        self.read_frames()
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):

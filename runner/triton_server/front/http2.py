@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -34,6 +35,19 @@ _BUFFER = bytearray(MAX_READ_BYTES)
 """For what is read, by all connections: it is used at once. Not more, because frames can have 9 bytes,
 and their number blocks the event loop."""
 _CLOSE_TIMEOUT_S = 5.0
+_PREFACE_BYTES = 24
+_FRAME_HEAD = struct.Struct(">HBBBI")
+"""The length in 24 bits, the kind, the flags, the stream."""
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_LONG_BYTES = 256
+"""Data that is worth the work of its frame."""
+_HEADERS_WORK = 4
+_STREAMS_WORK = 256
+"""Headers and settings are one frame's work more for so many streams: h2 goes through all."""
+_MAX_WORK = 64
+"""Frames that h2 reads before other connections have their turn."""
+_MAX_SETTINGS = 64
+"""Different ones of a client; h2 keeps also those that it does not know, in 100 times their size."""
 
 
 @dataclass(slots=True)
@@ -62,6 +76,10 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_flushing = False
         self._eventless_bytes = 0
+        self._unread = b""
+        """Frames that wait for their turn, or a part of a frame's head."""
+        self._frame_bytes = _PREFACE_BYTES
+        """The rest of the last frame that was begun."""
         self.read_bytes = MAX_READ_BYTES
         self._waiting: dict[int, deque[_Part]] = {}
         """By stream: what waits until the receiver's window has room."""
@@ -123,12 +141,32 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         return memoryview(_BUFFER)[: self.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.receive(self.received(nbytes))
+        self._unread += memoryview(_BUFFER)[:nbytes]
+        self.read_frames()
 
-    @staticmethod
-    def received(nbytes: int) -> bytes:
-        """What was read into the buffer."""
-        return bytes(memoryview(_BUFFER)[:nbytes])
+    def read_frames(self) -> bool:
+        """Read frames of limited work. False if others are left, which the next call reads."""
+        data, work = self._unread, 0
+        end = min(self._frame_bytes, len(data))
+        self._frame_bytes -= end
+        while is_complete := len(data) - end >= _FRAME_HEAD.size:
+            if work >= _MAX_WORK:
+                break
+            high, low, kind, _, _ = _FRAME_HEAD.unpack_from(data, end)
+            length = (high << 8) + low
+            work += self._work_of(kind, length)
+            end += _FRAME_HEAD.size + length
+            self._frame_bytes = max(end - len(data), 0)
+        self._unread = data[end:]
+        if end:
+            self.receive(data[:end])
+        return not is_complete
+
+    def _work_of(self, kind: int, length: int) -> int:
+        """Of a frame, in frames without content."""
+        if kind in (_HEADERS, _SETTINGS):
+            return (_HEADERS_WORK if kind == _HEADERS else 1) + len(self._h2.streams) // _STREAMS_WORK
+        return int(kind != _DATA or length < _LONG_BYTES)
 
     def receive(self, data: bytes) -> None:
         try:
@@ -148,6 +186,8 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
                 opened.add(event.stream_id or None)
             elif isinstance(event, RemoteSettingsChanged):
                 opened.add(None)
+                if len(self._h2.remote_settings) > _MAX_SETTINGS:
+                    self._transport.abort()
             elif isinstance(event, StreamReset):
                 self._drop_waiting(event.stream_id)
             elif isinstance(event, DataReceived):

@@ -87,11 +87,17 @@ class Client:
 
     async def feed(self, data: bytes) -> None:
         self.transport.feed(data)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await self.settle()
         sent = bytes(self.transport.sent[self._read :])
         self._read += len(sent)
         self.events += self.h2.receive_data(sent)
+
+    async def settle(self) -> None:
+        """Until the server has read all, in turns, and has sent what it writes for it."""
+        while not (self.transport.is_reading_now or self.transport.is_closing()):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def feed_frames(self, frames: list[Frame]) -> None:
         await self.feed(b"".join(each.serialize() for each in frames))
@@ -284,6 +290,63 @@ def test_data_in_tiny_frames_closes_the_connection(size: int) -> None:
     run(work)
 
 
+def test_frames_that_are_much_work_are_read_in_turn() -> None:
+    """Each SETTINGS frame changes the windows of all streams."""
+
+    async def work() -> None:
+        client = Client(is_ready=True)
+        client.inferences.max_requests = 1000
+        await client.open()
+        for _ in range(1000):
+            client.begin("ModelStreamInfer")
+        data = client.h2.data_to_send()
+        client.transport.feed(data[:1024])
+        assert len(client.server.open) < 20
+        await client.settle()
+        await client.feed(data[1024:])
+        assert len(client.server.open) == 1000
+        reads: list[int] = []
+        read = client.connection._h2.receive_data
+
+        def counted(data: bytes) -> list[Event]:
+            reads.append(len(data))
+            return read(data)
+
+        client.connection._h2.receive_data = counted  # type: ignore[method-assign, assignment]
+        frames = [SettingsFrame(0, settings={4: 1000 + number % 2}) for number in range(200)]
+        await client.feed_frames(frames)
+        assert sum(reads) == 15 * 200
+        assert max(reads) <= 15 * 16
+        assert not client.is_closed
+
+    run(work)
+
+
+def test_a_read_may_end_anywhere_in_a_frame() -> None:
+    async def work() -> None:
+        client = Client(is_ready=False)
+        client.h2.initiate_connection()
+        stream_id = client.begin("ServerReady")
+        client.h2.send_data(stream_id, EMPTY, end_stream=True)
+        for byte in client.h2.data_to_send():
+            await client.feed(bytes([byte]))
+        assert client.trailers(stream_id)["grpc-status"] == "0"
+
+    run(work)
+
+
+def test_settings_that_nobody_knows_are_not_kept() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        for first, is_closed in ((1000, False), (1000, False), (2000, True)):
+            settings = b"".join(struct.pack(">HI", number, 1) for number in range(first, first + 50))
+            await client.feed(struct.pack(">HBBBI", *divmod(len(settings), 256), 4, 0, 0) + settings)
+            assert client.is_closed == is_closed
+
+    run(work)
+
+
 def test_rapid_resets_close_the_connection() -> None:
     async def work() -> None:
         client = Client(is_ready=True)
@@ -293,6 +356,7 @@ def test_rapid_resets_close_the_connection() -> None:
             stream_id = client.begin("ModelStreamInfer")
             client.h2.reset_stream(stream_id)
         client.transport.feed(client.h2.data_to_send())
+        await client.settle()
         assert client.transport.is_closing()
         assert len(client.server.open) == 0
 
