@@ -46,6 +46,8 @@ _STREAMS_WORK = 256
 """Headers and settings are one frame's work more for so many streams: h2 goes through all."""
 _MAX_WORK = 64
 """Frames that h2 reads before other connections have their turn."""
+_MAX_TABLE_BYTES = 1 << 12
+"""Of the headers that are sent to a client: its default."""
 _MAX_SETTINGS = 64
 """Different ones of a client; h2 keeps also those that it does not know, in 100 times their size."""
 
@@ -186,8 +188,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
                 opened.add(event.stream_id or None)
             elif isinstance(event, RemoteSettingsChanged):
                 opened.add(None)
-                if len(self._h2.remote_settings) > _MAX_SETTINGS:
-                    self._transport.abort()
+                self._bound_settings()
             elif isinstance(event, StreamReset):
                 self._drop_waiting(event.stream_id)
             elif isinstance(event, DataReceived):
@@ -197,6 +198,14 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         for each in [None] if None in opened else opened:
             self._send_waiting(each)
         self._flush_soon()
+
+    def _bound_settings(self) -> None:
+        """Keep little of what a client sets."""
+        if len(self._h2.remote_settings) > _MAX_SETTINGS:
+            self._transport.abort()
+        encoder = self._h2.encoder
+        if encoder.header_table_size > _MAX_TABLE_BYTES:
+            encoder.header_table_size = _MAX_TABLE_BYTES
 
     # Sending
 

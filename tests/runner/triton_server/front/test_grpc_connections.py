@@ -347,6 +347,21 @@ def test_settings_that_nobody_knows_are_not_kept() -> None:
     run(work)
 
 
+def test_a_large_table_of_headers_is_not_used() -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        client.h2.decoder.max_allowed_table_size = 1 << 30
+        await client.feed_frames([SettingsFrame(0, settings={1: 1 << 30})])
+        for number in range(50):
+            trailers = await client.call(f"/{'x' * 150}{number}", EMPTY)
+            assert trailers["grpc-message"].endswith(str(number))
+        assert client.connection._h2.encoder.header_table._current_size <= 4096
+        assert not client.is_closed
+
+    run(work)
+
+
 def test_rapid_resets_close_the_connection() -> None:
     async def work() -> None:
         client = Client(is_ready=True)
