@@ -7,14 +7,13 @@ import signal
 import socket
 import sys
 from contextlib import AsyncExitStack
-from typing import Protocol
 
 from runner.engines.protocol.client import EngineClient
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.connections import Connections
+from runner.triton_server.front.connections import ClientConnection, Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
@@ -28,13 +27,6 @@ _MAX_HELD_BYTES = 32 << 20
 _MAX_UNREAD_BYTES = 32 << 20
 """Of answers that clients have not read; beyond it the slowest client is disconnected."""
 _WATCH_S = 0.5
-
-
-class _Connection(Protocol):
-    @property
-    def unread_bytes(self) -> int: ...
-
-    def abort(self) -> None: ...
 
 
 async def serve(start: Start) -> None:
@@ -85,7 +77,7 @@ async def serve(start: Start) -> None:
         await stopped.wait()
         for task in tasks:
             task.cancel()
-        everyone: list[_Connection] = [*connections, *grpc.connections]
+        everyone: list[ClientConnection] = [*connections, *grpc.connections]
         for connection in everyone:
             connection.abort()
         triton.close()
@@ -95,7 +87,7 @@ async def _watch_unread(*groups: Connections[HTTPConnection] | Connections[GRPCC
     """Disconnect the slowest clients while all together leave too much unread."""
     while True:
         await asyncio.sleep(_WATCH_S)
-        connections: list[_Connection] = [each for group in groups for each in group]
+        connections: list[ClientConnection] = [each for group in groups for each in group]
         unread = {each: size for each in connections if (size := each.unread_bytes)}
         while sum(unread.values()) > _MAX_UNREAD_BYTES:
             slowest = max(unread, key=unread.__getitem__)

@@ -10,7 +10,12 @@ from runner.supervision.turns import Turns
 MAX_CONNECTIONS = 4096
 
 
-class _Connection(Protocol):
+class ClientConnection(Protocol):
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers that the client has not read."""
+        ...
+
     @property
     def is_idle(self) -> bool:
         """Whether no request of it is in progress."""
@@ -19,7 +24,7 @@ class _Connection(Protocol):
     def abort(self) -> None: ...
 
 
-T = TypeVar("T", bound=_Connection)
+T = TypeVar("T", bound=ClientConnection)
 
 
 class Connections(Generic[T]):

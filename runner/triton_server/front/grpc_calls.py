@@ -16,9 +16,8 @@ from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes,
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import INVALID_ARGUMENT, OK, SERVICE, Headers, Messages, TooLong
-from runner.triton_server.front.inference import Inference, Inferences
-from runner.triton_server.front.messages import check_wire
+from runner.triton_server.front.grpc_wire import OK, SERVICE, Headers, Messages, TooLong
+from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.triton_connection import Call
 
 HEALTH = "/grpc.health.v1.Health/Check"
@@ -27,7 +26,7 @@ _HEALTH_LIKE = "ModelReady"
 _NOT_READY = {"ServerReady": b"", "ModelReady": b"", HEALTH: b"\x08\x02"}
 """Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 _MAX_SMALL_BYTES = 1 << 16
-"""Of a request that is no inference."""
+"""Of a request that is not an inference."""
 _MIN_DATA_BYTES = 256
 """In one frame, of a message that has more frames."""
 _FIRST_MESSAGE_S = 60.0
@@ -70,7 +69,7 @@ class ClientCalls:
         idle.fail(error)
 
 
-class _Connection(Protocol):
+class CallConnection(Protocol):
     @property
     def server(self) -> ClientCalls: ...
 
@@ -87,7 +86,7 @@ class ClientCall:
     max_bytes = _MAX_SMALL_BYTES
     is_unary = True
 
-    def __init__(self, connection: _Connection, stream_id: int, method: str, metadata: Headers) -> None:
+    def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
         self.connection = connection
         self.server = connection.server
         self.method = method
@@ -257,7 +256,7 @@ class PassedCall(ClientCall):
             return
         # NOTE: Triton gets nothing that it can't parse: it would end such a call several times.
         name = _HEALTH_LIKE if self.method == HEALTH else self.method
-        request = _parsed(message, getattr(pb, f"{name}Request"))
+        request = parsed(message, getattr(pb, f"{name}Request"))
         request.DiscardUnknownFields()
         triton = self.server.inferences.triton
         path = HEALTH if self.method == HEALTH else f"{SERVICE}/{self.method}"
@@ -269,91 +268,9 @@ class PassedCall(ClientCall):
             self._call.cancel()
 
 
-class StreamInfer(ClientCall):
-    """``ModelStreamInfer``: any number of requests and responses."""
-
-    is_unary = False
-    _inference: Inference | None = None
-
-    def __init__(self, connection: _Connection, stream_id: int, method: str, metadata: Headers) -> None:
-        self.max_bytes = connection.server.max_body_bytes
-        super().__init__(connection, stream_id, method, metadata)
-
-    def message(self, message: bytes) -> None:
-        request = _request(message)
-        inference = self._begun()
-        try:
-            inference.send(request)
-        except CodedError as exc:
-            if (b"triton_grpc_error", b"true") in self.metadata:
-                raise
-            # As Triton does: the other requests of the stream go on.
-            error = pb.ModelStreamInferResponse(error_message=str(exc))
-            error.infer_response.id = request.id
-            self.respond(error.SerializeToString())
-
-    def ended_sending(self) -> None:
-        self._begun().half_close()
-
-    def cancel(self) -> None:
-        if self._inference is not None:
-            self._inference.cancel()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._inference is None or not self._inference.is_running
-
-    def _begun(self) -> Inference:
-        if self._inference is None:
-            self._inference = Inference(self.server.inferences, self.metadata, self.respond, self.finish)
-        return self._inference
-
-
-class Infer(StreamInfer):
-    """``ModelInfer``: a request and its only response."""
-
-    is_unary = True
-
-    def __init__(self, connection: _Connection, stream_id: int, method: str, metadata: Headers) -> None:
-        # Triton's own status then ends the call, instead of an error among the responses.
-        super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
-        self._responses: list[bytes] = []
-
-    def message(self, message: bytes) -> None:
-        request = _request(message)
-        self._inference = Inference(
-            self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
-        )
-        self._inference.send(request, is_last=True)
-
-    def ended_sending(self) -> None:
-        """The request was sent as the last."""
-
-    def _receive(self, message: bytes) -> None:
-        self.release()
-        self._responses.append(message)
-        if len(self._responses) > 1:
-            reason = "the model sends several responses; use ModelStreamInfer, or streaming or stream false"
-            self.fail(InvalidInference(reason=reason))
-
-    def _finish(self, status: int, text: str) -> None:
-        if status == OK and self._responses:
-            response = pb.ModelStreamInferResponse.FromString(self._responses[0])
-            if response.error_message:
-                status, text = INVALID_ARGUMENT, response.error_message
-            else:
-                self.respond(response.infer_response.SerializeToString())
-        self.finish(status, text)
-
-
-def _request(message: bytes) -> Any:
+def parsed(message: bytes, kind: Any) -> Any:
     """Raises InvalidInference (E1107)."""
-    check_wire(message)
-    return _parsed(message, pb.ModelInferRequest)
-
-
-def _parsed(message: bytes, kind: Any) -> Any:
     try:
         return kind.FromString(message)
     except DecodeError as exc:
-        raise InvalidInference(reason=f"it is no {kind.DESCRIPTOR.name}") from exc
+        raise InvalidInference(reason=f"it is not a {kind.DESCRIPTOR.name}") from exc

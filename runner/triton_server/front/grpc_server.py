@@ -20,10 +20,9 @@ from runner.triton_server.front.grpc_calls import (
     RESPONSE_HEAD,
     ClientCall,
     ClientCalls,
-    Infer,
     PassedCall,
-    StreamInfer,
 )
+from runner.triton_server.front.grpc_inferences import Infer, StreamInfer
 from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers
 from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, HTTP2Connection
 

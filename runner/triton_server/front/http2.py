@@ -78,7 +78,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_flushing = False
         self._eventless_bytes = 0
-        self._unread = b""
+        self._arrived = b""
         """Frames that wait for their turn, or a part of a frame's head."""
         self._frame_bytes = _PREFACE_BYTES
         """The rest of the last frame that was begun."""
@@ -143,12 +143,12 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         return memoryview(_BUFFER)[: self.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._unread += memoryview(_BUFFER)[:nbytes]
+        self._arrived += memoryview(_BUFFER)[:nbytes]
         self.read_frames()
 
     def read_frames(self) -> bool:
         """Read frames of limited work. False if others are left, which the next call reads."""
-        data, work = self._unread, 0
+        data, work = self._arrived, 0
         end = min(self._frame_bytes, len(data))
         self._frame_bytes -= end
         while is_complete := len(data) - end >= _FRAME_HEAD.size:
@@ -159,7 +159,7 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
             work += self._work_of(kind, length)
             end += _FRAME_HEAD.size + length
             self._frame_bytes = max(end - len(data), 0)
-        self._unread = data[end:]
+        self._arrived = data[end:]
         if end:
             self.receive(data[:end])
         return not is_complete

@@ -30,7 +30,7 @@ _KINDS: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
     """The ``ModelInferRequest`` of a body of the generate extension. Raises E1103, E1107.
 
-    As in Triton, members that are no input of the model are ignored.
+    As in Triton, members that name no input of the model are ignored.
     """
     document = _object(_decode(body))
     request = pb.ModelInferRequest(model_name=model.name, model_version=version)
@@ -139,7 +139,7 @@ def set_parameters(target: Any, parameters: object) -> None:
         elif isinstance(value, str):
             target[name].string_param = value
         else:
-            raise InvalidInference(reason=f"the parameter {name[:100]!r} is no text, number or boolean")
+            raise InvalidInference(reason=f"the parameter {name[:100]!r} is not a string, number or boolean")
 
 
 def _decode(body: bytes) -> object:
@@ -153,13 +153,13 @@ def _decode(body: bytes) -> object:
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or len(value) > _MAX_TENSORS:
         shown = bounded_repr(value)[:100]
-        raise InvalidInference(reason=f"{shown} is no JSON object with at most {_MAX_TENSORS} members")
+        raise InvalidInference(reason=f"{shown} is not a JSON object with at most {_MAX_TENSORS} members")
     return value
 
 
 def _list(name: str, value: object) -> list[Any]:
     if not isinstance(value, list) or len(value) > _MAX_TENSORS:
-        raise InvalidInference(reason=f"{name} is no list with at most {_MAX_TENSORS} members")
+        raise InvalidInference(reason=f"{name} is not a list with at most {_MAX_TENSORS} members")
     return value
 
 
@@ -167,7 +167,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or len(value) > 1024:
-        raise InvalidInference(reason=f"{name} is no text of at most 1,024 characters")
+        raise InvalidInference(reason=f"{name} is not a string of at most 1,024 characters")
     return value
 
 
@@ -194,7 +194,7 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
         pieces = []
         for each in values:
             if not isinstance(each, str):
-                raise InvalidTensor(name=name, expected="a text", value=each)
+                raise InvalidTensor(name=name, expected="a string", value=each)
             text = each.encode()
             pieces += [_LENGTH.pack(len(text)), text]
         return b"".join(pieces)

@@ -69,7 +69,7 @@ def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, in
         elif wire_type in (_FIXED64, _FIXED32):
             position += 8 if wire_type == _FIXED64 else 4
         else:
-            raise InvalidInference(reason="it is no protobuf message")
+            raise InvalidInference(reason="it is not a protobuf message")
         if position > end:
             raise InvalidInference(reason="it ends within a field")
         yield key >> 3, start, position

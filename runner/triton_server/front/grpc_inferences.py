@@ -1,0 +1,97 @@
+"""Inference calls of Triton's gRPC API: each request is adapted to its model on the way to Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.coded_error import CodedError
+from errors.triton_front import InvalidInference
+from runner.triton_server.front.grpc_calls import CallConnection, ClientCall, parsed
+from runner.triton_server.front.grpc_wire import INVALID_ARGUMENT, OK, Headers
+from runner.triton_server.front.inference import Inference
+from runner.triton_server.front.messages import check_wire
+
+
+class StreamInfer(ClientCall):
+    """``ModelStreamInfer``: any number of requests and responses."""
+
+    is_unary = False
+    _inference: Inference | None = None
+
+    def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
+        self.max_bytes = connection.server.max_body_bytes
+        super().__init__(connection, stream_id, method, metadata)
+
+    def message(self, message: bytes) -> None:
+        request = _request(message)
+        inference = self._begun()
+        try:
+            inference.send(request)
+        except CodedError as exc:
+            if (b"triton_grpc_error", b"true") in self.metadata:
+                raise
+            # As Triton does: the other requests of the stream go on.
+            error = pb.ModelStreamInferResponse(error_message=str(exc))
+            error.infer_response.id = request.id
+            self.respond(error.SerializeToString())
+
+    def ended_sending(self) -> None:
+        self._begun().half_close()
+
+    def cancel(self) -> None:
+        if self._inference is not None:
+            self._inference.cancel()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._inference is None or not self._inference.is_running
+
+    def _begun(self) -> Inference:
+        if self._inference is None:
+            self._inference = Inference(self.server.inferences, self.metadata, self.respond, self.finish)
+        return self._inference
+
+
+class Infer(StreamInfer):
+    """``ModelInfer``: a request and its only response."""
+
+    is_unary = True
+
+    def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
+        # Triton's own status then ends the call, instead of an error among the responses.
+        super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
+        self._responses: list[bytes] = []
+
+    def message(self, message: bytes) -> None:
+        request = _request(message)
+        self._inference = Inference(
+            self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
+        )
+        self._inference.send(request, is_last=True)
+
+    def ended_sending(self) -> None:
+        """The request was sent as the last."""
+
+    def _receive(self, message: bytes) -> None:
+        self.release()
+        self._responses.append(message)
+        if len(self._responses) > 1:
+            reason = "the model sends several responses; use ModelStreamInfer, or streaming or stream false"
+            self.fail(InvalidInference(reason=reason))
+
+    def _finish(self, status: int, text: str) -> None:
+        if status == OK and self._responses:
+            response = pb.ModelStreamInferResponse.FromString(self._responses[0])
+            if response.error_message:
+                status, text = INVALID_ARGUMENT, response.error_message
+            else:
+                self.respond(response.infer_response.SerializeToString())
+        self.finish(status, text)
+
+
+def _request(message: bytes) -> Any:
+    """Raises InvalidInference (E1107)."""
+    check_wire(message)
+    return parsed(message, pb.ModelInferRequest)
