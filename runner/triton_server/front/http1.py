@@ -175,7 +175,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
             error = exc.__context__
             self._refuse(error if isinstance(error, CodedError) else InvalidInference(reason="no HTTP"))
         except httptools.HttpParserError:
-            self._refuse(InvalidInference(reason="it is no HTTP/1.1"))
+            self._refuse(InvalidInference(reason="it is not HTTP/1.1"))
         turns = self._connections.turns
         self._read_bytes = turns.after_read(
             self._transport, self._small_chunks // SMALL_PER_PART, self._read_bytes

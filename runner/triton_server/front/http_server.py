@@ -131,7 +131,7 @@ class HTTPServer:
             if action == "infer":
                 length = request.headers.get(b"inference-header-content-length")
                 if length is not None and not (length.isdigit() and len(length) < 12):
-                    raise InvalidInference(reason="Inference-Header-Content-Length is no number")
+                    raise InvalidInference(reason="Inference-Header-Content-Length is not a number")
                 json_length = None if length is None else int(length)
                 message, form = infer_request(bytes(request.body), json_length, model, version)
                 answer = _InferAnswer(connection, request, form)
