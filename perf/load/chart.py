@@ -54,8 +54,8 @@ class Chart:
         )
 
 
-def page(title: str, text: str, charts: Sequence[Chart]) -> str:
-    """``text`` is shown as it is, below the charts."""
+def page(title: str, text: str, charts: Sequence[Chart], summary: str = "") -> str:
+    """``text`` is shown as it is, below the charts; ``summary`` is HTML, above them."""
     figures = "\n".join(
         f'<figure class="card"><h2>{escape(chart.title)}</h2>{chart.svg()}</figure>' for chart in charts
     )
@@ -70,6 +70,7 @@ def page(title: str, text: str, charts: Sequence[Chart]) -> str:
 </head>
 <body>
 <h1>{escape(title)}</h1>
+{summary}
 <div class="charts">{figures}</div>
 <pre class="card">{escape(text)}</pre>
 </body>

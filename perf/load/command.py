@@ -24,6 +24,7 @@ from perf.load.options import MOCK, add_options, check
 from perf.load.plan import Plan
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
+from perf.load.surroundings import surroundings
 from perf.load.targets.target import Workload
 from perf.load.text_report import text_report
 from perf.options import Options
@@ -49,9 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if path != "-" and not os.access(Path(path).parent, os.W_OK):
             raise InvalidInput(name="file", expected="in a folder that can be written to", value=path)
     target, workload = asyncio.run(choose_target(options))
+    facts = configuration(options, workload, target.url)
+    facts |= asyncio.run(surroundings(options.target, target.url))
     done = run(plan, target, options.processes)
     summary = summarize(done, slo)
-    facts = configuration(options, workload, target.url)
     if options.json != "-":
         print(text_report(facts, summary))
     if options.json:

@@ -1,16 +1,17 @@
-"""A load test on one page: what the terminal shows, and charts over time."""
+"""A load test on one page: what was tested, figures, charts over time, and what the terminal shows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from itertools import pairwise
 
 from perf.load.chart import Chart, Point, page
 from perf.load.record import Record
 from perf.load.statistics import concurrency_steps
 from perf.load.summary import Summary
-from perf.load.text_report import text_report
+from perf.load.text_report import PERCENTILES, text_report, waits
 
 _BINS = 60
 
@@ -28,7 +29,35 @@ def html_report(configuration: Mapping[str, str], summary: Summary, records: Seq
         Chart("How many waited at most how long", "ms", "% of requests", waits),
     ]
     title = f"Load test of {configuration.get('Target', 'a server')}"
-    return page(title, text_report(configuration, summary), charts)
+    return page(title, text_report(configuration, summary), charts, _facts(configuration) + _figures(summary))
+
+
+def _facts(configuration: Mapping[str, str]) -> str:
+    rows = (
+        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in configuration.items()
+    )
+    return f'<dl class="card facts">{"".join(rows)}</dl>'
+
+
+def _figures(summary: Summary) -> str:
+    """Counts and rates, and a table of waits."""
+    stream = summary.tokens_per_second_per_stream
+    counts = {
+        "requests completed": f"{summary.completed} of {summary.requests}",
+        "requests/s": f"{summary.requests_per_second:.3f}",
+        "output tokens/s, all streams": f"{summary.tokens_per_second:.1f}",
+        "tokens/s of one stream, median": f"{stream.p50:.1f}" if stream else "-",
+    }
+    if summary.good_per_second is not None:
+        counts["requests/s within the SLO"] = f"{summary.good_per_second:.3f}"
+    tiles = "".join(f"<div><dd>{value}</dd><dt>{name}</dt></div>" for name, value in counts.items())
+    head = "".join(f"<th>{name}</th>" for name in ("milliseconds", *PERCENTILES))
+    rows = (
+        f"<tr><th>{name}</th>{''.join(f'<td>{value * 1000:,.1f}</td>' for value in values)}</tr>"
+        for name, values in waits(summary)
+    )
+    table = f'<div class="card table"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+    return f'<dl class="card tiles">{tiles}</dl>{table}'
 
 
 def _shares(values_s: Iterable[float | None]) -> list[Point]:

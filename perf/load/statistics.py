@@ -22,6 +22,7 @@ class Distribution:
     min: float
     p50: float
     p90: float
+    p95: float
     p99: float
     max: float
 
@@ -33,8 +34,8 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
         return None
     mean = math.fsum(ordered) / len(ordered)
     variance = math.fsum((value - mean) ** 2 for value in ordered) / len(ordered)
-    p50, p90, p99 = (percentile(ordered, share) for share in (0.5, 0.9, 0.99))
-    return Distribution(len(ordered), mean, math.sqrt(variance), ordered[0], p50, p90, p99, ordered[-1])
+    p50, p90, p95, p99 = (percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99))
+    return Distribution(len(ordered), mean, math.sqrt(variance), ordered[0], p50, p90, p95, p99, ordered[-1])
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

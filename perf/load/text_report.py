@@ -16,6 +16,7 @@ _SERVER = (
     ("Time to First Token", "time to first token"),
 )
 _SHOWN_ERRORS = 5
+PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 
 
 def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
@@ -78,18 +79,24 @@ def _totals(summary: Summary) -> Iterator[str]:
         yield f"{count} x {error}"
 
 
-def _client_side(summary: Summary) -> Iterator[str]:
-    yield f"{'As clients saw it:':24}{'p50':>10}{'p90':>10}{'p99':>10}{'max':>10}"
-    rows = (
-        ("Time to first token", summary.first_token_s),
-        ("Inter-token latency", summary.inter_token_s),
-        ("Gap between outputs", summary.gap_s),
-        ("Total latency", summary.latency_s),
-        ("Sent late by", summary.sent_late_s),
-    )
-    for name, values in rows:
+def waits(summary: Summary) -> Iterator[tuple[str, list[float]]]:
+    """What clients waited for, and its PERCENTILES in seconds."""
+    rows = {
+        "Time to first token": summary.first_token_s,
+        "Inter-token latency": summary.inter_token_s,
+        "Gap between outputs": summary.gap_s,
+        "Total latency": summary.latency_s,
+        "Sent late by": summary.sent_late_s,
+    }
+    for name, values in rows.items():
         if values is not None:
-            yield f"{name:24}{_milliseconds(values)}"
+            yield name, [getattr(values, each) for each in PERCENTILES]
+
+
+def _client_side(summary: Summary) -> Iterator[str]:
+    yield f"{'As clients saw it:':24}{''.join(f'{name:>10}' for name in PERCENTILES)}"
+    for name, values in waits(summary):
+        yield f"{name:24}{''.join(f'{value * 1000:7.1f} ms' for value in values)}"
     if summary.first_token_s is None and summary.completed:
         yield "(time to first token and gaps need a stream: --protocol sse)"
     yield f"Output tokens: {summary.output_tokens}, {summary.tokens_per_second:.1f} tokens/s of all streams"
@@ -101,7 +108,3 @@ def _client_side(summary: Summary) -> Iterator[str]:
 
 def _value(values: Distribution | None, field: str) -> str:
     return "-" if values is None else f"{getattr(values, field):.3f}"
-
-
-def _milliseconds(values: Distribution) -> str:
-    return "".join(f"{value * 1000:7.1f} ms" for value in (values.p50, values.p90, values.p99, values.max))

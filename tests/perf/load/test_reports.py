@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -18,8 +19,10 @@ from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
+from perf.load.surroundings import surroundings
 from perf.load.text_report import text_report
 from tests.perf.load.records import record
+from tests.perf.load.scripted_server import ScriptedServer, json_answer
 
 CONFIGURATION = {"Output Method": "yield", "Mode": "batch", "Rate": "24.0 batch", "Target": "mock at <x>"}
 DOCUMENTED = """\
@@ -92,9 +95,9 @@ def test_the_documented_report_is_printed_section_by_section() -> None:
 def test_what_clients_saw_stands_below() -> None:
     report = text_report(CONFIGURATION, summarize(made_run(is_streaming=True), parse_slo(["ttft_ms=150"])))
     rows = {line[:24].strip(): re.findall(r"([\d.]+) ms", line[24:]) for line in report.splitlines()}
-    assert rows["Time to first token"] == ["100.0"] * 4
-    assert rows["Total latency"] == ["2000.0"] * 4
-    assert rows["Inter-token latency"] == ["14.9"] * 4
+    assert rows["Time to first token"] == ["100.0"] * 5
+    assert rows["Total latency"] == ["2000.0"] * 5
+    assert rows["Inter-token latency"] == ["14.9"] * 5
     assert "Goodput: 9.000 rps, 72 of 74 requests kept the SLO" in report
 
 
@@ -138,6 +141,43 @@ def test_the_page_fetches_nothing_and_runs_nothing(is_streaming: bool) -> None:
     assert "mock at &lt;x&gt;" in text
     assert page.tags.count("svg") == 3
     assert "prefers-color-scheme: dark" in text
+
+
+def test_the_page_has_what_was_tested_and_a_table_with_units() -> None:
+    run = made_run(is_streaming=True)
+    facts = {**CONFIGURATION, "Date": "2026-11-22 10:00 UTC"}
+    text = html_report(facts, summarize(run), run.records)
+    assert "<dt>Date</dt><dd>2026-11-22 10:00 UTC</dd>" in text
+    assert "<th>milliseconds</th><th>p50</th><th>p90</th><th>p95</th><th>p99</th><th>max</th>" in text
+    assert f"<th>Time to first token</th>{'<td>100.0</td>' * 5}" in text
+    assert "<dd>72 of 74</dd><dt>requests completed</dt>" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "told", "expected"),
+    [
+        ("openai", '{"version": "0.11.0"}', "version 0.11.0"),
+        ("triton", '{"name": "triton", "version": "2.50", "extensions": []}', "triton 2.50"),
+        ("mock", '{"status": "READY", "version": {"cog": "0.1", "python": "3.12"}}', "cog 0.1, python 3.12"),
+        ("mock", "[]", None),
+        ("mock", "no JSON", None),
+        ("owner/model", '{"version": "1"}', None),
+    ],
+)
+def test_the_servers_versions_are_told_where_it_tells_them(
+    target: str, told: str, expected: str | None
+) -> None:
+    with ScriptedServer(lambda asked, write: write(json_answer(told)) is None) as server:
+        lines = asyncio.run(surroundings(target, server.url))
+    assert lines.get("Server") == expected
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", lines["Date"])
+    assert "Python" in lines["Load generator"]
+
+
+def test_a_server_that_is_gone_has_no_version() -> None:
+    with ScriptedServer(lambda asked, write: False) as server:
+        pass
+    assert "Server" not in asyncio.run(surroundings("mock", server.url))
 
 
 def test_the_json_has_all_figures() -> None:
