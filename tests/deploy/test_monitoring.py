@@ -20,6 +20,7 @@ import yaml
 
 from engine.machine.root import SOURCE_ROOT
 from runner.observability.exposition import CONTENT_TYPE, exposition
+from runner.observability.metrics import TIME_TO_FIRST_TOKEN
 from tests.runner.paced_engine import TOKENS_PER_SECOND, make_paced_model
 from tests.runner.servers import DEADLINE_S, HOST, CogUnderTest, free_ports, wait_until
 
@@ -208,6 +209,19 @@ def test_the_configuration_is_one_that_prometheus_takes() -> None:
     command = ["promtool", "check", "config", str(SOURCE_ROOT / "deploy" / "prometheus" / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_objective_of_the_first_token_is_a_line_at_the_alerts_limit_and_a_row_of_the_heatmap() -> None:
+    (alert,) = [rule for rule in rules() if rule.get("alert") == "CogTritonSlowFirstToken"]
+    limit_s = float(alert["expr"].rpartition(">")[2])
+    by_title = {panel["title"]: panel for panel in panels()}
+    defaults = by_title["Time to first token"]["fieldConfig"]["defaults"]
+    assert defaults["thresholds"]["steps"][-1]["value"] == limit_s
+    assert defaults["custom"]["thresholdsStyle"]["mode"] != "off"
+    heatmap = by_title["Time to first token, all requests"]
+    assert (heatmap["type"], heatmap["targets"][0]["format"]) == ("heatmap", "heatmap")
+    assert f"{limit_s:g} s" in heatmap["description"]
+    assert limit_s in TIME_TO_FIRST_TOKEN.bounds
 
 
 def test_panels_do_not_overlap() -> None:
