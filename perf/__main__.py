@@ -19,7 +19,6 @@ COMMANDS = {
     "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
-    "flood": ("perf.flood", "ten times as many clients as places, idle and stalled connections"),
     "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
     "faults": ("perf.faults", "kill and stop each process under load"),
     "fuzz": ("perf.fuzz", "fuzz one target, guided by coverage"),

@@ -4,9 +4,9 @@
 
 Starts the runner on a paced engine, whose output is a function of the prompt. No two prompts are alike, so a
 lost, doubled or mixed-up token is found. Requests go to Cog and to the OpenAI-compatible API, as JSON and as
-streams; some are cancelled, some clients disconnect in the middle. At the end no slot may be taken, there may
-be no more files, threads or shared memory than after the warm-up, and at most 2 % more memory. Exit status 1
-if not.
+streams; some are cancelled, some clients disconnect in the middle, and a refused client tries again. At the
+end no slot may be taken, there may be no more files, threads or shared memory than after the warm-up, and at
+most 2 % more memory. Exit status 1 if not.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ async def _text_of(response: aiohttp.ClientResponse, enough: int | None = None) 
 async def _soak(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         engine = paced_engine(Path(name), 0)
-        with whole_stack(Path(name), {"ENGINE_DIR": str(engine)}, has_api=True) as stack:
+        settings = {"ENGINE_DIR": str(engine)}
+        if options.places:
+            settings |= dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), str(options.places))
+        with whole_stack(Path(name), settings, has_api=True) as stack:
             tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))
             soak = Soak(stack, tokenizer, options.concurrency)
             warm = int(options.requests * _WARM_UP)
@@ -180,5 +183,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Options("soak", __doc__)
     parser.add_argument("--requests", type=int, default=100_000, help="how many")
     parser.add_argument("--concurrency", type=int, default=64, help="requests at once")
+    parser.add_argument("--places", type=int, help="of each API (default: enough); more requests are refused")
     parser.add_argument("--short", action="store_true", help="too few requests to judge memory and files by")
     return asyncio.run(_soak(parser.parse_args(arguments)))

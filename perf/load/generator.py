@@ -13,7 +13,7 @@ from perf.load.http import HttpClient, RequestFailed
 from perf.load.plan import Plan, arrivals
 from perf.load.record import Answer, Record
 from perf.load.response import Response
-from perf.load.targets.target import BUSY_STATUSES, Target
+from perf.load.targets.target import Target
 
 _MOST_UNREAD_BYTES = 256 << 20
 """Reading answers takes time from taking time, so it waits until the end, or until this much is waiting."""
@@ -56,7 +56,7 @@ class Generator:
         return self._records
 
     async def _open_loop(self) -> None:
-        running: set[asyncio.Task[bool]] = set()
+        running: set[asyncio.Task[None]] = set()
         for arrival_s in list(arrivals(self._plan)):
             scheduled_s = self.started_s + arrival_s
             delay_s = scheduled_s - time.perf_counter()
@@ -78,25 +78,22 @@ class Generator:
     async def _one_after_another(self) -> None:
         end_s = self.started_s + self._plan.duration_s
         while (now_s := time.perf_counter()) < end_s:
-            if await self._request(now_s):
-                await asyncio.sleep(self._plan.retry_s)
+            await self._request(now_s)
 
-    async def _request(self, scheduled_s: float) -> bool:
-        """Send one request; whether the server refused it for want of room."""
+    async def _request(self, scheduled_s: float) -> None:
         sent_s = time.perf_counter()
         try:
             responses = await self._target.exchange(self._http)
         except RequestFailed as exc:
             answer = Answer(outcome="failed", error=str(exc))
             self._records.append(Record(scheduled_s, sent_s, time.perf_counter(), answer))
-            return False
+            return
         pieces = responses[-1].pieces
         ended_s = pieces[-1][0] if pieces else time.perf_counter()
         self._unread.append((scheduled_s, sent_s, ended_s, responses))
         self._unread_bytes += _size_bytes(responses)
         while self._unread_bytes > _MOST_UNREAD_BYTES:
             self._read_next()
-        return responses[-1].status in BUSY_STATUSES
 
     async def _meet(self) -> None:
         if self._rendezvous is not None:

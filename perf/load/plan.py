@@ -23,8 +23,6 @@ class Plan:
     rate: float
     duration_s: float
     pause_s: float = 1.0
-    retry_s: float = 0.0
-    """What a refused client of ``concurrency`` waits."""
     is_poisson: bool = False
     timeout_s: float = 600.0
     first: int = 0
