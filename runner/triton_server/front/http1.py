@@ -89,8 +89,8 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._wire_bytes = 0
         """Of the request that arrives; the read in which it began does not count."""
         self._read_bytes = FIRST_READ_BYTES
-        self._small_chunks = 0
-        """Of the last read."""
+        self._num_small = 0
+        """Lines of a head and small chunks of the last read."""
         self._is_in_head = True
         self._is_closing = False
         """No request follows the current one."""
@@ -165,7 +165,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         if self._refusal is not None:
             return
         self._wire_bytes += nbytes
-        self._small_chunks = 0
+        self._num_small = 0
         try:
             self._parse(memoryview(_BUFFER)[:nbytes])
             self._check_wire()
@@ -178,7 +178,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
             self._refuse(InvalidInference(reason="it is not HTTP/1.1"))
         turns = self._connections.turns
         self._read_bytes = turns.after_read(
-            self._transport, self._small_chunks // SMALL_PER_PART, self._read_bytes
+            self._transport, self._num_small // SMALL_PER_PART, self._read_bytes
         )
         self._take_next()
 
@@ -217,6 +217,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """NOTE: trailers of a body in chunks come here too; they are ignored."""
+        self._num_small += 1
         name = name.lower()
         if self._is_in_head and name in _KEPT_HEADERS:
             assert self._arriving is not None
@@ -242,7 +243,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         request = self._arriving
         assert request is not None
         request.body += piece
-        self._small_chunks += len(piece) < SMALL_BYTES
+        self._num_small += len(piece) < SMALL_BYTES
         if len(request.body) > self._max_body_bytes:
             raise self._too_large()
         request.share.hold(len(request.target) + len(request.body))

@@ -309,6 +309,21 @@ def test_heads_and_trailers_that_arrive_slowly_count_and_end_in_time(
     run(work)
 
 
+@pytest.mark.parametrize("data", [chunked("/", [b"a"] * 300), request("/", b"", *["a:"] * 300)])
+def test_input_that_is_much_work_is_read_in_turn(data: bytes) -> None:
+    async def work() -> None:
+        client = Client()
+        client.transport.feed(data[:1500])
+        assert not client.transport.is_reading()
+        for _ in range(10_000):
+            if not client.transport.is_reading():
+                await asyncio.sleep(0.001)
+        await client.send(data[1500:])
+        assert client.statuses() == [200]
+
+    run(work)
+
+
 def test_a_client_that_never_reads_its_last_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         monkeypatch.setattr(http1, "_READ_TIMEOUT_S", 0.01)
