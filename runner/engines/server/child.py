@@ -86,11 +86,13 @@ class ChildEngine:
             for messages in self._reader.batches():
                 for message in messages:
                     self._receive(message)
+        except OSError:
+            pass  # It ended before it had read everything.
         except Exception as exc:  # noqa: BLE001 - a malformed message: nothing more can be read
             self._sink.broken(exc)
-        else:
-            if not self._is_closed:
-                self._sink.broken(self._why_ended(EngineCrashed))
+            return
+        if not self._is_closed:
+            self._sink.broken(self._why_ended(EngineCrashed))
 
     def _receive(self, message: ToClient) -> None:
         match message:

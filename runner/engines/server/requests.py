@@ -187,10 +187,12 @@ class Requests:
 
     def broken(self, error: Exception) -> None:
         """End all requests with the error, and this process: its parent starts another."""
-        coded = as_coded(error, EngineCrashed, self._engine_kind)
         self._is_broken = True
+        coded = as_coded(error, EngineCrashed, self._engine_kind)
         self._exit_reason.write(coded)
-        log.critical("%s", coded, exc_info=None if coded is error else error)
+        # NOTE: the first error stays: the engine's process or another thread may have left the cause.
+        coded = self._exit_reason.read() or coded
+        log.critical("%s", coded, exc_info=None if isinstance(error, CodedError) else error)
         numbers = list(self._running)
         self._log_failed(numbers, f"requests ended with {coded.code}")
         for number in numbers:
