@@ -49,6 +49,7 @@ layer {
       '';
   writable = [
     "home/cog"
+    "home/cog/.cache"
     "tmp"
     "var/tmp"
   ];

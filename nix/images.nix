@@ -64,55 +64,11 @@ let
     engine = "engine-transformers-cpu";
   };
 
-  # What only building an engine, linking, profiling or debugging needs, and what no kept architecture runs.
-  notForRunners = map (path: "lib/python3.*/site-packages/${path}") [
-    # CUDA: profiling, code for linkers, a second build of the run-time compiler, solvers over several GPUs.
-    "nvidia/*/lib/libcheckpoint.so*"
-    "nvidia/*/lib/libcusolverMg.so*"
-    "nvidia/*/lib/libnvperf_*.so*"
-    "nvidia/*/lib/libnvrtc*.alt.so*"
-    "nvidia/*/lib/libpcsamplingutil.so*"
-    "nvidia/nvshmem/lib/*.bc"
-    "nvidia/*/include/*"
-    # PyTorch and Triton (the compiler, which has a ptxas of its own): for building extensions, disassembling,
-    # profiling, SM 100.
-    "torch/bin/protoc*"
-    "torch/bin/ptxas"
-    "torch/bin/test_*"
-    "torch/include/*"
-    "triton/FileCheck"
-    "triton/backends/nvidia/bin/cuobjdump"
-    "triton/backends/nvidia/bin/nvdisasm"
-    "triton/backends/nvidia/bin/ptxas-blackwell"
-    "triton/backends/nvidia/lib/cupti/*"
-    "triton/instrumentation/*"
-    # vLLM: a front end of its own, kernels that want a CUDA compiler when they run, and kernels for SM 100.
-    "vllm/third_party/deep_gemm/*"
-    "vllm/third_party/fmha_sm100/*"
-    "vllm/vllm-rs"
-    # vLLM does without them: it reads videos by the one, and measures by the other.
-    "cv2/*"
-    "opencv_python_headless*"
-    "cudnn/*"
-    "nvidia_cudnn_frontend*"
-    # One model of hundreds is loaded: its byte code is made then.
-    "transformers/models/*/__pycache__/*"
-    # Tests of packages.
-    "networkx/*/tests/*"
-    "numba/tests/*"
-    "numpy/*/tests/*"
-    "sympy/*/tests/*"
-  ]
-  ++ [
-    "*.a"
-    "lib/libnvinfer_builder_resource*"
-  ];
-  # vLLM takes FlashAttention 3 on SM 90 and FlashAttention 2 below.
-  notForSm = {
-    "80" = [ "*/vllm_flash_attn/_vllm_fa3_C.abi3.so" ];
-    "86" = [ "*/vllm_flash_attn/_vllm_fa3_C.abi3.so" ];
-    "90" = [ "*/vllm_flash_attn/_vllm_fa2_C.abi3.so" ];
-  };
+  # What only building an engine, linking, profiling or debugging needs, and what no kept architecture runs. vLLM
+  # takes FlashAttention 3 on SM 90 and FlashAttention 2 below.
+  leftOut = builtins.fromJSON (builtins.readFile ./left-out.json);
+  notForRunners = builtins.concatLists (builtins.attrValues leftOut.runners);
+  notForSm = leftOut.sm;
 
   image = attributes: {
     inherit (attributes) name;

@@ -44,12 +44,9 @@ let
   };
   servingEnvironment = environment {
     stack = "serving";
-    # What Triton's Python models run in, for other Pythons than this one.
-    leaveOut = [
-      "*/pytriton/tritonserver/python_backend_stubs/3.[!1]/*"
-      "*/pytriton/tritonserver/python_backend_stubs/3.1[!1]/*"
-      "*/nvidia_pytriton.libs/libpython3-*"
-    ];
+    leaveOut = builtins.concatLists (
+      builtins.attrValues (builtins.fromJSON (builtins.readFile ./left-out.json)).serving
+    );
   };
 
   # A link to an environment in /opt brings it along.

@@ -1,6 +1,6 @@
 # Builds the root file system's lowest layer in $out of $programs, $libraries, $loader, $certificates, $python.
 
-mkdir -p "$out"/{bin,etc/ssl/certs,home/cog,lib64,opt/base/lib,sbin,tmp,usr/bin,usr/lib,var/tmp}
+mkdir -p "$out"/{bin,etc/ssl/certs,home/cog/.cache,lib64,opt/base/lib,sbin,tmp,usr/bin,usr/lib,var/tmp}
 
 for folder in $programs; do
     for program in "$folder"/*; do

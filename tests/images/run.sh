@@ -29,6 +29,7 @@ declare -A package=(
     [git]=git
     [htpasswd]=apache2-utils
     [jq]=jq
+    [mmdebstrap]=mmdebstrap
     [nix]=nix-bin
     [patchelf]=patchelf
     [pigz]=pigz
