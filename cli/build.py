@@ -11,7 +11,7 @@ from builder.model_source import find_source, is_config
 from builder.plan import plan_lines
 from builder.sizes.words import in_words
 from cli.inspect import describe
-from cli.progress import progress_on_stderr
+from cli.progress import told_progress
 from cli.serve import add_kind_argument
 
 HELP = "build an engine.tar from a build config or a model"
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
         for line in plan_lines(source_of(options)):
             print(line)
         return 0
-    with progress_on_stderr() as progress:
-        manifest = build(source_of(options), options.output, report=print, progress=progress)
+    with told_progress() as (report, progress):
+        manifest = build(source_of(options), options.output, report=report, progress=progress)
     print(describe(manifest))
     print(f"{'written':<12}{options.output} ({in_words(options.output.stat().st_size)})")
     return 0

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,8 +18,10 @@ import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
 from cli.inspect import describe
+from cli.progress import wait_ready
 from cli.serve import DEMO_DIR, LOOPBACK, engine_environment, on_loopback
 from engine.inspect import read_manifest
+from engine.live_line import BOLD, LiveLine, painted
 from engine.machine.root import IS_CHECKOUT
 from engine.tar.unpack import unpack
 from errors import find_in_text
@@ -52,7 +55,9 @@ def run(options: argparse.Namespace) -> int:
     engine_dir = _unpack(tar, folder)
     _serve(port, engine_dir, folder)
     seconds, serve = time.monotonic() - started_s, "make serve" if IS_CHECKOUT else "cog-triton serve"
-    print(f"\nDone in {seconds:.0f} s; all is stopped. `{serve}` leaves it running.")
+    print(f"\nDone in {seconds:.0f} s; all is stopped. `{serve}` leaves it running", end="")
+    page = load_settings().openai_port
+    print(f", with a page to try it at http://localhost:{page}/" if page else ".")
     return 0
 
 
@@ -62,11 +67,15 @@ def _build(port: int, folder: Path) -> Path:
     extra = {"ENGINE_TAR": str(tar)}
     log_path = folder / "builder.log"
     with CogServer("builder", host=LOOPBACK, port=port, log_path=log_path, extra=extra) as builder:
-        builder.wait_ready(_READY_TIMEOUT_S)
-        body = {"input": {"config": "./examples/tiny/config.yaml"}}
-        print(f"POST {builder.url}/predictions {json.dumps(body)}")
-        url = f"{builder.url}/predictions"
-        prediction = urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False).json()
+        with LiveLine() as line:
+            line.show("starting Cog")
+            builder.wait_ready(_READY_TIMEOUT_S)
+            body = {"input": {"config": "./examples/tiny/config.yaml"}}
+            url = f"{builder.url}/predictions"
+            line.say(f"POST {url} {json.dumps(body)}")
+            line.show("building")
+            answer = urllib3.request("POST", url, json=body, timeout=_BUILD_TIMEOUT_S, retries=False)
+        prediction = answer.json()
     print(textwrap.indent(str(prediction.get("logs", "")), "  "), end="", flush=True)
     _check_succeeded(prediction)
     print(f"  -> {tar.relative_to(Path.cwd()) if tar.is_relative_to(Path.cwd()) else tar}")
@@ -90,7 +99,7 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
     triton_port = settings.triton_http_port
     started_s = time.monotonic()
     with CogServer("runner", host=LOOPBACK, port=port, log_path=folder / "runner.log", extra=extra) as runner:
-        runner.wait_ready(_READY_TIMEOUT_S)
+        wait_ready(runner, _READY_TIMEOUT_S)
         seconds = time.monotonic() - started_s
         print(f"ready after {seconds:.1f} s: Cog at {runner.url}, Triton's HTTP at port {triton_port}")
         _step(4, f"Stream a prediction: {_STREAM_PROMPT!r}")
@@ -151,4 +160,4 @@ def _check_succeeded(prediction: dict[str, Any]) -> None:
 
 
 def _step(number: int, title: str) -> None:
-    print(f"\n=== {number}. {title}", flush=True)
+    print(painted(f"\n=== {number}. {title}", BOLD, sys.stdout), flush=True)

@@ -8,8 +8,9 @@ import math
 import os
 import secrets
 import sys
+from dataclasses import replace
 
-from cli.progress import progress_on_stderr
+from cli.progress import told_progress
 from cli.serve import SOURCE_HELP, add_kind_argument, engine_environment, make_engine, python_environment
 from engine.inspect import read_manifest
 from errors.requests import InvalidInput
@@ -41,7 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", metavar="MODEL", help=SOURCE_HELP)
     parser.add_argument("prompt", help="the prompt, or - to read it from stdin")
     add_kind_argument(parser)
-    parser.add_argument("--system-prompt", default=None, help="system prompt, for the prompt template")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="put the prompt into the model's chat template, as a user's message",
+    )
+    parser.add_argument(
+        "--system-prompt", default=None, help="system prompt, for the prompt template or the chat"
+    )
     parser.add_argument("--prompt-template", default=None, help="template with {prompt} and {system_prompt}")
     for name, kind, default, *_, meaning in _NUMBERS:
         option = f"--{name.replace('_', '-')}"
@@ -62,11 +70,16 @@ def run(options: argparse.Namespace) -> int:
     environment |= {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
     settings = load_settings(environment)
     request = _request(options, settings)
-    asyncio.run(_generate(settings, request, is_verbose=options.verbose))
+    system_prompt = _system_prompt(options, settings) if options.chat else None
+    asyncio.run(_generate(settings, request, system_prompt=system_prompt, is_verbose=options.verbose))
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.chat and options.prompt_template is not None:
+        raise InvalidInput(
+            name="--prompt-template", expected="left out with --chat", value=options.prompt_template
+        )
     for name, _, _, least, most, _ in _NUMBERS:
         value = getattr(options, name)
         if not least <= value <= most:
@@ -76,11 +89,12 @@ def _check(options: argparse.Namespace) -> None:
 
 def _request(options: argparse.Namespace, settings: Settings) -> GenerationRequest:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    system_prompt = settings.system_prompt if options.system_prompt is None else options.system_prompt
     template = settings.prompt_template if options.prompt_template is None else options.prompt_template
     seed = secrets.randbits(64) if options.seed is None else options.seed % (1 << 64)
     return GenerationRequest(
-        prompt=format_prompt(template, prompt=prompt, system_prompt=system_prompt),
+        prompt=prompt
+        if options.chat
+        else format_prompt(template, prompt=prompt, system_prompt=_system_prompt(options, settings)),
         max_tokens=options.max_tokens,
         min_tokens=options.min_tokens,
         stop_sequences=tuple(options.stop),
@@ -90,11 +104,23 @@ def _request(options: argparse.Namespace, settings: Settings) -> GenerationReque
     )
 
 
-async def _generate(settings: Settings, request: GenerationRequest, *, is_verbose: bool) -> None:
-    with progress_on_stderr() as progress:
+def _system_prompt(options: argparse.Namespace, settings: Settings) -> str:
+    return settings.system_prompt if options.system_prompt is None else str(options.system_prompt)
+
+
+async def _generate(
+    settings: Settings, request: GenerationRequest, *, system_prompt: str | None, is_verbose: bool
+) -> None:
+    """``system_prompt``: of a chat; None: the prompt is taken as it is."""
+    with told_progress() as (_, progress):
+        progress(0, None, "starting")
         service = Service(settings, log_text if is_verbose else lambda line: None, progress)
         await service.open()
     try:
+        if system_prompt is not None:
+            messages = [{"role": "user", "content": request.prompt}]
+            prompt = service.model.chat.render(messages, system_prompt=system_prompt)
+            request = replace(request, prompt=prompt, adds_special_tokens=False)
         generation = service.generate(request)
         async for text in generation.text():
             print(text, end="", flush=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
+from engine.live_line import RED, painted
 from errors.coded_error import CodedError
 
 EXIT_FAILED = 1
@@ -44,15 +46,28 @@ def _version() -> str:
         return "(not installed)"
 
 
+def _check_command(given: str, known: Sequence[str]) -> None:
+    """End with usage's exit code if there is no such command."""
+    if given not in known:
+        near = difflib.get_close_matches(given, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        print(f"cog-triton: no command {given!r}; {remedy}", file=sys.stderr)
+        sys.exit(EXIT_WRONG_INPUT)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = make_parser()[0].parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser, commands = make_parser()
+    if given and not given[0].startswith("-"):
+        _check_command(given[0], [command.prog.rpartition(" ")[2] for command in commands])
+    options = parser.parse_args(given)
     # SIGTERM ends a command like Ctrl-C, with clean-up. A script's background job begins with SIGINT ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     try:
         return options.run(options) or 0
     except CodedError as exc:
-        print(exc, file=sys.stderr)
+        print(painted(str(exc), RED, sys.stderr), file=sys.stderr)
         return EXIT_WRONG_INPUT if exc.code.startswith("E1") else EXIT_FAILED
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)

@@ -1,36 +1,85 @@
-"""Progress on stderr: a bar on a terminal, otherwise a line from time to time."""
+"""What a command is waiting for: a live line on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
-from tqdm import tqdm
-
-from builder.progress import progress_lines
+from builder.progress import ProgressText, progress_lines
+from engine.live_line import LiveLine
 from engine.progress import Progress
+from runner.cog_server.launch import CogServer
+
+_LOADING = "loading the engine and starting Triton"
+_MODEL, _ENGINE, _TEST = "model: ", "engine: ", "test prediction"
+"""How lines of the runner's log begin."""
 
 
 @contextmanager
-def progress_on_stderr() -> Iterator[Progress]:
+def told_progress() -> Iterator[tuple[Callable[[str], None], Progress]]:
+    """What prints a line to stdout, and what tells progress on stderr."""
     if not sys.stderr.isatty():
-        yield progress_lines(lambda line: print(line, file=sys.stderr, flush=True))
+        yield _print_line, progress_lines(lambda line: print(line, file=sys.stderr, flush=True))
         return
-    bar: tqdm[Any] | None = None
+    words = ProgressText()
+    with LiveLine() as line:
 
-    def draw(done_bytes: int, total_bytes: int | None, what: str) -> None:
-        nonlocal bar
-        if bar is None or bar.desc != what:
-            if bar is not None:
-                bar.close()
-            bar = tqdm(desc=what, unit="iB", unit_scale=True, unit_divisor=1024, leave=False)
-        bar.total = total_bytes
-        bar.update(done_bytes - bar.n)
+        def report(text: str) -> None:
+            line.say(text)
+            line.show(text)
 
-    try:
-        yield draw
-    finally:
-        if bar is not None:
-            bar.close()
+        def draw(done_bytes: int, total_bytes: int | None, what: str) -> None:
+            is_new = what != words.what
+            line.show(words.text(done_bytes, total_bytes, what), is_new=is_new)
+
+        yield report, draw
+
+
+def wait_ready(server: CogServer, timeout_s: float) -> None:
+    """Wait for a runner's Cog server, and tell what it does."""
+    phases = _Phases(server.log_path)
+    with LiveLine() as line:
+        server.wait_ready(timeout_s, lambda: line.show(phases.current(), is_new=phases.is_new))
+
+
+class _Phases:
+    """Where a runner that starts has got to, by its log."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._path = log_path
+        self._offset = 0
+        self._phase = self._text = "starting Cog"
+        self.is_new = True
+
+    def current(self) -> str:
+        before = self._phase
+        with self._path.open("rb") as log:
+            log.seek(self._offset)
+            lines = log.read().splitlines(keepends=True)
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._offset += len(line)
+                self._read(line)
+        self.is_new = self._phase != before
+        return self._text
+
+    def _read(self, line: bytes) -> None:
+        try:
+            message = str(json.loads(line)["fields"]["message"])
+        except (ValueError, KeyError, TypeError):
+            return
+        if message.startswith(_MODEL):
+            self._phase = "model"
+            self._text = message.removeprefix(_MODEL)
+        elif message.startswith(_ENGINE):
+            self._phase = _LOADING
+            self._text = _LOADING
+        elif message.startswith(_TEST):
+            self._phase = self._text = "generating a first text"
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)

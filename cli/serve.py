@@ -12,7 +12,7 @@ from builder.model_source import find_source
 from builder.weights.files import cache_folder
 from cli.curl_forms import curl_forms
 from cli.inspect import describe
-from cli.progress import progress_on_stderr
+from cli.progress import told_progress, wait_ready
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
@@ -76,8 +76,8 @@ def make_engine(model: str, kind: str | None) -> str:
     file = find_source(model, kind=kind)
     if file is None:
         return model
-    with progress_on_stderr() as progress:
-        return str(engine_here(file, progress=progress))
+    with told_progress() as (report, progress):
+        return str(engine_here(file, report=report, progress=progress))
 
 
 def python_environment(kind: str) -> dict[str, str]:
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
     with CogServer("runner", host=host, port=port, log_path=log_path, extra=extra) as server:
         print(f"starting; log: {log_path}", flush=True)
-        server.wait_ready(_READY_TIMEOUT_S)
+        wait_ready(server, _READY_TIMEOUT_S)
         print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
         url = f"http://localhost:{settings.openai_port}/"
         openai = f", OpenAI's API and a page to try it at {url}" if settings.openai_port else ""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,11 @@ class CogServer:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Wait until Cog says READY. Raises the error of a failed setup, or E2106."""
+    def wait_ready(self, timeout_s: float, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Wait until Cog says READY. Raises the error of a failed setup, or E2106.
+
+        ``on_wait`` is called several times a second.
+        """
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             health = self.health()
@@ -109,6 +112,7 @@ class CogServer:
             if health.get("status") in ("SETUP_FAILED", "DEFUNCT") or not self.is_running():
                 log = f"{health.get('setup', {}).get('logs', '')}\n{self._log()}"
                 raise _last_error(log) or _start_failed("its setup failed", log)
+            on_wait()
             time.sleep(_POLL_S)
         raise _start_failed(f"not within {timeout_s:g} s", self._log())
 
