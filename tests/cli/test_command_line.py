@@ -207,3 +207,28 @@ def test_ctrl_c_ends_a_command_where_sigint_is_ignored(
     monkeypatch.setattr("cli.plan.plan_lines", lambda *given, **options: signal.raise_signal(signal.SIGINT))
     assert main(["plan", "config.yaml"]) == 130
     assert capsys.readouterr().err.endswith("stopped\n")
+
+
+@pytest.mark.parametrize(("given", "told"), [("sevre", "did you mean serve?"), ("zzz", "there are plan,")])
+def test_an_unknown_command_is_told_the_nearest(
+    given: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([given])
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("by", ["argument", "MODEL_ID"])
+def test_a_models_folder_becomes_an_engine_here_and_is_served(
+    by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = str(SOURCE_ROOT / "builder" / "examples" / "tiny" / "model")
+    if by == "MODEL_ID":
+        monkeypatch.setenv("MODEL_ID", model)
+    extra = options_of(*([model] if by == "argument" else []), "--engine", "transformers")["extra"]
+    engine = Path(extra["ENGINE_DIR"])
+    assert engine.is_relative_to(tmp_path / "cache" / "models")
+    assert extra["MODEL_ID"] == extra["COG_WEIGHTS"] == ""
+    assert (engine / "model.safetensors").stat().st_size > 1 << 20

@@ -60,7 +60,7 @@ def test_the_demo_builds_serves_streams_and_stops(ports: dict[str, str], tmp_pat
 
 def test_ctrl_c_ends_make_demo_without_an_error(ports: dict[str, str]) -> None:
     demo = subprocess.Popen(
-        ["make", "--old-file", "setup", "demo"],
+        ["make", "--old-file", "setup-serving", "demo"],
         cwd=SOURCE_ROOT,
         env={**os.environ, **ports},
         stdout=subprocess.PIPE,

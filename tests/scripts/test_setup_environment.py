@@ -319,3 +319,17 @@ def test_without_a_gpu_nothing_is_installed_for_it(
     (missing,) = setup_environment.set_up_vllm()
     assert "an NVIDIA GPU was not found" in str(missing)
     assert checkout.calls() == []
+
+
+def test_what_serves_alone_has_no_tools_for_tests_and_stays_when_those_are_there(checkout: Checkout) -> None:
+    assert setup_environment.set_up(tests=False) == []
+    asked = "\n".join(installs(checkout.calls()))
+    for tools in ("test.txt", "dev.txt", "--editable"):
+        assert tools not in asked
+    assert os.access(checkout.root / ".venv" / "bin" / "cog-triton", os.X_OK)
+    assert setup_environment.set_up(tests=False) == []
+    assert checkout.calls() == []
+    setup_environment.set_up()
+    assert "test.txt" in "\n".join(installs(checkout.calls()))
+    assert setup_environment.set_up(tests=False) == []
+    assert checkout.calls() == []
