@@ -23,10 +23,10 @@ layer {
   root =
     runCommand "base"
       {
-        # NOTE: glibc first: its loader is the only one, and must meet its own libraries.
+        # NOTE: not glibc's: its loader finds them beside itself, and a program that a container runtime brings with
+        # its own loader, such as nvidia-smi of NixOS, must not meet them.
         libraries = map (package: "${package}/lib") (
           [
-            glibc
             stdenv.cc.cc.lib
             zlib
           ]

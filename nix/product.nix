@@ -4,6 +4,7 @@
   base,
   code,
   environment,
+  glibc,
   image,
   labels,
   layer,
@@ -131,6 +132,7 @@ image {
       inherit name;
       folders = [
         baseLayer.root
+        "${glibc}/lib"
         engineEnvironment
         servingEnvironment
       ];

@@ -33,6 +33,8 @@ let
   gccLibraries = program {
     name = "gcc-lib";
     packages = "libstdc++6 libgcc-s1 libgomp1";
+    # NOTE: the loader of nixpkgs finds glibc's libraries beside itself; Debian's does not.
+    install = "ln -s ${glibc}/lib/*.so.* $out/lib";
   };
 
   zlib = program {
