@@ -182,6 +182,7 @@ class Meter {
 }
 
 let follows = true;   // Scroll to new text: until the user scrolls up.
+let lastTop = 0;      // Where the user was.
 
 function keepEndInSight() {
   const { scrollHeight } = $("log");

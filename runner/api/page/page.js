@@ -241,10 +241,7 @@ function changeMode() {
   $("prompt-label").textContent = isChat ? "Message" : "Prompt";
   $("prompt").placeholder = isChat ? "Write a message" : "Write the begin of a text";
   $("clear").textContent = isChat ? "New chat" : "Clear";
-  $("examples").replaceChildren(...EXAMPLES[mode()].map(text => button(text, "", () => {
-    $("prompt").value = text;
-    send();
-  })));
+  $("examples").replaceChildren(...EXAMPLES[mode()].map(text => element("button", { type: "button", textContent: text })));
   running?.abort();
   cut(turns[0]);
   drawParameters();
@@ -270,9 +267,17 @@ async function start() {
 
 $("ask").addEventListener("submit", event => { event.preventDefault(); send(); });
 $("log").addEventListener("scroll", ({ target: log }) => {
-  follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  // Not at the end may also mean that text has come since.
+  follows = isAtEnd || follows && log.scrollTop >= lastTop;
+  lastTop = log.scrollTop;
 });
 $("stop").addEventListener("click", () => running?.abort());
+$("examples").addEventListener("click", ({ target }) => {
+  if (target.type !== "button") return;
+  $("prompt").value = target.textContent;
+  send();
+});
 $("clear").addEventListener("click", () => {
   running?.abort();
   cut(turns[0]);

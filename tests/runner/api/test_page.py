@@ -240,7 +240,9 @@ def test_reasoning_and_tool_calls_are_shown_and_calls_stay_in_the_chat(page: Pag
         calls(arguments=' "<b>Paris"}'),
         reason="tool_calls",
     )
+    page.run("$('log').style.maxHeight = '120px'")
     ask(page, "Weather in Paris?")
+    page.wait("$('log').scrollHeight - $('log').scrollTop - $('log').clientHeight < 40")
     assert page.text(".reasoning div") == "Paris is a city."
     assert page.run("document.querySelector('.reasoning').open") is False, "once the answer has begun"
     assert page.text(".assistant .text") == "Let me see."
