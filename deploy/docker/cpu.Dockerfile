@@ -55,6 +55,9 @@ CMD ["python", "-m", "cog.server.http", "--host", "0.0.0.0"]
 FROM system AS runner
 COPY errors errors
 COPY engine engine
+# The runner starts the builder for MODEL_ID.
+COPY builder builder
+RUN ln -s builder/examples examples
 COPY triton_model_repo triton_model_repo
 COPY runner runner
 COPY runner/.cog .cog

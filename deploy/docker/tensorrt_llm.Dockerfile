@@ -84,6 +84,9 @@ COPY --from=slim-engine /opt/engine /opt/engine
 COPY --from=environments /opt/serving /opt/serving
 COPY errors errors
 COPY engine engine
+# The runner starts the builder for MODEL_ID.
+COPY builder builder
+RUN ln -s builder/examples examples
 COPY triton_model_repo triton_model_repo
 COPY runner runner
 COPY runner/.cog .cog

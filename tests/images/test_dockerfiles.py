@@ -33,7 +33,8 @@ _OTHER_SYSTEM = {"LD_LIBRARY_PATH", "PATH", "SSL_CERT_FILE"}
 @pytest.fixture(scope="module")
 def base() -> str:
     make = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={_BASE_PACKAGES}"]
-    make += ["--dpkgopt=force-unsafe-io", "--dpkgopt=path-exclude=/usr/share/*/*", "bookworm", "-"]
+    make += [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in ("doc", "info", "locale", "man")]
+    make += ["--dpkgopt=force-unsafe-io", "bookworm", "-"]
     with subprocess.Popen(make, stdout=subprocess.PIPE) as rootfs:
         subprocess.run(["docker", "import", "-", _BASE], stdin=rootfs.stdout, check=True)
     assert rootfs.returncode == 0
@@ -98,9 +99,14 @@ def test_any_user_without_rights_can_run_it_and_keep_a_cache(docker_runner: str,
         assert container.unsafe_paths() == ""
 
 
-def test_the_image_has_the_settings_of_nixs(docker_runner: str, runner: Result) -> None:
+def test_the_image_has_the_settings_and_the_code_of_nixs(docker_runner: str, runner: Result) -> None:
     config = json.loads(docker("image", "inspect", "--format", "{{json .Config}}", docker_runner))
     assert _settings(config) == _settings(runner.facts["config"])
+    script = "from pathlib import Path; print(sorted(map(str, Path('/src').rglob('*'))))"
+    code = [
+        docker("run", "--rm", image, "python", "-c", script) for image in (docker_runner, runner.reference)
+    ]
+    assert code[0] == code[1]
 
 
 @pytest.mark.parametrize(
