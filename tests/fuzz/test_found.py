@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import struct
 from pathlib import Path
@@ -372,6 +373,27 @@ def test_many_responses_at_once_are_one_answer_of_generate() -> None:
         await server.close()
 
     asyncio.run(talk())
+
+
+def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
+    async def talk() -> None:
+        _, inferences = stand_in()
+        ports = TritonPorts(http=1, grpc=2, metrics=3)
+        server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
+        connections: Connections[HTTPConnection] = Connections()
+        connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
+        transport = front.Transport(is_read=True)
+        connection.connection_made(transport)
+        head = b"GET /v2 HTTP/1.1\r\n\r\n"
+        connection.get_buffer(-1)[: len(head)] = head
+        connection.buffer_updated(len(head))
+        connection.connection_lost(None)
+        await server.close()
+        assert not transport.written
+
+    asyncio.run(talk())
+    gc.collect()
+    assert [*recwarn] == []
 
 
 def test_an_answer_that_can_not_be_passed_on_ends_its_call_alone() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -98,14 +98,14 @@ class HTTPServer:
             if self._inferences.is_connected and len(request.body) <= _BIG_BYTES:
                 self._infer(request, connection, *inference.groups(default=""))
             else:
-                self._start(self._infer_later(request, connection, inference.groups(default="")), connection)
+                self._start(self._infer_later, request, connection, inference.groups(default=""))
         elif _READ.fullmatch(path) and request.method in ("GET", "HEAD"):
-            self._start(self._read(request, connection, path), connection)
+            self._start(self._read, request, connection, path)
         elif _MANAGEMENT.fullmatch(path):
             if not self._is_managed:
                 _fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
-                self._start(self._manage(request, connection, path), connection)
+                self._start(self._manage, request, connection, path)
         elif inference is not None or _READ.fullmatch(path):
             connection.respond(405, error_body("Method Not Allowed"))
         else:
@@ -118,7 +118,7 @@ class HTTPServer:
         elif request.method not in ("GET", "HEAD"):
             connection.respond(405, error_body("Method Not Allowed"))
         else:
-            self._start(self._pass_on(request, connection, self._triton.metrics_url, b""), connection)
+            self._start(self._pass_on, request, connection, self._triton.metrics_url, b"")
 
     # Inference
 
@@ -189,12 +189,18 @@ class HTTPServer:
         content_type = response.headers.get("content-type", "application/json").encode()
         connection.respond(response.status, content, content_type)
 
-    def _start(self, work: Any, connection: HTTPConnection) -> None:
+    def _start(
+        self,
+        work: Callable[..., Awaitable[None]],
+        request: Request,
+        connection: HTTPConnection,
+        *arguments: object,
+    ) -> None:
         """Do it in a task, which ends when its client disconnects."""
 
         async def run() -> None:
             try:
-                await work
+                await work(request, connection, *arguments)
             except Exception as exc:  # noqa: BLE001 - each becomes an answer
                 _fail(connection, _coded(exc))
 

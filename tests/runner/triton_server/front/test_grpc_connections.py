@@ -362,6 +362,27 @@ def test_a_large_table_of_headers_is_not_used() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_client_that_leaves_during_an_upload_leaves_nothing(method: str, dies: bool) -> None:
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        stream_id = client.begin(method)
+        client.h2.send_data(stream_id, struct.pack(">BI", 0, MAX_BODY_BYTES) + bytes(10_000))
+        await client.flush()
+        assert (len(client.server.open), client.budget.held_bytes) == (1, 10_005)
+        if dies:
+            client.transport.lose()
+        else:
+            client.h2.reset_stream(stream_id, 8)
+            await client.flush()
+        assert (len(client.server.open), client.budget.held_bytes) == (0, 0)
+        assert [*client.server.connections] == ([] if dies else [client.connection])
+
+    run(work)
+
+
 def test_rapid_resets_close_the_connection() -> None:
     async def work() -> None:
         client = Client(is_ready=True)

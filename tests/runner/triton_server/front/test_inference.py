@@ -1,0 +1,197 @@
+"""Inference calls and the client of Triton by themselves, with a stand-in of Triton. No process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.requests import InvalidTensor
+from errors.triton import TritonUnavailable
+from errors.triton_front import TooManyInferences
+from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.settings.ports import free_ports
+from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
+from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.triton import RefusedByTriton, Triton
+from tests.fuzz.triton_standin import StandInTriton, stand_in
+from tests.runner.triton_server.front.test_triton_connection import HEAD, Server
+
+
+class Client:
+    """Of one inference call. ``got`` and ``ends`` are what it hears."""
+
+    def __init__(self, inferences: Inferences, *, is_single: bool = False) -> None:
+        self.got: list[Any] = []
+        self.ends: list[tuple[int, str]] = []
+        self.inference = Inference(
+            inferences,
+            [],
+            lambda message: self.got.append(pb.ModelStreamInferResponse.FromString(message)),
+            lambda status, text: self.ends.append((status, text)),
+            is_single=is_single,
+        )
+
+
+def asked(model: str = "tensorrt_llm", **parameters: object) -> Any:
+    request = pb.ModelInferRequest(model_name=model)
+    for name, value in parameters.items():
+        setattr(request.parameters[name], "bool_param" if isinstance(value, bool) else "string_param", value)
+    return request
+
+
+def response(*, is_final: bool, error: str = "", has_output: bool = False) -> bytes:
+    message = pb.ModelStreamInferResponse(error_message=error)
+    message.infer_response.parameters["triton_final_response"].bool_param = is_final
+    if has_output:
+        message.infer_response.outputs.add(name="output_ids", datatype="INT32", shape=[1])
+    return bytes(message.SerializeToString())
+
+
+def stops(triton: StandInTriton) -> list[tuple[str, str]]:
+    """Which calls, or calls of other fronts, the slot was told to stop."""
+    sent = [pb.ModelInferRequest.FromString(call.sent[-1]) for call in triton.calls if call.sent]
+    names = (STOPPED_CALL, ONLY_FRONT)
+    return [
+        (name, each.parameters[name].string_param)
+        for each in sent
+        for name in names
+        if name in each.parameters
+    ]
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+def test_a_request_gets_our_parameters_and_none_of_the_client() -> None:
+    triton, inferences = stand_in()
+    client = Client(inferences, is_single=True)
+    client.inference.send(asked(**{CALL: "x", STOPPED_CALL: "y", "own": "kept"}), is_last=True)
+    (call,) = triton.calls
+    sent = pb.ModelInferRequest.FromString(call.sent[0])
+    assert set(sent.parameters) == {CALL, SINGLE_RESPONSE, "triton_enable_empty_final_response", "own"}
+    assert sent.parameters[CALL].string_param.endswith(":1")
+
+
+@pytest.mark.parametrize("wants_final", [True, False])
+def test_an_empty_last_response_is_passed_on_if_it_was_asked_for(wants_final: bool) -> None:
+    triton, inferences = stand_in()
+    client = Client(inferences)
+    client.inference.send(asked(triton_enable_empty_final_response=wants_final))
+    (call,) = triton.calls
+    assert (inferences.running, client.inference.is_running) == (1, True)
+    call.on_message(response(is_final=False, has_output=True))
+    call.on_message(response(is_final=True))
+    assert len(client.got) == 1 + wants_final
+    assert (inferences.running, client.inference.is_running) == (0, False)
+    call.on_end(OK, "")
+    assert client.ends == [(OK, "")]
+    assert stops(triton) == []
+
+
+@pytest.mark.parametrize("end", ["cancel", "error", "deadline"])
+def test_what_runs_for_a_call_that_ends_early_is_stopped(end: str) -> None:
+    triton, inferences = stand_in()
+    client = Client(inferences)
+    for _ in range(2):
+        client.inference.send(asked("ensemble"))
+    (call,) = triton.calls
+    if end == "cancel":
+        client.inference.cancel()
+    elif end == "error":
+        call.on_end(INTERNAL, "E2107")
+    else:  # Triton then tells that the ensemble has failed, and ends the call well.
+        call.on_message(response(is_final=True, error="deadline"))
+        call.on_message(response(is_final=True, error="deadline"))
+        call.on_end(4, "deadline")
+    assert inferences.running == 0
+    ((kind, key),) = stops(triton)
+    assert (kind, key.rpartition(":")[2]) == (STOPPED_CALL, "1")
+    assert client.ends == ([] if end == "cancel" else client.ends[:1])
+
+
+def test_requests_beyond_the_maximum_and_bad_ones_are_not_sent() -> None:
+    triton, inferences = stand_in()
+    client = Client(inferences)
+    bad = asked()
+    bad.inputs.add(name="request_output_len", datatype="INT64", shape=[1, 1])
+    bad.raw_input_contents.append(np.int64(1 << 40).tobytes())
+    with pytest.raises(InvalidTensor, match="E1103"):
+        client.inference.send(bad)
+    for _ in range(inferences.max_requests):
+        client.inference.send(asked())
+    with pytest.raises(TooManyInferences, match="E1111"):
+        client.inference.send(asked())
+    assert len(triton.calls[0].sent) == inferences.running == inferences.max_requests
+
+
+def test_calls_of_an_earlier_front_are_stopped_once_triton_is_connected() -> None:
+    async def work() -> None:
+        triton, inferences = stand_in()
+        triton.is_up = triton.is_reachable = False
+        with pytest.raises(TritonUnavailable):
+            await inferences.connect()
+        triton.is_reachable = True
+        for _ in range(2):
+            await inferences.connect()
+        assert [kind for kind, _ in stops(triton)] == [ONLY_FRONT]
+
+    run(work)
+
+
+# The client of Triton
+
+
+def test_triton_that_is_not_there_is_unavailable_and_then_connected() -> None:
+    async def work() -> None:
+        (port,) = free_ports(1)
+        triton = Triton(port)
+        with pytest.raises(TritonUnavailable, match="E2105"):
+            await triton.connect()
+        with pytest.raises(TritonUnavailable, match="E2105"):
+            triton.begin("ModelInfer", [], print, print)
+        closed = asyncio.Event()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(24)
+            writer.close()
+            closed.set()
+
+        async with await asyncio.start_server(accept, "127.0.0.1", port):
+            await triton.connect()
+            with pytest.raises(TritonUnavailable, match="E2105"):
+                await triton.ask("ModelConfig", b"")
+            await closed.wait()
+            assert not triton.is_connected
+
+    run(work)
+
+
+@pytest.mark.parametrize("status", [OK, INTERNAL, UNAVAILABLE])
+def test_a_question_has_one_answer_or_an_error(status: int) -> None:
+    async def work() -> None:
+        server = Server()
+        triton = Triton(0)
+        triton._connection = server.connection
+        task = asyncio.create_task(triton.ask("ModelConfig", b"asked"))
+        await asyncio.sleep(0)
+        server.exchange()
+        assert server.data_of(1) == prefixed(b"asked")
+        server.h2.send_headers(1, HEAD)
+        if status == OK:
+            server.h2.send_data(1, prefixed(b"answer"))
+        server.h2.send_headers(1, [("grpc-status", str(status)), ("grpc-message", "why")], end_stream=True)
+        server.exchange()
+        if status == OK:
+            assert await task == b"answer"
+        else:
+            error = TritonUnavailable if status == UNAVAILABLE else RefusedByTriton
+            with pytest.raises(error):
+                await task
+
+    run(work)
