@@ -16,7 +16,7 @@ from runner.triton_server.front.grpc_inferences import _request
 from runner.triton_server.front.inference import adapt
 from runner.triton_server.front.json_requests import generate_request, infer_request
 from runner.triton_server.front.messages import check_wire
-from runner.triton_server.front.models import INTEGERS, NUMPY_TYPES
+from runner.triton_server.front.models import INTEGERS, NUMBERS
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import NASTY_NUMBERS, Choices, as_json
 from tests.fuzz.refusal import check_refusal
@@ -29,7 +29,7 @@ _NAMES = (
     *("text_input", "max_tokens", "stop_words", "guided_decoding_guide", "stream_id", "id", "parameters"),
     *("image_input", "draft_logits", "context_phase_params"),
 )
-_TYPES = (*NUMPY_TYPES, "BYTES", "BF16", "", "int32")
+_TYPES = (*NUMBERS, "BYTES", "BF16", "", "int32")
 _MOST_TYPES = (*INTEGERS, *INTEGERS, *_TYPES)
 _VALUES: tuple[object, ...] = (
     *([1, 2, 3], [[1, 2]], [[[1]]], [[1], [1, 2]], [[], []], [], 5, -1, 0.5, True, "hi", ["a", "b"], None),

@@ -14,7 +14,7 @@ from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Submit
 from runner.slot.request import parse_row
 from runner.slot.tensors import Tensors, batch_size
-from runner.triton_server.front.models import NUMPY_TYPES
+from runner.triton_server.front.models import NUMBERS
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import NASTY_NUMBERS, Choices
 from tests.fuzz.refusal import check_refusal
@@ -60,7 +60,7 @@ def _tensor(choices: Choices, name: str, rows: int) -> npt.NDArray[Any]:
     shape = shape[:1] if is_reshaped else shape
     if datatype == "BYTES":
         return np.array([choices.of(_TEXTS) for _ in range(size)], object).reshape(shape)
-    target = np.dtype(NUMPY_TYPES[datatype])
+    target = np.dtype(NUMBERS[datatype])
     array = np.zeros(size, target)
     for index in range(size):
         number = choices.of(_NUMBERS)

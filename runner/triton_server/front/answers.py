@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from errors import find_in_text
 from errors.api import InvalidAPIKey
@@ -31,7 +30,7 @@ from runner.triton_server.front.grpc_wire import (
     UNAVAILABLE,
     UNIMPLEMENTED,
 )
-from runner.triton_server.front.models import NUMPY_TYPES
+from runner.triton_server.front.models import NUMBERS
 
 _UNAVAILABLE = (TritonUnavailable, EngineCrashed, EngineStartFailed, RankEnded, ServerStopping, TooManyBytes)
 _STATUSES: dict[type[CodedError], tuple[int, int]] = {
@@ -82,8 +81,8 @@ def generate_body(response: Any) -> bytes:
 def values_of(datatype: str, raw: bytes) -> list[Any]:
     """The values of a tensor in Triton's binary form."""
     if datatype != "BYTES":
-        values: list[Any] = np.frombuffer(raw, NUMPY_TYPES[datatype]).tolist()
-        return values
+        code = NUMBERS[datatype]
+        return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
     texts, position = [], 0
     while position < len(raw):
         (length,) = _LENGTH.unpack_from(raw, position)

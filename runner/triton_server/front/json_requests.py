@@ -18,13 +18,12 @@ from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMPY_TYPES, Model
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, Model
 
 _MAX_VALUES = 1 << 19
 """Keys and values in a JSON body: each becomes an object of Python."""
 _MAX_TENSORS = 256
 _LENGTH = struct.Struct("<I")
-_KINDS: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
 
 
 def generate_request(body: bytes, model: Model, version: str) -> Any:
@@ -198,21 +197,17 @@ def _raw(name: str, datatype: str, values: list[Any]) -> bytes:
             text = each.encode()
             pieces += [_LENGTH.pack(len(text)), text]
         return b"".join(pieces)
-    if datatype not in NUMPY_TYPES:
+    if datatype not in NUMBERS:
         raise InvalidTensor(name=f"datatype of {name}", expected="a type of Triton", value=datatype)
-    target = np.dtype(NUMPY_TYPES[datatype])
-    kind = _KINDS[target.kind]
+    kind = {int} if datatype in INTEGERS else {bool} if datatype == "BOOL" else {int, float}
     if not set(map(type, values)) <= kind:
         bad = next(each for each in values if type(each) not in kind)
         raise InvalidTensor(name=name, expected=f"of type {datatype}", value=bad)
-    if datatype in INTEGERS and values:
-        limits = np.iinfo(target)
-        bad = next(
-            (each for each in (min(values), max(values)) if not limits.min <= each <= limits.max), None
-        )
-        if bad is not None:
-            raise InvalidTensor(name=name, expected=f"{limits.min} to {limits.max}", value=bad)
     try:
-        return np.array(values, target).tobytes()
-    except (OverflowError, ValueError) as exc:
-        raise InvalidTensor(name=name, expected=f"of type {datatype}", value=values) from exc
+        return struct.pack(f"<{len(values)}{NUMBERS[datatype]}", *values)
+    except (struct.error, OverflowError) as exc:
+        if datatype not in INTEGERS:
+            raise InvalidTensor(name=name, expected=f"of type {datatype}", value=values) from exc
+        limits = np.iinfo(INTEGERS[datatype])
+        bad = min(values) if min(values) < limits.min else max(values)
+        raise InvalidTensor(name=name, expected=f"{limits.min} to {limits.max}", value=bad) from exc

@@ -14,19 +14,19 @@ from errors.triton_front import UnknownTritonModel
 from runner.triton_server.front.triton import RefusedByTriton, Triton
 
 INTEGERS = {
-    "INT8": "i1",
-    "INT16": "<i2",
-    "INT32": "<i4",
-    "INT64": "<i8",
-    "UINT8": "u1",
-    "UINT16": "<u2",
-    "UINT32": "<u4",
-    "UINT64": "<u8",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
 }
-"""numpy's types by Triton's."""
+"""Codes of numpy and of ``struct`` for Triton's types."""
 MAX_TEXTS = 1 << 16
 """In one tensor: each becomes an object in Triton's Python models."""
-NUMPY_TYPES = {**INTEGERS, "BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
+NUMBERS = {**INTEGERS, "BOOL": "?", "FP16": "e", "FP32": "f", "FP64": "d"}
 
 MAX_RANK = 8
 """The most dimensions of a tensor."""
