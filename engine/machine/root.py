@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from engine.redact import without_secret_variables
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -10,3 +13,9 @@ IS_CHECKOUT = (SOURCE_ROOT / "Makefile").is_file()
 
 SET_UP = "run `make setup`" if IS_CHECKOUT else "run `pip install 'cog-triton[serve]'`"
 """What brings a package that is missing."""
+
+
+def own_environment() -> dict[str, str]:
+    """For a process of ours: without secrets, as it may run a model's own code."""
+    environment = without_secret_variables(os.environ)
+    return environment | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}

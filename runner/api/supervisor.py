@@ -17,8 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from engine.machine.root import SOURCE_ROOT
-from engine.redact import without_secret_variables
+from engine.machine.root import own_environment
 from errors.api import OpenAIServerFailed
 from errors.coded_error import CodedError
 from errors.triton import ServerStopping
@@ -98,9 +97,7 @@ class APIServer(SupervisedProcess):
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
-            without_secret_variables(os.environ)
-            | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
-            | _RETURNS_LARGE_BLOCKS,
+            own_environment() | _RETURNS_LARGE_BLOCKS,
             stdin=start.model_dump_json().encode(),
             pass_fds=[self._socket.fileno(), self.exit_reason.descriptor],
         )

@@ -24,8 +24,7 @@ from typing import Any
 
 import msgspec
 
-from engine.machine.root import SOURCE_ROOT
-from engine.redact import without_secret_variables
+from engine.machine.root import own_environment
 from errors.chat import ChatTemplateBroken, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.wire import WireError
@@ -65,15 +64,13 @@ class Sandbox:
             return
         ours, theirs = socket.socketpair()
         with theirs:
-            environment = without_secret_variables(os.environ)
-            environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "runner.chat.sandbox", str(theirs.fileno()), str(self._niceness)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=own_environment(),
             )
         ours.settimeout(_ANSWER_TIMEOUT_S)
         self._connection = ours

@@ -52,7 +52,7 @@ def short_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "ours = signal.setitimer\n"
         "signal.setitimer = lambda which, seconds: ours(which, min(seconds, 0.2))\n"
     )
-    monkeypatch.setattr("runner.chat.sandbox.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
+    monkeypatch.setattr("engine.machine.root.SOURCE_ROOT", f"{tmp_path}{os.pathsep}{Path.cwd()}")
 
 
 @pytest.mark.parametrize("source", [*LOOPS.values(), *BOMBS.values()], ids=[*LOOPS, *BOMBS])

@@ -18,8 +18,7 @@ import sys
 
 import msgspec
 
-from engine.machine.root import SOURCE_ROOT
-from engine.redact import without_secret_variables
+from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.requests import InvalidGuide
 from errors.wire import WireError
@@ -59,14 +58,12 @@ class Checker:
 
     def _ask(self, line: bytes) -> bytes:
         if self._process is None:
-            environment = without_secret_variables(os.environ)
-            environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=own_environment(),
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -15,8 +15,7 @@ from pathlib import Path
 import msgspec
 
 from engine.kinds import find_kind
-from engine.machine.root import SOURCE_ROOT
-from engine.redact import without_secret_variables
+from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.engines import EngineStartFailed
 from runner.engines.protocol.client import EngineClient
@@ -107,8 +106,7 @@ class EngineServer(SupervisedProcess):
 
 def engine_environment(engine_kind: str) -> dict[str, str]:
     """Our environment without secrets and what makes our Python ours: the engine has its own packages."""
-    environment = without_secret_variables(os.environ)
-    environment |= {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    environment = own_environment() | {"PYTHONUNBUFFERED": "1"}
     restore_malloc(environment)
     environment.pop("PYTHONHOME", None)
     return {**find_kind(engine_kind).environment, **environment}

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.machine.root import SOURCE_ROOT
-from engine.redact import without_secret_variables
+from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.triton_front import TritonFrontFailed
 from runner.settings.ports import TritonPorts, check_port_free, local_url
@@ -82,7 +81,7 @@ class TritonFront(SupervisedProcess):
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.triton_server.front"],
-            without_secret_variables(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT), "PYTHONSAFEPATH": "1"},
+            own_environment(),
             stdin=start.model_dump_json().encode(),
             pass_fds=[http, grpc, metrics],
         )
