@@ -86,7 +86,7 @@ def _of_folder(path: Path, kind: str | None) -> ConfigFile:
 
 
 def _of_file(path: Path, kind: str | None) -> ConfigFile:
-    keys = {"model_path": path.parent.name or ".", "gguf_file": path.name}
+    keys = {"model_id": path.stem, "model_path": path.parent.name or ".", "gguf_file": path.name}
     return _file(keys, kind, folder=path.parent.parent)
 
 

@@ -53,8 +53,11 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     names = wanted_names(config, snapshot.names, with_weights=with_weights)
     sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
     missing_bytes = hub.missing_bytes(snapshot, names)
-    small = names if config.gguf_file and not missing_bytes else {"config.json"} & set(snapshot.names)
-    model = Model(config.model_name, snapshot.commit, hub.fetch(snapshot, small, None))
+    if config.gguf_file is None:
+        read = {"config.json"} & set(snapshot.names)
+    else:
+        read = set() if missing_bytes else set(names)
+    model = Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None))
     return Survey(snapshot.commit, snapshot.commit, _values(config, model), sizes, missing_bytes)
 
 
