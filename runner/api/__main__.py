@@ -30,6 +30,9 @@ from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.client import TritonClient
 
+_SWITCH_S = 0.001
+"""How long a thread that reads a large body keeps Python's lock while the event loop waits for it."""
+
 
 class _Releasing:
     """The engine's tokens. A request that is sent for them has used its body."""
@@ -94,6 +97,7 @@ async def serve(start: Start) -> None:
 
 
 def main() -> int:
+    sys.setswitchinterval(_SWITCH_S)
     start = Start.model_validate_json(sys.stdin.read())
     try:
         asyncio.run(serve(start))

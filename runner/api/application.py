@@ -141,8 +141,10 @@ class API:
     async def detokenize(self, request: Request) -> Response:
         body = await self._read(request, DetokenizeBody)
         self._served.find(body.model)
-        text = asyncio.to_thread(self._served.model.tokenizer.decode, body.tokens, skip_special_tokens=False)
-        return _json(Text(await self._run(text, request)))
+        # NOTE: of many tokens, and that lets other threads run, as ``decode`` does not.
+        decode = self._served.model.tokenizer.decode_batch
+        texts = asyncio.to_thread(decode, [body.tokens], skip_special_tokens=False)
+        return _json(Text((await self._run(texts, request))[0]))
 
     async def _read(self, request: Request, kind: type[B]) -> B:
         """The body. Raises E1607 before it is read if the server could do nothing with it now."""

@@ -96,12 +96,13 @@ class Fields:
 
 def error_body(error: CodedError, fields: Fields) -> bytes:
     """``{"error": {message, type, param, code}}``; ``code`` is ours."""
-    # NOTE: its frames hold the request's body, and refer to the error: a cycle, which stays for long.
-    error.__traceback__ = None
+    # NOTE: frames hold the request's body, and refer to the error: a cycle, which stays for long.
+    error.__traceback__ = error.__context__ = error.__cause__ = None
     kind = _TYPES.get(status_of(error), "server_error")
     field, sentence = _field_and_sentence(error, fields)
     if len(sentence) > _MAX_MESSAGE_CHARACTERS:
         sentence = f"{sentence[:_MAX_MESSAGE_CHARACTERS]} ..."
+    error.facts.pop("value", None)  # It may be all of the body too.
     return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, field, error.code)))
 
 

@@ -43,7 +43,7 @@ class APISettings(BaseModel):
     openai_max_body_values: int = variable(
         "OPENAI_MAX_BODY_VALUES",
         300_000,
-        "maximum number of keys and values in a request body; an object or a list counts as 4",
+        "maximum number of keys and values in a request body; an object or a list counts as 4, a key as 3",
         ge=1,
     )
     openai_max_header_bytes: int = variable(

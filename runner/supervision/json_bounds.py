@@ -5,6 +5,7 @@ A parser makes up to thirty bytes of objects from one byte of JSON, and holds Py
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 
 from errors.api import InvalidBody
@@ -14,8 +15,14 @@ MAX_DEPTH = 256
 """Python's own encoder and validators fail at about 1,000 levels."""
 _CONTAINER_VALUES = 3
 """What an object or a list counts besides its keys and values: it takes more memory than they do."""
+_KEY_VALUES = 2
+"""What a key counts besides itself: objects take longer to read than lists."""
+_DIGITS = b"0123456789"
+_MAX_DIGITS = 100
+"""The time for an integer grows with the square of its digits."""
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
 _STRUCTURE = b'",:[]{}'
-_OTHERS = bytes(set(range(256)) - set(_STRUCTURE))
+_OTHERS = bytes(set(range(256)) - {*_STRUCTURE, *_DIGITS})
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """As signed bytes: one level down, one level up."""
 
@@ -38,15 +45,23 @@ class JSONBounds:
         self._is_escaping = False
         """The last part ended within an escape sequence."""
         self._depth = 0
+        self._digits = b""
+        """With which the last part ended, outside of strings."""
         self.num_values = 1
         """Keys and values so far, approximately."""
 
     def feed(self, part: bytes) -> None:
-        """Raises ``error`` as soon as there are too many keys and values, or too many levels of them."""
-        structure = self._outside_strings(part)
+        """Raises ``error`` as soon as there are too many keys and values, levels, or digits in one."""
+        outside = self._digits + self._outside_strings(part)
+        if _LONG_NUMBER.search(outside):
+            raise self._error(reason=f"it has a number of more than {_MAX_DIGITS} digits")
+        structure = outside.rstrip(_DIGITS)
+        self._digits = outside[len(structure) :]
+        structure = structure.translate(None, _DIGITS)
         brackets = structure.translate(_STEPS, b",:")
         num_ends = brackets.count(b"\xff")
         self.num_values += len(structure) - num_ends + _CONTAINER_VALUES * num_ends
+        self.num_values += _KEY_VALUES * structure.count(b":")
         if self.num_values > self._max_values:
             reason = f"it has more than {self._max_values} keys and values; {self._remedy}"
             raise self._error(reason=reason)
@@ -56,7 +71,7 @@ class JSONBounds:
             raise self._error(reason=f"it is nested more than {self._max_depth} levels deep")
 
     def _outside_strings(self, part: bytes) -> bytes:
-        """The brackets, commas and colons that are not part of a string."""
+        """The brackets, commas, colons and digits that are not part of a string."""
         if self._is_escaping:
             part = b"\\" + part
         num_backslashes = len(part) - len(part.rstrip(b"\\"))

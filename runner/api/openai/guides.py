@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from engine.kinds import supports
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
@@ -21,6 +23,7 @@ GUIDE_FIELDS = (
     "guided_choice",
     "guided_grammar",
 )
+_MOST_CHOICES = 1 << 14
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -79,9 +82,10 @@ def _fields(
 
 def _choice(texts: list[str]) -> Guide:
     # NOTE: a string of the grammar is written like one of JSON.
-    quoted = [json.dumps(each, ensure_ascii=False) for each in texts]
+    # More than fit into a guide are refused because of its length.
+    quoted = [json.dumps(each, ensure_ascii=False) for each in texts[:_MOST_CHOICES]]
     return Guide("ebnf_grammar", f"root ::= {' | '.join(quoted)}")
 
 
 def _schema(schema: str | dict[str, Any]) -> Guide:
-    return Guide("json_schema", schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False))
+    return Guide("json_schema", schema if isinstance(schema, str) else msgspec.json.encode(schema).decode())

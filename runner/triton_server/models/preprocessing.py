@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
 _MAX_WORD_BYTES = 1 << 18
 """Of all words of a request."""
+_SHORT_BYTES = 4000
+"""Of all texts of a request that is answered at once, in about a millisecond."""
 _WORDS = {
     "BAD_WORDS_DICT": "bad_words",
     "STOP_WORDS_DICT": "stop_words",
@@ -59,29 +62,50 @@ class TritonPythonModel:
         self._adds_special_tokens = parameters["add_special_tokens"]["string_value"].lower() in ("true", "1")
         end_id, pad_id = (parameters[name]["string_value"] for name in ("end_id", "pad_id"))
         self._engine_kind = parameters["engine_kind"]["string_value"]
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="preprocessing", daemon=True).start()
         self._end_id = int(end_id or arrived.end_id)
         self._pad_id = int(pad_id or arrived.pad_id)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        return [self._respond(request) for request in requests]
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Requests with a long text are answered from an event loop, so that others do not wait for them."""
+        given = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+        if not any(map(_is_long, given)):
+            return [self._respond(inputs) for inputs in given]
+        for request, inputs in zip(requests, given, strict=True):
+            sender = request.get_response_sender()
+            if _is_long(inputs):
+                asyncio.run_coroutine_threadsafe(self._respond_later(inputs, sender), self._loop)
+            else:
+                sender.send(self._respond(inputs), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None
 
-    def _respond(self, request: Any) -> Any:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    def _respond(self, inputs: dict[str, npt.NDArray[Any]]) -> Any:
+        encode, adds = self._tokenizing.encode_short, self._adds_special_tokens
         try:
-            self._check_supported(inputs)
-            _check_words(inputs)
-            outputs = self._encode(inputs)
-        except CodedError as exc:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(exc)))
-        except UnicodeDecodeError as exc:
-            error = InvalidTensor(
-                name="text_input, bad_words, stop_words or embedding_bias_words",
-                expected="UTF-8",
-                value=exc.object,
-            )
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        tensors = [pb_utils.Tensor(name, value) for name, value in outputs.items()]
-        return pb_utils.InferenceResponse(tensors)
+            prompts = [encode(text, adds_special_tokens=adds) for text in self._texts(inputs)]
+            return self._response(inputs, prompts)
+        except (CodedError, UnicodeDecodeError) as exc:
+            return _failure(exc)
+
+    async def _respond_later(self, inputs: dict[str, npt.NDArray[Any]], sender: Any) -> None:
+        encode, adds = self._tokenizing.encode, self._adds_special_tokens
+        try:
+            prompts = [await encode(text, adds_special_tokens=adds) for text in self._texts(inputs)]
+            response = await asyncio.to_thread(self._response, inputs, prompts)
+        except Exception as exc:  # noqa: BLE001 - Its client must not wait for ever.
+            response = _failure(exc)
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _response(self, inputs: dict[str, npt.NDArray[Any]], prompts: list[list[int]]) -> Any:
+        outputs = self._encode(inputs, prompts)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
+
+    def _texts(self, inputs: dict[str, npt.NDArray[Any]]) -> list[str]:
+        """The prompts of a request, of which all inputs are checked."""
+        self._check_supported(inputs)
+        _check_words(inputs)
+        return [_decode(row.reshape(-1)[0]) for row in inputs["QUERY"]]
 
     def _check_supported(self, inputs: dict[str, npt.NDArray[Any]]) -> None:
         for name in _UNSUPPORTED.keys() & inputs.keys():
@@ -94,8 +118,9 @@ class TritonPythonModel:
                     remedy="leave it out",
                 )
 
-    def _encode(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        encoded = [self._prompt_ids(_decode(row.reshape(-1)[0])) for row in inputs["QUERY"]]
+    def _encode(
+        self, inputs: dict[str, npt.NDArray[Any]], encoded: list[list[int]]
+    ) -> dict[str, npt.NDArray[Any]]:
         rows = len(encoded)
         end_ids = inputs.get("END_ID", np.full((rows, 1), self._end_id, np.int32))
         pad_ids = inputs.get("PAD_ID", np.full((rows, 1), self._pad_id, np.int32))
@@ -117,13 +142,6 @@ class TritonPythonModel:
             is_virtual = outputs["INPUT_ID"] >= self._tokenizer.get_vocab_size()
             outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.where(is_virtual, inputs["PROMPT_TABLE_EXTRA_ID"], 0)
         return outputs
-
-    def _prompt_ids(self, text: str) -> list[int]:
-        """Raises E1002."""
-        tokenizing, adds = self._tokenizing, self._adds_special_tokens
-        if tokenizing.is_short(text):
-            return tokenizing.encode_short(text, adds_special_tokens=adds)
-        return asyncio.run(tokenizing.encode(text, adds_special_tokens=adds))
 
     def _embedding_bias(self, inputs: dict[str, npt.NDArray[Any]], rows: int) -> npt.NDArray[np.float32]:
         """[rows, vocabulary]: each word's weight is added to its tokens; [rows, 0] without words."""
@@ -167,6 +185,19 @@ class TritonPythonModel:
                 if ids and ids not in table:
                     table.append(ids)
         return table
+
+
+def _is_long(inputs: dict[str, npt.NDArray[Any]]) -> bool:
+    """Whether its texts take more than a moment."""
+    texts = (text for name in ("QUERY", *_WORDS) if name in inputs for text in inputs[name].flat)
+    return sum(map(len, texts)) > _SHORT_BYTES
+
+
+def _failure(error: Exception) -> Any:
+    if isinstance(error, UnicodeDecodeError):
+        name = "text_input, bad_words, stop_words or embedding_bias_words"
+        error = InvalidTensor(name=name, expected="UTF-8", value=error.object)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
 
 
 def _check_words(inputs: dict[str, npt.NDArray[Any]]) -> None:

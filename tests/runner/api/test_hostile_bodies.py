@@ -14,6 +14,8 @@ import pytest
 
 from errors.api import InvalidBody
 from errors.coded_error import CodedError
+from errors.requests import InvalidInput
+from runner.api.error_response import Fields, error_body
 from runner.supervision.json_bounds import MAX_DEPTH, JSONBounds
 from tests.fuzz import bodies
 
@@ -97,7 +99,7 @@ NEARLY: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     ),
     "metadata": (
         TEXT,
-        lambda: b'{"prompt": "a", "metadata": ' + _object(140_000) + b"}",
+        lambda: b'{"prompt": "a", "metadata": ' + _object(70_000) + b"}",
         "E1005",
         "metadata must be an object of at most 10000 keys",
     ),
@@ -115,12 +117,12 @@ NEARLY: dict[str, tuple[str, Callable[[], bytes], str, str]] = {
     ),
     "a bias that is no token": (TEXT, lambda: b'{"prompt":"a","logit_bias":{"1e400":1}}', "E1005", "logit_b"),
     "a bias beyond numbers": (TEXT, lambda: b'{"prompt":"a","logit_bias":{"1":1e400}}', "E1600", "JSON"),
-    "a huge number": (TEXT, lambda: b'{"prompt":' + b"1" * 7 * MIB + b"}", "E1600", "out of range"),
+    "a huge number": (TEXT, lambda: b'{"prompt":' + b"1" * 7 * MIB + b"}", "E1600", "more than 100 digits"),
     "a huge number in a message": (
         CHAT,
         lambda: b'{"messages":[{"role":"user","content":' + b"1" * 7 * MIB + b"}]}",
         "E1600",
-        "out of range",
+        "more than 100 digits",
     ),
     "no number": (TEXT, lambda: b'{"prompt":"a","temperature":NaN}', "E1600", "JSON"),
     "half a character": (TEXT, lambda: b'{"prompt":"\\ud800"}', "E1600", "JSON"),
@@ -212,3 +214,29 @@ def test_levels_are_counted_however_the_bytes_arrive(depth: int, is_refused: boo
             assert is_refused, exc
         else:
             assert not is_refused
+
+
+@pytest.mark.parametrize(("digits", "is_refused"), [(100, False), (101, True)])
+@pytest.mark.parametrize("begin", [b"", b"-", b"0.", b"1e"])
+def test_digits_are_counted_outside_strings_however_the_bytes_arrive(
+    digits: int, is_refused: bool, begin: bytes
+) -> None:
+    number = begin + b"1" * (digits - sum(map(begin.count, (b"0", b"1"))))
+    document = b'[1, "%b", %b, {"%b": [2]}]' % (b"7" * 999, number, b"8" * 999)
+    for cuts in (0, 1, 300):
+        try:
+            fed(document, cuts)
+        except InvalidBody as exc:
+            assert is_refused, exc
+            assert "more than 100 digits" in str(exc)
+        else:
+            assert not is_refused
+
+
+def test_an_error_does_not_keep_the_body() -> None:
+    """It refers to the request, which refers to the error: a cycle, which stays for long."""
+    error = InvalidInput(name="metadata", expected="small", value=["large"] * 1000)
+    error.__context__ = ValueError("large")
+    assert b"large" in error_body(error, Fields())
+    assert "value" not in error.facts
+    assert error.__context__ is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,27 @@ def test_a_text_of_too_many_bytes_is_e1002_and_a_long_one_has_the_tokens_of_the_
     assert ids[0].tolist() == triton.service.model.tokenizer.encode(text).ids
     with pytest.raises(InferenceServerException, match=rf"E1002 .*\({most + 1} bytes\).*MAX_PROMPT_BYTES"):
         ask("preprocessing", "INPUT_ID", QUERY=texts(["a" * (most + 1)]), REQUEST_OUTPUT_LEN=lengths(1))
+
+
+def test_short_texts_do_not_wait_for_long_ones(ask: Asker, triton: TritonUnderTest) -> None:
+    """One after the other is answered while many long ones, which were sent before, are tokenized."""
+    long = texts(["Earth " * (triton.service.model.max_prompt_bytes // 6)])
+    errors: list[str] = []
+
+    def send() -> None:
+        try:
+            ask("preprocessing", "INPUT_ID", QUERY=long, REQUEST_OUTPUT_LEN=lengths(1))
+        except InferenceServerException as exc:
+            errors.append(str(exc))
+
+    num_short = 0
+    with ThreadPoolExecutor(32) as pool:
+        sent = [pool.submit(send) for _ in range(32)]
+        while not all(each.done() for each in sent):
+            ask("preprocessing", "INPUT_ID", QUERY=texts(["short"]), REQUEST_OUTPUT_LEN=lengths(1))
+            num_short += 1
+    assert num_short >= 5
+    assert all("E1002" in each for each in errors)
 
 
 @pytest.mark.parametrize(
