@@ -26,6 +26,7 @@ from runner.triton_server.command import TritonCommand
 _STOP_GRACE_S = 10.0
 _SHOWN_ERROR_LINES = 3
 _ERROR_LINE = re.compile(r"E\d{4} |error:")
+_LOCK_TIMEOUT = "boost::interprocess::lock_exception"
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
@@ -61,6 +62,16 @@ class TritonServer(SupervisedProcess):
         if self.restarts:
             self._on_restart()
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
+
+    async def _try_start(self) -> None:
+        """Twice if its Python backend did not get a lock in time and aborted, as on an overloaded machine."""
+        try:
+            await super()._try_start()
+        except CodedError:
+            if not any(_LOCK_TIMEOUT in line for line in self.child.log_tail):
+                raise
+            self._log("Triton waited too long for its Python models and is started once more")
+            await super()._try_start()
 
     async def is_ready(self) -> bool:
         is_ready = await answers_ok(f"{self._command.ports.http_url}/v2/health/ready")

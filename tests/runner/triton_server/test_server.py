@@ -1,0 +1,84 @@
+"""Triton that aborts while it starts. A stand-in for tritonserver, since the real one aborts by chance."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from errors.triton import TritonStartFailed
+from runner.triton_server.server import TritonServer
+from tests.runner.servers import HOST, free_ports
+
+_PROGRAM = """
+import http.server, os, pathlib, sys
+starts, port, times, words = sys.argv[1:]
+with open(starts, "a") as file:
+    file.write("x")
+if len(pathlib.Path(starts).read_text()) <= int(times):
+    print(words, flush=True)
+    os.abort()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+"""
+_LOCK = "terminate called after throwing an instance of 'boost::interprocess::lock_exception'"
+
+
+def start(folder: Path, times: int, words: str) -> tuple[int, list[str]]:
+    """Of a Triton that aborts so many times with these words: the number of its starts, and the log."""
+    (port,) = free_ports(1)
+    starts, log = folder / "starts", list[str]()
+    command = SimpleNamespace(
+        settings=SimpleNamespace(triton_start_timeout_s=300.0, triton_hang_timeout_s=300.0),
+        ports=SimpleNamespace(http_url=f"http://{HOST}:{port}"),
+        install=SimpleNamespace(environment=lambda: dict(os.environ)),
+        shm_prefix="no-triton-has-this-",
+        words=lambda: [sys.executable, "-c", _PROGRAM, str(starts), str(port), str(times), words],
+    )
+    client = SimpleNamespace(is_closed=True, end_all=lambda: None)
+
+    async def run() -> None:
+        triton = TritonServer(
+            cast(Any, command),
+            cast(Any, client),
+            log.append,
+            is_waiting=lambda: False,
+            on_failure=lambda failure: False,
+            on_restart=lambda: None,
+        )
+        triton.begin()
+        try:
+            await triton.wait_ready()
+        finally:
+            await triton.stop()
+
+    asyncio.run(run())
+    return len(starts.read_text()), log
+
+
+def test_a_lock_that_triton_did_not_get_costs_a_second_start(tmp_path: Path) -> None:
+    num_starts, log = start(tmp_path, 1, _LOCK)
+    assert num_starts == 2
+    assert any("is started once more" in line for line in log)
+
+
+def test_there_is_no_third_start(tmp_path: Path) -> None:
+    with pytest.raises(TritonStartFailed, match="lock_exception"):
+        start(tmp_path, 5, _LOCK)
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_another_abort_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TritonStartFailed, match="SIGABRT"):
+        start(tmp_path, 1, "no memory")
+    assert (tmp_path / "starts").read_text() == "x"
