@@ -95,7 +95,7 @@ def test_any_user_without_rights_can_run_it_and_keep_a_cache(docker_runner: str,
     with Container(docker_runner, *options, "--volume", mount) as container:
         container.wait_ready()
         assert container.predict({"prompt": "The whale", "max_tokens": 8})["status"] == "succeeded"
-        assert container.execute("sh", "-c", "ls /home/cog/.cache") == "cog-triton\n"
+        container.execute("mkdir", "/home/cog/.cache/cog-triton")  # Fails if it is not writable.
         assert container.unsafe_paths() == ""
 
 
