@@ -21,7 +21,7 @@ from builder.config.config import BuildConfig
 from builder.config.file import ConfigFile
 from builder.kinds import engine_plan
 from builder.machine_fit import fit_here
-from builder.model_source import find_source
+from builder.model_source import find_source, missing_environment
 from builder.progress import progress_lines
 from builder.steps import Work, folder_step
 from builder.survey import survey
@@ -78,6 +78,8 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
         if fit.problem is not None or not _is_whole(engine):
             for line in fit.lines():
                 work.report(line)
+            if hint := missing_environment(file.config.engine_kind):
+                work.report(hint)
         if fit.problem is not None:
             raise fit.problem
         if not _is_whole(engine):

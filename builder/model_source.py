@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.config.file import ConfigFile, checked_config, is_config_url, read_config
-from engine.kinds import KINDS
+from engine.kinds import KINDS, Kind
 from engine.machine.gpu import visible_gpus
 from engine.machine.preflight import installed_version
-from engine.machine.python import engine_python
+from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.machine.root import IS_CHECKOUT
 from engine.tar.manifest import MANIFEST_NAME
 from errors.build_config import ModelUnusable
 
@@ -67,9 +68,22 @@ def best_kind() -> str:
     has_gpu = bool(visible_gpus())
     able = [each for each in KINDS.values() if each.serves_models and (has_gpu or not each.needs_gpu)]
     for each in able[:-1]:
-        if installed_version(engine_python(folder=each.checkout_environment))(each.name):
+        if installed_version(_python(each))(each.name):
             return each.name
     return able[-1].name
+
+
+def missing_environment(chosen: str) -> str | None:
+    """What would serve faster here than the ``chosen`` kind, where its environment is not installed."""
+    first = next(kind for kind in KINDS.values() if kind.serves_models)
+    if chosen == first.name or not visible_gpus() or installed_version(_python(first))(first.name):
+        return None
+    remedy = "`make vllm` installs it" if IS_CHECKOUT else f"{ENGINE_PYTHON_VARIABLE} names one"
+    return f"{first.name:<12}would be faster on this GPU, but its environment is not here: {remedy}"
+
+
+def _python(kind: Kind) -> str:
+    return engine_python(folder=kind.checkout_environment)
 
 
 def _of_folder(path: Path, kind: str | None) -> ConfigFile:
@@ -86,7 +100,9 @@ def _of_folder(path: Path, kind: str | None) -> ConfigFile:
 
 
 def _of_file(path: Path, kind: str | None) -> ConfigFile:
-    keys = {"model_id": path.stem, "model_path": path.parent.name or ".", "gguf_file": path.name}
+    keys = {"model_path": path.parent.name or ".", "gguf_file": path.name}
+    if _ON_HUB.fullmatch(path.stem):
+        keys["model_id"] = path.stem  # Its name.
     return _file(keys, kind, folder=path.parent.parent)
 
 

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from builder.model_source import best_kind
 from cli.doctor_machine import check_driver, check_gpus, check_machine
-from cli.serve import engine_environment
+from cli.serve import engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     failed = 0
     named = engine_environment(options.engine) if options.engine else {}
     # An invalid setting ends the command: it would fail all checks.
-    settings = load_settings({**os.environ, **named})
+    settings = load_settings({**os.environ, **python_environment(best_kind()), **named})
     for name, check in _CHECKS.items():
         try:
             print(f"ok    {name}: {check(settings)}", flush=True)
