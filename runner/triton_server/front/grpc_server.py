@@ -70,6 +70,7 @@ class GRPCConnection(HTTP2Connection):
         self.read_bytes = FIRST_READ_BYTES
         self._idle_frames = 0
         self._since_s = 0.0
+        self._paused_s = 0.0
         self._useless = 0
 
     def settings(self) -> dict[SettingCodes, int]:
@@ -111,8 +112,10 @@ class GRPCConnection(HTTP2Connection):
 
     def pause_reading(self) -> None:
         self._transport.pause_reading()
+        self._paused_s = self._loop.time()
 
     def resume_reading(self) -> None:
+        self._since_s += self._loop.time() - self._paused_s  # A flood that is read in turn counts alike.
         self._transport.resume_reading()
         self.read_frames()
 
