@@ -22,6 +22,7 @@ BUFFER_BYTES = 4 << 20
 """Of all requests together, beyond the largest that is accepted."""
 _SMALL_BYTES = 1 << 16
 _MIN_AGE_S = 0.25
+_MIN_IDLE_S = 1.0
 _SLOW_BYTES_PER_S = 2 << 20
 """A request that has been arriving for longer is slow below this, and may be refused if there is no room."""
 
@@ -68,6 +69,8 @@ class Connections:
         self._all: set[Connection] = set()
         self._idle: dict[Connection, float] = {}
         """With the time since when, the oldest first."""
+        self._unread: set[Connection] = set()
+        """Those that have not begun a request yet."""
         self._arriving: dict[Connection, _Arrival] = {}
         self._held: dict[Connection, None] = {}
         self._favoured: Connection | None = None
@@ -76,17 +79,31 @@ class Connections:
     def opened(self, connection: Connection) -> None:
         """Of a connection that was accepted. It may be refused at once."""
         if len(self._all) >= self.limits.max_connections:
-            waiting = next(iter(self._idle or self._arriving), None)
+            waiting = self._gives_way()
             if waiting is None:
                 connection.refuse(TooManyConnections(max_connections=self.limits.max_connections))
                 return
             waiting.refuse(None)
             self.closed(waiting)
         self._all.add(connection)
+        self._unread.add(connection)
         self._idle[connection] = time.monotonic()
+
+    def _gives_way(self) -> Connection | None:
+        """The oldest idle one, else the one whose request began first.
+
+        One that was accepted only just now is not idle: its request may be there, and not read yet.
+        """
+        idle = next(iter(self._idle), None)
+        arriving = next(iter(self._arriving), None)
+        if idle is None or arriving is None:
+            return idle or arriving
+        is_new = idle in self._unread and time.monotonic() - self._idle[idle] < _MIN_IDLE_S
+        return arriving if is_new else idle
 
     def closed(self, connection: Connection) -> None:
         self._all.discard(connection)
+        self._unread.discard(connection)
         self._idle.pop(connection, None)
         self._end_arrival(connection)
         self.release(connection)
@@ -95,10 +112,12 @@ class Connections:
         """Of one that closes once its client has read the answer: it makes room like an idle one."""
         self._end_arrival(connection)
         self.release(connection)
+        self._unread.discard(connection)
         if connection in self._all:
             self._idle.setdefault(connection, time.monotonic())
 
     def request_began(self, connection: Connection) -> None:
+        self._unread.discard(connection)
         self._idle.pop(connection, None)
         self._arriving[connection] = _Arrival(time.monotonic())
 

@@ -82,10 +82,22 @@ def registry(clock: Clock) -> Connections:
     return Connections(limits)
 
 
+def test_a_connection_that_was_only_just_accepted_does_not_make_room_for_the_next(
+    registry: Connections, clock: Clock
+) -> None:
+    first, *others = (Client(registry).begins(10) for _ in range(3))
+    new, next_ = Client(registry), Client(registry)
+    assert (first.ends, others[0].ends, new.ends, next_.ends) == ([None], [None], [], [])
+    clock.now_s += 2
+    assert Client(registry).ends == others[1].ends == []
+    assert new.ends == [None]
+
+
 def test_the_oldest_idle_connection_makes_room_then_the_request_that_began_first(
-    registry: Connections,
+    registry: Connections, clock: Clock
 ) -> None:
     idle, slow, busy = Client(registry), Client(registry).begins(10), Client(registry).begins(10)
+    clock.now_s += 2
     busy.has_sent_all()
     second = Client(registry).begins(10)
     assert (idle.ends, slow.ends) == ([None], [])
