@@ -19,7 +19,6 @@ from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.service import Service
 from runner.settings.settings import load_settings
-from runner.supervision.supervised import State
 from tests.engine.tar_server import Fault, TarServer
 from tests.runner.engines.server.supervised import next_look
 from tests.runner.paced_engine import make_paced_model
@@ -98,8 +97,6 @@ def test_the_time_to_start_counts_from_the_engines_arrival(server: TarServer, tm
         await asyncio.sleep(2)
         assert not opening.done()
         for process in service.stack.processes:
-            if process.state is State.READY:  # The front of Triton, which waits for nothing.
-                continue
             process._start_timeout_s = DEADLINE_S
             await next_look(process)
         held.go.set()

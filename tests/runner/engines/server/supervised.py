@@ -13,7 +13,7 @@ from runner.engines.protocol.messages import Output, Sampling, Submit
 from runner.engines.server.start import Start
 from runner.engines.server.supervisor import EngineServer
 from runner.supervision.failures import ProcessFailure
-from runner.supervision.supervised import SupervisedProcess
+from runner.supervision.supervised import State, SupervisedProcess
 
 SUBMIT = Submit(0, [5, 6], 20, Sampling(top_k=1))
 LONG = Submit(0, [5], 90_000)
@@ -75,7 +75,10 @@ async def supervised(command: EngineCommand) -> AsyncIterator[Supervised]:
 
 
 async def next_look(process: SupervisedProcess) -> None:
-    """Wait until the supervisor has looked whether what starts waits: its time to start begins again."""
+    """Wait until the supervisor has looked whether what starts waits: its time to start begins again.
+
+    Or until it has started.
+    """
     look, looked = process.is_waiting, asyncio.Event()
 
     def watched() -> bool:
@@ -83,7 +86,8 @@ async def next_look(process: SupervisedProcess) -> None:
         return look()
 
     process.is_waiting = watched  # type: ignore[method-assign]
-    await looked.wait()
+    while not looked.is_set() and process.state is State.STARTING:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def exhaust(outputs: AsyncGenerator[Output, None]) -> None:
