@@ -25,8 +25,7 @@ from runner.triton_server.command import TritonCommand
 
 _STOP_GRACE_S = 10.0
 _SHOWN_ERROR_LINES = 3
-_ERROR_LINE = re.compile(r"E\d{4} |error:")
-_LOCK_TIMEOUT = "boost::interprocess::lock_exception"
+_ERROR_LINE = re.compile(r"E\d{4} |error:|terminate called")
 _MODEL = re.compile(rb"/([^/\0]+)/1/model\.py")
 
 
@@ -64,13 +63,13 @@ class TritonServer(SupervisedProcess):
         await self.child.launch(self._command.words(), mpi_environment(self._command.install.environment()))
 
     async def _try_start(self) -> None:
-        """Twice if its Python backend did not get a lock in time and aborted, as on an overloaded machine."""
+        """Twice if it aborts: on an overloaded machine its Python backend may not get a lock in time."""
         try:
             await super()._try_start()
-        except CodedError:
-            if not any(_LOCK_TIMEOUT in line for line in self.child.log_tail):
+        except CodedError as exc:
+            if self.child.returncode != -signal.SIGABRT:
                 raise
-            self._log("Triton waited too long for its Python models and is started once more")
+            self._log(f"{exc.sentence}; it is started once more")
             await super()._try_start()
 
     async def is_ready(self) -> bool:

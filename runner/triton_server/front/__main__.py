@@ -24,7 +24,7 @@ from runner.triton_server.front.triton import Triton
 
 _MAX_HELD_BYTES = 32 << 20
 """Of requests that arrive, or that Triton has not begun to answer."""
-_MAX_UNREAD_BYTES = 32 << 20
+_MAX_UNREAD_BYTES = 16 << 20
 """Of answers that clients have not read; beyond it the slowest client is disconnected."""
 _WATCH_S = 0.5
 

@@ -1,4 +1,4 @@
-"""Triton that aborts while it starts. A stand-in for tritonserver, since the real one aborts by chance."""
+"""Triton that aborts while it starts. A stand-in for tritonserver: the real one aborts by chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with open(starts, "a") as file:
     file.write("x")
 if len(pathlib.Path(starts).read_text()) <= int(times):
     print(words, flush=True)
-    os.abort()
+    {end}
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -34,7 +34,7 @@ http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 _LOCK = "terminate called after throwing an instance of 'boost::interprocess::lock_exception'"
 
 
-def start(folder: Path, times: int, words: str) -> tuple[int, list[str]]:
+def start(folder: Path, times: int, words: str, end: str = "os.abort()") -> tuple[int, list[str]]:
     """Of a Triton that aborts so many times with these words: the number of its starts, and the log."""
     (port,) = free_ports(1)
     starts, log = folder / "starts", list[str]()
@@ -43,7 +43,15 @@ def start(folder: Path, times: int, words: str) -> tuple[int, list[str]]:
         ports=SimpleNamespace(http_url=f"http://{HOST}:{port}"),
         install=SimpleNamespace(environment=lambda: dict(os.environ)),
         shm_prefix="no-triton-has-this-",
-        words=lambda: [sys.executable, "-c", _PROGRAM, str(starts), str(port), str(times), words],
+        words=lambda: [
+            sys.executable,
+            "-c",
+            _PROGRAM.replace("{end}", end),
+            str(starts),
+            str(port),
+            str(times),
+            words,
+        ],
     )
     client = SimpleNamespace(is_closed=True, end_all=lambda: None)
 
@@ -78,7 +86,7 @@ def test_there_is_no_third_start(tmp_path: Path) -> None:
     assert (tmp_path / "starts").read_text() == "xx"
 
 
-def test_another_abort_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(TritonStartFailed, match="SIGABRT"):
-        start(tmp_path, 1, "no memory")
+def test_another_end_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TritonStartFailed, match="exit code 3"):
+        start(tmp_path, 1, "no memory", end="os._exit(3)")
     assert (tmp_path / "starts").read_text() == "x"
