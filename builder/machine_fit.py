@@ -84,7 +84,7 @@ def _fit_in_main_memory(fit: MachineFit, demanded: Demand) -> None:
     needed, present = main_memory_bytes(demanded.shape, demanded.precision, length), ram_here_bytes()
     dtype = demanded.precision.dtype
     fit.rows["engine"] = f"{fit.config.engine_kind}, on the CPU as {dtype}"
-    fit.rows["memory"] = f"{in_words(needed)} of this machine's {in_words(present)}"
+    fit.rows["memory"] = f"at least {in_words(needed)} of this machine's {in_words(present)}"
     if needed > present:
         fit.problem = ModelDoesNotFit(
             model=fit.config.model_name,
