@@ -32,7 +32,7 @@ def test_every_documented_request_is_answered(serving: Container, index: int) ->
 
 
 def test_triton_tells_its_metrics(serving: Container) -> None:
-    assert "nv_inference_request_success" in httpx.get(f"{serving.url(8002)}/metrics").text
+    assert "nv_inference_request_success" in httpx.get(f"{serving.url(8002)}/metrics", timeout=300).text
 
 
 def test_an_engine_that_cog_weights_names_gives_the_same_text(

@@ -235,7 +235,7 @@ def test_an_offer_to_upgrade_the_connection_is_left_unused(
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "127.9.9.9", "[::1]:9000"])
 def test_loopback_names_are_served(api: APIAlone, host: str) -> None:
-    assert httpx.get(f"{api.url}/health", headers={"Host": host}).status_code == 200
+    assert httpx.get(f"{api.url}/health", headers={"Host": host}, timeout=300).status_code == 200
 
 
 def test_a_head_has_no_body_and_a_client_that_waits_to_send_its_body_is_told_to_go_on(api: APIAlone) -> None:

@@ -85,10 +85,13 @@ class Stream:
 
 def test_keys_protect_all_but_health_and_metrics(server: TritonUnderTest) -> None:
     for path in ("/v2", ENSEMBLE, "/v2/models/stats", "/v2/repository/index"):
-        assert httpx.get(server.url + path).status_code == 401, path
-        assert httpx.get(server.url + path, headers={"Authorization": "Bearer no"}).status_code == 401
-    assert httpx.post(f"{server.url}{ENSEMBLE}/generate", json=SHORT).status_code == 401
-    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+        assert httpx.get(server.url + path, timeout=300).status_code == 401, path
+        assert (
+            httpx.get(server.url + path, headers={"Authorization": "Bearer no"}, timeout=300).status_code
+            == 401
+        )
+    assert httpx.post(f"{server.url}{ENSEMBLE}/generate", json=SHORT, timeout=300).status_code == 401
+    assert httpx.get(f"{server.url}/v2/health/ready", timeout=300).status_code == 200
     assert ask(server).status_code == 200
     with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -200,8 +203,10 @@ def test_readiness_tells_the_engines_too(server: TritonUnderTest, model: PacedMo
     try:
         os.kill(server.engine_pid(), signal.SIGKILL)
         for path in ("/v2/health/ready", f"{SLOT}/ready"):
-            wait_until(lambda path=path: httpx.get(server.url + path, headers=KEY).status_code == 503)
-        assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
+            wait_until(
+                lambda path=path: httpx.get(server.url + path, headers=KEY, timeout=300).status_code == 503
+            )
+        assert httpx.get(f"{server.url}/v2/health/live", timeout=300).status_code == 200
         with grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             metadata = (("authorization", "Bearer the-key"),)

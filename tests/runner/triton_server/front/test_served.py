@@ -100,9 +100,13 @@ SAME: list[tuple[str, object]] = [
 def test_the_front_answers_as_triton_does(triton: TritonUnderTest) -> None:
     own = triton.service.stack.triton_url
     for path in READS:
-        assert _same(httpx.get(triton.url + path)) == _same(httpx.get(own + path)), path
+        assert _same(httpx.get(triton.url + path, timeout=300)) == _same(
+            httpx.get(own + path, timeout=300)
+        ), path
     for path, body in SAME:
-        ours, its = (httpx.post(url + path, content=json.dumps(body)) for url in (triton.url, own))
+        ours, its = (
+            httpx.post(url + path, content=json.dumps(body), timeout=300) for url in (triton.url, own)
+        )
         assert _same(ours) == _same(its), (path, body)
 
 
@@ -129,7 +133,7 @@ def test_where_the_front_differs_on_purpose(
 ) -> None:
     """And by 400 to generate for several responses: Triton answers 200 with an error, and may crash."""
     own = triton.service.stack.triton_url
-    ours, its = (httpx.post(url + path, content=json.dumps(body)) for url in (triton.url, own))
+    ours, its = (httpx.post(url + path, content=json.dumps(body), timeout=300) for url in (triton.url, own))
     assert (ours.status_code, its.status_code) == (status, its_status)
 
 
