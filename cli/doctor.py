@@ -15,17 +15,14 @@ from pathlib import Path
 
 from builder.model_source import best_kind
 from cli.doctor_machine import check_driver, check_gpus, check_machine
-from cli.serve import engine_environment, python_environment
+from cli.serve import LOOPBACK, check_ports_free, engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
 from engine.machine.root import SET_UP, SOURCE_ROOT
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
-from runner.api.supervisor import check_openai_port_free
-from runner.settings.ports import check_port_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.front.supervisor import check_triton_ports_free
 from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
@@ -122,10 +119,7 @@ def _triton(settings: Settings) -> str:
 
 def _ports(settings: Settings) -> str:
     port = settings.cog.port
-    check_port_free("127.0.0.1", port, "the runner's Cog server", "PORT")
-    check_triton_ports_free(settings)
-    if settings.openai_port:
-        check_openai_port_free(settings)
+    check_ports_free(settings, LOOPBACK)
     triton = settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port
     return f"{', '.join(map(str, filter(None, (port, *triton, settings.openai_port))))} are free"
 

@@ -17,8 +17,11 @@ from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
+from runner.api.supervisor import check_openai_port_free
 from runner.cog_server.launch import CogServer
-from runner.settings.settings import load_settings
+from runner.settings.ports import check_port_free
+from runner.settings.settings import Settings, load_settings
+from runner.triton_server.front.supervisor import check_triton_ports_free
 
 HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
 DESCRIPTION = (
@@ -90,11 +93,20 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
 
 
+def check_ports_free(settings: Settings, host: str) -> None:
+    """Raise E1007 before an engine is downloaded or made for nothing."""
+    check_port_free(host, settings.cog.port, "the runner's Cog server", "PORT")
+    check_triton_ports_free(settings)
+    if settings.openai_port:
+        check_openai_port_free(settings)
+
+
 def run(options: argparse.Namespace) -> int:
     extra = dict.fromkeys(_HOSTS, options.host) if options.host else on_loopback(os.environ)
     if options.port is not None:
         extra["PORT"] = options.port
     settings = load_settings({**os.environ, **extra})
+    check_ports_free(settings, options.host or LOOPBACK)
     named = options.model or settings.weights or os.environ.get("ENGINE_DIR") or settings.model_id
     engine = make_engine(str(named or EXAMPLE), options.kind)
     extra |= engine_environment(engine)
@@ -106,12 +118,15 @@ def run(options: argparse.Namespace) -> int:
     with CogServer("runner", host=host, port=port, log_path=log_path, extra=extra) as server:
         print(f"starting; log: {log_path}", flush=True)
         wait_ready(server, _READY_TIMEOUT_S)
-        print(f"ready: Cog at {server.url}, Triton at port {settings.triton_http_port} (HTTP),")
-        url = f"http://localhost:{settings.openai_port}/"
-        openai = f", OpenAI's API and a page to try it at {url}" if settings.openai_port else ""
-        print(f"{settings.triton_grpc_port} (gRPC), {settings.triton_metrics_port} (metrics){openai}. Try:\n")
+        print("ready. Try:\n")
         for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
             print(f"{form.command}\n", flush=True)
+        print(f"Cog      {server.url}")
+        triton = f"{settings.triton_http_port} (HTTP), {settings.triton_grpc_port} (gRPC)"
+        print(f"Triton   ports {triton}, {settings.triton_metrics_port} (metrics)")
+        if settings.openai_port:
+            url = f"http://localhost:{settings.openai_port}/"
+            print(f"OpenAI   {url}v1, and a page to try it: {url}")
         print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
