@@ -6,7 +6,9 @@ from errors.coded_error import CodedError
 class EngineNotFound(CodedError):
     code = "E1301"
     summary = "There is no engine at the given path or URL"
-    template = "{place} {reason}; give a directory that holds an engine, an engine.tar, or the URL of one."
+    template = (
+        "{place} {reason}; give an engine.tar (path or URL), a folder of an engine or model, or a .gguf file."
+    )
 
 
 class InvalidManifest(CodedError):

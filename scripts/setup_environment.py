@@ -157,6 +157,8 @@ def set_up_vllm() -> list[MissingRequirement]:
 
 
 def set_up_vllm_serving() -> list[MissingRequirement]:
+    if not machine.has_nvidia_gpu():
+        say("NOTE: this machine has no NVIDIA GPU (nvidia-smi): vLLM will not run on it")
     return make_environment(
         ".venv-vllm", *with_tools(".venv-vllm", chosen_python(), ("vllm",), ("test",)).names
     )

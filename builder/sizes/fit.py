@@ -143,15 +143,19 @@ def market_lines(demanded: Demand) -> Iterator[str]:
         for count in GPU_COUNTS:
             tokens = demanded.kv_tokens(_GPU_SHARE * size_gib * GIB, count)
             is_short |= 0 < tokens < demanded.limit
-            cells.append(f"{tokens:,}{'*' if tokens < demanded.limit else ''}" if tokens else "no")
+            no = "-" if demanded.shape.num_heads % count else "no"
+            cells.append(f"{tokens:,}{'*' if tokens < demanded.limit else ''}" if tokens else no)
             if tokens:
                 fits.append((count, sold_gb, tokens))
         yield f"  {f'{sold_gb} GB':<12}" + "".join(f"{cell:>12}" for cell in cells)
     yield "              tokens of KV cache, all sequences together; no: does not fit"
+    if any(demanded.shape.num_heads % count for count in GPU_COUNTS):
+        heads = demanded.shape.num_heads
+        yield f"              -: {heads} attention heads can't be split evenly over so many GPUs"
     if is_short:
         yield f"              *: less than one sequence of {demanded.limit:,} tokens: lower max_seq_len"
     for count, sold_gb, tokens in _cheapest(fits, demanded):
-        yield f"write         {_arguments(demanded, count, tokens)} for {count} x {sold_gb} GB"
+        yield f"arguments     {_arguments(demanded, count, tokens)} on {count} x {sold_gb} GB"
 
 
 def _cheapest(fits: Sequence[tuple[int, int, int]], demanded: Demand) -> list[tuple[int, int, int]]:
@@ -166,4 +170,4 @@ def _arguments(demanded: Demand, num_gpus: int, kv_tokens: int) -> str:
     parts = [f"vllm: {{tensor_parallel_size: {num_gpus}}}"] if num_gpus > 1 else []
     if (length := demanded.max_seq_len(kv_tokens)) is not None:
         parts.append(f"max_seq_len: {length}")
-    return ", ".join(parts) or "no arguments"
+    return ", ".join(parts) or "none needed"

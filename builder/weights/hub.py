@@ -35,7 +35,7 @@ _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
 _GIT_SHA1 = re.compile(r"\A[0-9a-f]{40}\Z")
 _FOREIGN = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What huggingface_hub raises; the last three for a response that is JSON but not a Hub's."""
-_CHECK_NETWORK = "check the network and start the build again: what has arrived is kept and continued"
+_CHECK_NETWORK = "check the name and the network, and start it again: what has arrived is kept and continued"
 
 
 class HubFile(BaseModel):
