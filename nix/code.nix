@@ -10,8 +10,13 @@
 let
   packages = {
     runner = {
-      # The runner starts the builder for MODEL_ID.
-      inherit (folders) errors engine runner builder;
+      inherit (folders) errors engine runner;
+      # The runner starts the builder for MODEL_ID. Its examples would be most of this layer.
+      builder = builtins.path {
+        name = "builder";
+        path = ../builder;
+        filter = path: _type: baseNameOf path != "examples";
+      };
       triton_model_repo = ../triton_model_repo;
     };
     builder = {

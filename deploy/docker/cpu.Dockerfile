@@ -52,12 +52,15 @@ ENV COG_PREDICT_TYPE_STUB=/src/builder/run.py:Runner COG_MAX_CONCURRENCY=1 ENGIN
 EXPOSE 5000
 CMD ["python", "-m", "cog.server.http", "--host", "0.0.0.0"]
 
+# The runner starts the builder for MODEL_ID, without its examples.
+FROM environments AS builder-code
+COPY builder /code/builder
+RUN rm -r /code/builder/examples
+
 FROM system AS runner
 COPY errors errors
 COPY engine engine
-# The runner starts the builder for MODEL_ID.
-COPY builder builder
-RUN ln -s builder/examples examples
+COPY --from=builder-code /code/builder builder
 COPY triton_model_repo triton_model_repo
 COPY runner runner
 COPY runner/.cog .cog

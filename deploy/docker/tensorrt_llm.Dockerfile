@@ -79,14 +79,17 @@ ENV COG_PREDICT_TYPE_STUB=/src/builder/run.py:Runner COG_MAX_CONCURRENCY=1 ENGIN
 EXPOSE 5000
 CMD ["python", "-m", "cog.server.http", "--host", "0.0.0.0"]
 
+# The runner starts the builder for MODEL_ID, without its examples.
+FROM environments AS builder-code
+COPY builder /code/builder
+RUN rm -r /code/builder/examples
+
 FROM system AS runner
 COPY --from=slim-engine /opt/engine /opt/engine
 COPY --from=environments /opt/serving /opt/serving
 COPY errors errors
 COPY engine engine
-# The runner starts the builder for MODEL_ID.
-COPY builder builder
-RUN ln -s builder/examples examples
+COPY --from=builder-code /code/builder builder
 COPY triton_model_repo triton_model_repo
 COPY runner runner
 COPY runner/.cog .cog

@@ -48,12 +48,15 @@ COPY --from=environments /opt/serving /opt/serving
 USER 1000:1000
 ENTRYPOINT ["/bin/tini", "--"]
 
+# The runner starts the builder for MODEL_ID, without its examples.
+FROM environments AS builder-code
+COPY builder /code/builder
+RUN rm -r /code/builder/examples
+
 FROM system AS runner
 COPY errors errors
 COPY engine engine
-# The runner starts the builder for MODEL_ID.
-COPY builder builder
-RUN ln -s builder/examples examples
+COPY --from=builder-code /code/builder builder
 COPY triton_model_repo triton_model_repo
 COPY runner runner
 COPY runner/.cog .cog

@@ -11,7 +11,7 @@ find "$out" -name __pycache__ -prune -exec rm -r {} +
 
 cp -r "$out/src/$kind/.cog" "$out/src/.cog"
 # The builder's documented paths are relative to its own folder: ./examples/tiny/config.yaml
-if [ -d "$out/src/builder" ]; then
+if [ -d "$out/src/builder/examples" ]; then
     ln -s builder/examples "$out/src/examples"
 fi
 # Where an engine is mounted.
