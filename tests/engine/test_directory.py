@@ -72,7 +72,7 @@ def test_nothing_is_no_engine(tmp_path: Path) -> None:
     ]:
         with pytest.raises(EngineNotFound, match=told) as caught:
             load(tmp_path / name)
-        assert "give a directory that holds an engine" in str(caught.value)
+        assert "give an engine.tar (path or URL), a folder of an engine" in str(caught.value)
 
 
 def test_an_original_engine_tells_what_it_can(tmp_path: Path) -> None:

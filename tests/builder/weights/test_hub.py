@@ -195,7 +195,7 @@ def test_a_model_or_revision_that_does_not_exist_is_named(
 
 def test_no_server_at_all_is_told_with_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
-    with pytest.raises(DownloadFailed, match="check the network") as caught:
+    with pytest.raises(DownloadFailed, match="check the name and the network") as caught:
         Hub(token=None, cache=cache).snapshot(MODEL_ID, "main")
     assert "secret" not in str(caught.value)
 
