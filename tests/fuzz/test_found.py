@@ -39,7 +39,7 @@ from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.grpc_wire import INTERNAL
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
-from runner.triton_server.front.inference import Inference, adapt
+from runner.triton_server.front.inference import Inference, Inferences, adapt
 from runner.triton_server.front.messages import check_wire
 from runner.triton_server.front.triton_connection import TritonConnection
 from runner.triton_server.tensors import TensorEvent
@@ -354,18 +354,24 @@ def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
         parse_row(tensors, 0, ready, includes_input=False)
 
 
+def received(inferences: Inferences, request: bytes) -> tuple[HTTPServer, HTTPConnection, front.Transport]:
+    """The front's HTTP server, and a connection that has just got the request."""
+    ports = TritonPorts(http=1, grpc=2, metrics=3)
+    server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
+    connections: Connections[HTTPConnection] = Connections()
+    connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
+    transport = front.Transport(is_read=True)
+    connection.connection_made(transport)
+    connection.get_buffer(-1)[: len(request)] = request
+    connection.buffer_updated(len(request))
+    return server, connection, transport
+
+
 def test_many_responses_at_once_are_one_answer_of_generate() -> None:
     async def talk() -> None:
         triton, inferences = stand_in()
-        ports = TritonPorts(http=1, grpc=2, metrics=3)
-        server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
-        connections: Connections[HTTPConnection] = Connections()
-        connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
-        transport = front.Transport(is_read=True)
-        connection.connection_made(transport)
-        head = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
-        connection.get_buffer(-1)[: len(head)] = head
-        connection.buffer_updated(len(head))
+        request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+        server, _, transport = received(inferences, request)
         (call,) = triton.calls
         for _ in range(4):
             call.on_message(b"")
@@ -378,15 +384,7 @@ def test_many_responses_at_once_are_one_answer_of_generate() -> None:
 def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
     async def talk() -> None:
         _, inferences = stand_in()
-        ports = TritonPorts(http=1, grpc=2, metrics=3)
-        server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
-        connections: Connections[HTTPConnection] = Connections()
-        connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
-        transport = front.Transport(is_read=True)
-        connection.connection_made(transport)
-        head = b"GET /v2 HTTP/1.1\r\n\r\n"
-        connection.get_buffer(-1)[: len(head)] = head
-        connection.buffer_updated(len(head))
+        server, connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\n\r\n")
         connection.connection_lost(None)
         await server.close()
         assert not transport.written

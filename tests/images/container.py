@@ -17,6 +17,13 @@ from typing import Any
 
 import httpx
 
+WITHOUT_RIGHTS = (
+    *("--user", "4321:4321"),
+    *("--cap-drop", "ALL"),
+    *("--security-opt", "no-new-privileges"),
+    *("--read-only", "--tmpfs", "/tmp:mode=1777,exec"),
+)
+"""Options of `docker run`: any user, without privileges, on a root file system that can't be written."""
 _READY_TIMEOUT_S = 300.0
 _POLL_S = 0.2
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scripts.environment import WHEELS
-from tests.images.container import Container, docker, http_server
+from tests.images.container import WITHOUT_RIGHTS, Container, docker, http_server
 from tests.images.result import Result, nix
 
 pytestmark = pytest.mark.servers
@@ -81,16 +81,7 @@ def test_one_image_builds_an_engine_and_the_other_serves_it(docker_builder: str,
 
 
 def test_any_user_without_rights_can_run_it_and_keep_a_cache(docker_runner: str, engine_dir: Path) -> None:
-    options = [
-        "--user",
-        "4321:4321",
-        "--cap-drop",
-        "ALL",
-        "--security-opt",
-        "no-new-privileges",
-        "--read-only",
-    ]
-    options += ["--tmpfs", "/tmp:mode=1777,exec", "--volume", "/home/cog/.cache"]
+    options = [*WITHOUT_RIGHTS, "--volume", "/home/cog/.cache"]
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(docker_runner, *options, "--volume", mount) as container:
         container.wait_ready()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cli.curl_forms import curl_forms
-from tests.images.container import Container, docker, http_server
+from tests.images.container import WITHOUT_RIGHTS, Container, docker, http_server
 from tests.images.kubernetes import probe, run_options
 from tests.images.result import Result
 
@@ -49,16 +49,7 @@ def test_an_engine_that_cog_weights_names_gives_the_same_text(
 
 
 def test_any_user_without_rights_can_run_it(runner: Result, engine_dir: Path) -> None:
-    options = [
-        "--user",
-        "4321:4321",
-        "--cap-drop",
-        "ALL",
-        "--security-opt",
-        "no-new-privileges",
-        "--read-only",
-    ]
-    options += ["--tmpfs", "/tmp:mode=1777,exec", "--tmpfs", "/home/cog:mode=1777"]
+    options = [*WITHOUT_RIGHTS, "--tmpfs", "/home/cog:mode=1777"]
     mount = f"{engine_dir}:/src/triton_model_repo/tensorrt_llm/1:ro"
     with Container(runner.reference, *options, "--volume", mount) as container:
         container.wait_ready()

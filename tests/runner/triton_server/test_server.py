@@ -35,7 +35,7 @@ _LOCK = "terminate called after throwing an instance of 'boost::interprocess::lo
 
 
 def start(folder: Path, times: int, words: str, end: str = "os.abort()") -> tuple[int, list[str]]:
-    """Of a Triton that aborts so many times with these words: the number of its starts, and the log."""
+    """Start a Triton that aborts ``times`` times. Returns the number of its starts, and the log."""
     (port,) = free_ports(1)
     starts, log = folder / "starts", list[str]()
     command = SimpleNamespace(
