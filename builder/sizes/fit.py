@@ -30,7 +30,7 @@ GPU_COUNTS = (1, 2, 4, 8)
 MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}
 """Memory of common GPUs: GB as sold, GiB as the driver reports."""
 MIN_SEQ_LEN = 2048
-"""A GPU that has no room for a sequence of so many tokens, or of the model's limit, is too small."""
+"""Tokens. A GPU is too small if its KV cache holds fewer, and fewer than the model's limit."""
 
 _GPU_SHARE = 0.9
 """vLLM's default gpu_memory_utilization."""
@@ -65,10 +65,14 @@ class Demand:
         """Of each GPU."""
         return rank_weight_bytes(self.shape, self.precision, Parallelism(tp_size=num_gpus))
 
+    def can_split(self, num_gpus: int) -> bool:
+        """Whether each GPU gets the same number of attention heads."""
+        return self.shape.num_heads % num_gpus == 0
+
     def kv_tokens(self, gpu_bytes: float, num_gpus: int) -> int:
         """Number of tokens of KV cache on ``num_gpus``; 0 if the model does not fit."""
         split = Parallelism(tp_size=num_gpus)
-        if self.shape.num_heads % num_gpus:
+        if not self.can_split(num_gpus):
             return 0
         beside = activation_bytes(self.shape, self.precision, split, _STEP) + CUDA_BYTES
         free_bytes = gpu_bytes - self.weight_bytes(num_gpus) - beside
@@ -143,15 +147,15 @@ def market_lines(demanded: Demand) -> Iterator[str]:
         for count in GPU_COUNTS:
             tokens = demanded.kv_tokens(_GPU_SHARE * size_gib * GIB, count)
             is_short |= 0 < tokens < demanded.limit
-            no = "-" if demanded.shape.num_heads % count else "no"
+            no = "no" if demanded.can_split(count) else "-"
             cells.append(f"{tokens:,}{'*' if tokens < demanded.limit else ''}" if tokens else no)
             if tokens:
                 fits.append((count, sold_gb, tokens))
         yield f"  {f'{sold_gb} GB':<12}" + "".join(f"{cell:>12}" for cell in cells)
     yield "              tokens of KV cache, all sequences together; no: does not fit"
-    if any(demanded.shape.num_heads % count for count in GPU_COUNTS):
+    if not all(map(demanded.can_split, GPU_COUNTS)):
         heads = demanded.shape.num_heads
-        yield f"              -: {heads} attention heads can't be split evenly over so many GPUs"
+        yield f"              -: {heads} attention heads can't be split evenly over that number of GPUs"
     if is_short:
         yield f"              *: less than one sequence of {demanded.limit:,} tokens: lower max_seq_len"
     for count, sold_gb, tokens in _cheapest(fits, demanded):
