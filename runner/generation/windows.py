@@ -14,7 +14,8 @@ WINDOW_CHARACTERS = 1 << 15
 """Takes about 25 ms, and 5 MB of memory."""
 _OVERLAP_CHARACTERS = 2048
 _MARGIN_CHARACTERS = 256
-"""At the ends of a window tokens may differ; beyond this, so many characters have to agree."""
+"""Tokens within this distance of a window's ends may differ. Between these margins, the tokens of two windows
+have to agree over at least this length."""
 _MOST_CHARACTERS = 1 << 18
 """A window without agreement grows to this. Then the text is cut there: no real text has such a stretch."""
 

@@ -4,7 +4,7 @@
 const REASONS = { stop: "the text is complete", length: "the limit of tokens is reached",
   tool_calls: "the model calls tools" };
 const LEAST_PAUSE_MS = 16;
-const SHARE = 4;          // Drawing takes at most one part in so many and one, so that it does not delay the stream.
+const SHARE = 4;          // After drawing, the page waits SHARE times as long, so that the stream goes on.
 let turns = [];           // All that are shown.
 
 function time(ms) { return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`; }

@@ -7,7 +7,7 @@
 const SLICE = 1 << 14;
 const LINES = 500;
 const DEPTH = 6;
-const CHUNK = 1 << 12;    // Text of any length is laid out in chunks of lines, of about so many characters.
+const CHUNK = 1 << 12;    // Long text is laid out in chunks of whole lines. This is about the size of one, in characters.
 const LONG_CHUNK = 1 << 15;
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([\w+#.-]*)/;
@@ -73,7 +73,7 @@ function widthOf(line) {
   return width;
 }
 
-// Without so many columns of the space at its begin.
+// The line without the first `width` columns of its indentation.
 function dedented(line, width) {
   let at = 0;
   for (; width > 0 && (line[at] === " " || line[at] === "\t"); at++) width -= columns(line[at]);

@@ -43,7 +43,7 @@ _LONG_BYTES = 256
 """Data that is worth the work of its frame."""
 _HEADERS_WORK = 4
 _STREAMS_WORK = 256
-"""Headers and settings are one frame's work more for so many streams: h2 goes through all."""
+"""h2 goes through all streams for headers and settings: this number of streams costs as much as one frame."""
 _MAX_WORK = 64
 """Frames that h2 reads before other connections have their turn."""
 _MAX_TABLE_BYTES = 1 << 12
@@ -66,7 +66,7 @@ class _Part:
 
 class _H2(H2Connection):
     MAX_CLOSED_STREAMS = 1 << 12
-    """It remembers so many; by default they may take megabytes."""
+    """Closed streams that h2 remembers; its default may take megabytes."""
 
 
 class HTTP2Connection(ABC, asyncio.BufferedProtocol):
