@@ -36,11 +36,14 @@ class JSONBounds:
         remedy: str,
         error: type[InvalidBody | InvalidInference],
         max_depth: int = MAX_DEPTH,
+        string_values: int = 0,
     ) -> None:
+        """``string_values``: what a string counts besides itself, as it takes more memory than a number."""
         self._max_values = max_values
         self._remedy = remedy
         self._error = error
         self._max_depth = max_depth
+        self._string_values = string_values
         self._is_in_string = False
         self._is_escaping = False
         """The last part ended within an escape sequence."""
@@ -62,13 +65,16 @@ class JSONBounds:
         num_ends = brackets.count(b"\xff")
         self.num_values += len(structure) - num_ends + _CONTAINER_VALUES * num_ends
         self.num_values += _KEY_VALUES * structure.count(b":")
-        if self.num_values > self._max_values:
-            reason = f"it has more than {self._max_values} keys and values; {self._remedy}"
-            raise self._error(reason=reason)
+        self._check_values()
         depths = [*accumulate(memoryview(brackets).cast("b"), initial=self._depth)]
         self._depth = depths[-1]
         if max(depths) > self._max_depth:
             raise self._error(reason=f"it is nested more than {self._max_depth} levels deep")
+
+    def _check_values(self) -> None:
+        if self.num_values > self._max_values:
+            reason = f"it has more than {self._max_values} keys and values; {self._remedy}"
+            raise self._error(reason=reason)
 
     def _outside_strings(self, part: bytes) -> bytes:
         """The brackets, commas, colons and digits that are not part of a string."""
@@ -78,7 +84,10 @@ class JSONBounds:
         self._is_escaping = num_backslashes % 2 == 1
         if self._is_escaping:
             part = part[:-1]
-        pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS).split(b'"')
+        part = part.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
+        self.num_values += self._string_values * part.count(b'"') // 2
+        self._check_values()
+        pieces = part.split(b'"')
         outside = b"".join(pieces[self._is_in_string :: 2])
         self._is_in_string ^= len(pieces) % 2 == 0
         return outside

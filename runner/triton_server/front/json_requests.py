@@ -142,7 +142,7 @@ def set_parameters(target: Any, parameters: object) -> None:
 
 
 def _decode(body: bytes) -> object:
-    JSONBounds(_MAX_VALUES, "send binary tensors", InvalidInference).feed(body)
+    JSONBounds(_MAX_VALUES, "send binary tensors", InvalidInference, string_values=2).feed(body)
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
