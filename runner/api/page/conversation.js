@@ -184,9 +184,20 @@ class Meter {
 let follows = true;   // Scroll to new text: until the user scrolls up.
 let lastTop = 0;      // Where the user was.
 
+function noticeScrolling() {
+  const log = $("log");
+  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  // Not at the end may also mean that text has come since.
+  follows = isAtEnd || follows && log.scrollTop >= lastTop;
+  lastTop = log.scrollTop;
+}
+
 function keepEndInSight() {
-  const { scrollHeight } = $("log");
-  if (follows) $("log").scrollTop = scrollHeight;
+  const log = $("log");
+  noticeScrolling();   // The event of a scroll comes after it: text that arrives between the two must not undo it.
+  if (!follows) return;
+  log.scrollTop = log.scrollHeight;
+  lastTop = log.scrollTop;
 }
 
 function show(...added) {
@@ -196,6 +207,7 @@ function show(...added) {
   }
   $("hello").hidden = turns.length > 0;
   follows = true;
+  lastTop = $("log").scrollTop;
   keepEndInSight();
 }
 

@@ -266,12 +266,7 @@ async function start() {
 }
 
 $("ask").addEventListener("submit", event => { event.preventDefault(); send(); });
-$("log").addEventListener("scroll", ({ target: log }) => {
-  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  // Not at the end may also mean that text has come since.
-  follows = isAtEnd || follows && log.scrollTop >= lastTop;
-  lastTop = log.scrollTop;
-});
+$("log").addEventListener("scroll", noticeScrolling);
 $("stop").addEventListener("click", () => running?.abort());
 $("examples").addEventListener("click", ({ target }) => {
   if (target.type !== "button") return;
