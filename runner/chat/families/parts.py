@@ -1,0 +1,37 @@
+"""What a model answers, in parts: text for the user, reasoning, and calls of tools.
+
+The parts of an answer, concatenated by kind, are the same for every split of its tokens into steps.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Content(msgspec.Struct, frozen=True):
+    """Text for the user."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """Text that the model writes for itself."""
+
+    text: str
+
+
+class CallStart(msgspec.Struct, frozen=True):
+    """A call of a tool begins, and the one before it ends. ``CallArguments`` follow."""
+
+    name: str
+    id: str = ""
+    """Where the family writes one; else the API makes one."""
+
+
+class CallArguments(msgspec.Struct, frozen=True):
+    """A further piece of the call's arguments: JSON, complete with the last piece."""
+
+    text: str
+
+
+Part = Content | Reasoning | CallStart | CallArguments

@@ -1,0 +1,26 @@
+"""The tools that a model may call, and how."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+ToolChoice = Literal["auto", "required"]
+"""``required``: the answer is one or more calls. One named tool is ``required`` with this tool alone."""
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """A JSON schema of the arguments, which are an object."""
+    is_strict: bool = False
+    """Arguments always match the schema, also where the model chooses whether to call it."""
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    tools: tuple[Tool, ...]
+    choice: ToolChoice = "auto"
+    is_parallel: bool = True
+    """Whether one answer may have several calls."""
