@@ -26,15 +26,29 @@ from runner.api.body_reader import BodyReader
 from runner.api.call import call_of
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
+from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
 from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission, run_within
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
-from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.bodies import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    GenerationBody,
+    TokenizeBody,
+)
+from runner.api.openai.choices_writer import ChoicesWriter
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
-from runner.api.openai.generation_response import Generate, GenerationResponse, GenerationService
-from runner.api.openai.requests import chat_prompt, chat_request, completion_requests, num_prompts
+from runner.api.openai.requests import (
+    chat_prompt,
+    chat_request,
+    completion_requests,
+    num_prompts,
+    num_texts,
+)
 from runner.api.page.response import page_response
 from runner.api.served import Served
 from runner.observability.exposition import CONTENT_TYPE, exposition
@@ -100,7 +114,8 @@ class API:
         async def prepare() -> list[PromptRequest]:
             return [await self._with_template(chat_request, request, body)]
 
-        return GenerationResponse(self._service, body, 1, prepare, ChatFormat(self._tokens), model)
+        writer = ChoicesWriter(body, ChatFormat(self._tokens), model)
+        return self._generated(body, 1, prepare, writer)
 
     async def completions(self, request: Request) -> Response:
         body = await self._read(request, CompletionBody)
@@ -112,7 +127,14 @@ class API:
                 return await asyncio.to_thread(completion_requests, body, self._served)
             return completion_requests(body, self._served)
 
-        return GenerationResponse(self._service, body, count, prepare, CompletionFormat(self._tokens), model)
+        writer = ChoicesWriter(body, CompletionFormat(self._tokens), model)
+        return self._generated(body, count, prepare, writer)
+
+    def _generated(
+        self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter
+    ) -> Response:
+        texts = num_texts(body, num_prompts, self._admission.limit)
+        return GenerationResponse(self._service, texts, prepare, writer, is_stream=bool(body.stream))
 
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))

@@ -49,6 +49,18 @@ def num_prompts(given: Prompt) -> int:
     return 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
 
 
+def num_texts(body: GenerationBody, num_prompts: int, limit: int) -> int:
+    """Of all prompts. Raises E1005 for more than this server ever generates at once."""
+    if num_prompts > limit:
+        expected = f"at most {limit} prompts (OPENAI_MAX_REQUESTS)"
+        raise InvalidInput(name="prompt", expected=expected, value=num_prompts)
+    n = body.n or 1
+    if n * num_prompts > limit:
+        expected = f"so small that there are at most {limit} texts in all (OPENAI_MAX_REQUESTS)"
+        raise InvalidInput(name="n", expected=expected, value=n)
+    return n * num_prompts
+
+
 def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     """Raises a CodedError that names the field, and the errors of chat templates."""
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):

@@ -1,0 +1,70 @@
+"""Choices (completions and chat completions) in one document, or in events that end with ``[DONE]``."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from errors.coded_error import CodedError
+from runner.api.error_response import Fields, error_body
+from runner.api.generations import Generations, Piece
+from runner.api.openai.answers import Answer, Choice, Usage
+from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
+from runner.api.openai.formats import Format
+from runner.api.openai.guides import body_field
+
+_encode = msgspec.json.Encoder().encode
+_DONE = b"data: [DONE]\n\n"
+
+
+class ChoicesWriter:
+    """An ``AnswerWriter``."""
+
+    def __init__(self, body: GenerationBody, formatter: Format, model: str) -> None:
+        self.response_id = formatter.id_prefix + secrets.token_hex(12)
+        self.model = model
+        self.fields = Fields("messages" if isinstance(body, ChatBody) else "prompt", body_field(body))
+        self._options = body.stream_options or StreamOptions()
+        self._no_usage = None if self._options.include_usage else msgspec.UNSET
+        self._format = formatter
+        self._created = int(time.time())
+        self._opened: set[int] = set()
+
+    def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
+        choices = [self._format.whole(pieces) for pieces in texts]
+        return _encode(self._answer(self._format.whole_object, choices, _usage(generations)))
+
+    def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
+        events: list[Choice] = []
+        for piece in batch:
+            if piece.index not in self._opened:
+                self._opened.add(piece.index)
+                events += filter(None, [self._format.opening(piece.index)])
+            events.append(self._format.event(piece))
+        usage = _usage(generations) if self._options.continuous_usage_stats else self._no_usage
+        return b"".join([self._event([event], usage) for event in events])
+
+    def last_events(self, generations: Generations) -> bytes:
+        if self._options.include_usage:
+            return self._event([], _usage(generations)) + _DONE
+        return _DONE
+
+    def error_events(self, error: CodedError) -> bytes:
+        """Without ``[DONE]``, as the text is not complete."""
+        return b"data: %b\n\n" % error_body(error, self.fields)
+
+    def _event(self, choices: list[Choice], usage: Usage | msgspec.UnsetType | None) -> bytes:
+        return b"data: %b\n\n" % _encode(self._answer(self._format.event_object, choices, usage))
+
+    def _answer(
+        self, kind: str, choices: list[Choice], usage: Usage | msgspec.UnsetType | None
+    ) -> Answer[Choice]:
+        return Answer(self.response_id, kind, self._created, self.model, choices, usage)
+
+
+def _usage(generations: Generations) -> Usage:
+    prompt_tokens, output_tokens = generations.prompt_tokens, generations.output_tokens
+    return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
