@@ -159,7 +159,8 @@ _ROWS = (
         adapter="runner.engines.paced.adapter",
         builder="builder.kinds.paced",
         # Its tokens are certain: a bias can't change them, and each has a probability of 1.
-        capabilities=frozenset({"log_probs", "min_p"}),
+        capabilities=frozenset({"log_probs", "min_p", "guides"}),
+        remedies={"guided_decoding_guide_type": "leave it out, or write a script (docs/rehearse.md)"},
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ROWS}

@@ -22,3 +22,9 @@ class MissingRequirement(CodedError):
     code = "E1008"
     summary = "This machine lacks something that is required"
     template = "{what} was not found; {remedy}."
+
+
+class InvalidScript(CodedError):
+    code = "E1010"
+    summary = "A script of the paced engine (COG_TRITON_SCRIPT, or in a prompt) is invalid"
+    template = "{where} is no valid script: {reason}; correct it as docs/rehearse.md describes."

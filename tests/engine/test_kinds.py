@@ -147,7 +147,7 @@ def test_an_unknown_kind_is_refused_with_the_names_of_the_known() -> None:
     ):
         find_kind("quantum")
     assert supports("vllm", "lora_name")
-    assert not supports("paced", "guides")
+    assert not supports("paced", "logit_bias")
 
 
 @pytest.mark.servers

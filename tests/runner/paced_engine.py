@@ -51,17 +51,27 @@ class PacedModel:
         return text
 
 
-def make_paced_model(folder: Path, tokens_per_second: float, *, max_batch_size: int = 64) -> PacedModel:
+def make_paced_model(
+    folder: Path,
+    tokens_per_second: float,
+    *,
+    max_batch_size: int = 64,
+    max_seq_len: int = MAX_SEQUENCE_LENGTH,
+    tokenizer: Tokenizer | None = None,
+    end_token: str = END_TOKEN,
+    chat_template: str | None = None,
+) -> PacedModel:
     """Make the engine in ``folder``: ``engine.tar`` and, unpacked, ``engine``."""
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer or make_tokenizer()
     source = folder / "source"
     source.mkdir(parents=True)
     tokenizer.save(str(source / "tokenizer.json"))
-    _write(source / "tokenizer_config.json", {"eos_token": END_TOKEN})
-    config = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": MAX_SEQUENCE_LENGTH}
-    _write(source / "config.json", config | {"eos_token_id": END_ID})
+    template = {} if chat_template is None else {"chat_template": chat_template}
+    _write(source / "tokenizer_config.json", {"eos_token": end_token, **template})
+    config = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": max_seq_len}
+    _write(source / "config.json", config | {"eos_token_id": tokenizer.token_to_id(end_token)})
     _write(source / "paced.json", {"tokens_per_second": tokens_per_second})
-    facts = EngineFacts(engine_kind="paced", max_batch_size=max_batch_size, max_seq_len=MAX_SEQUENCE_LENGTH)
+    facts = EngineFacts(engine_kind="paced", max_batch_size=max_batch_size, max_seq_len=max_seq_len)
     tar = folder / "engine.tar"
     pack(source, facts, tar)
     with tar.open("rb", buffering=0) as stream:

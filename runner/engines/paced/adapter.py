@@ -3,7 +3,7 @@
 Its output repeats the prompt's token ids, so that the content of each stream is known in advance and a lost
 or misplaced token is detected. ``paced.json`` in the engine directory is ``{"tokens_per_second": 100.0}``; 0
 means 32 tokens of each stream every millisecond, more than any later step can process. ``faults`` are
-injected on request.
+injected on request; a ``script`` determines the output instead of the prompt.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from pathlib import Path
 from errors.engines import EngineFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.faults import VARIABLE, Faults, inject_fault, parse_faults
+from runner.engines.paced.script import SCRIPT_VARIABLE, Answer, Script
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.messages import Ready, Statistics, Submit, TokenLogProb
+from runner.engines.protocol.messages import (
+    GUIDE_TYPES,
+    FinishReason,
+    Ready,
+    Statistics,
+    Submit,
+    TokenLogProb,
+)
 
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
@@ -29,6 +37,10 @@ _UNPACED_STEP_TOKENS = 32
 
 
 class _Sequence:
+    reason: FinishReason = "length"
+    pause_s = 0.0
+    """Before its next tokens, beside the rate's."""
+
     def __init__(self, request: Submit, due_s: float, fault: str | None) -> None:
         self.request_id = request.request_id
         self.ids = itertools.cycle(request.input_ids)
@@ -46,15 +58,39 @@ class _Sequence:
         return tokens
 
 
+class _ScriptedSequence(_Sequence):
+    def __init__(self, request: Submit, due_s: float, fault: str | None, answer: Answer) -> None:
+        super().__init__(request, due_s + answer.pause_s, fault)
+        self._answer = answer
+        self.reason = answer.reason
+
+    def take(self, count: int) -> list[int]:
+        tokens = self._answer.take()
+        self.output_tokens += len(tokens)
+        self.pause_s = self._answer.pause_s
+        self.rest_tokens = int(bool(self._answer))
+        return tokens
+
+
 class PacedEngine:
     """Emits ``tokens_per_second`` tokens a second for each request."""
 
-    def __init__(self, sink: Sink, ready: Ready, tokens_per_second: float, faults: Faults) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        ready: Ready,
+        tokens_per_second: float,
+        faults: Faults,
+        script: Script | None = None,
+    ) -> None:
         self._faults = faults
+        self._script = script
         self._request_count = 0
         self._sink = sink
         self.ready = ready
         self._interval_s = 1 / tokens_per_second if tokens_per_second else 0.0
+        if script is not None:  # Its pauses need times.
+            self._interval_s = self._interval_s or _SHORTEST_STEP_S
         self._step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         self._wake = threading.Condition()
         self._due: list[tuple[float, int, _Sequence]] = []
@@ -64,10 +100,15 @@ class PacedEngine:
         threading.Thread(target=self._run, name="paced-engine", daemon=True).start()
 
     def submit(self, request: Submit) -> None:
+        answer = None if self._script is None else self._script.answer(request)
         with self._wake:
             self._request_count += 1
             fault = self._faults.of(request, self._request_count)
-            sequence = _Sequence(request, time.perf_counter() + self._interval_s, fault)
+            due_s = time.perf_counter() + self._interval_s
+            if answer is None:
+                sequence = _Sequence(request, due_s, fault)
+            else:
+                sequence = _ScriptedSequence(request, due_s, fault, answer)
             self._running[request.request_id] = sequence
             if self._interval_s:
                 self._queue(sequence)
@@ -119,9 +160,9 @@ class PacedEngine:
         for sequence in due:
             if not sequence.rest_tokens:
                 del self._running[sequence.request_id]
-                self._sink.finished(sequence.request_id, "length")
+                self._sink.finished(sequence.request_id, sequence.reason)
             elif self._interval_s:
-                sequence.due_s += self._interval_s
+                sequence.due_s += self._interval_s + sequence.pause_s
                 self._queue(sequence)
 
     def _step_faulty(self, sequence: _Sequence) -> bool:
@@ -169,15 +210,22 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
     """Read ``paced.json``; the option ``tokens_per_second`` overrides its rate."""
     config = json.loads((engine_dir / "config.json").read_text())
     rate = json.loads((engine_dir / "paced.json").read_text())["tokens_per_second"]
+    tokens_per_second = _rate(options.get("tokens_per_second") or rate)
+    script = None
+    if value := os.environ.get(SCRIPT_VARIABLE):
+        step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
+        script = Script(value, engine_dir / "tokenizer.json", config["vocab_size"], step_tokens)
     ready = Ready(
         engine_kind="paced",
         vocab_size=config["vocab_size"],
         max_sequence_length=config["max_position_embeddings"],
         max_batch_size=int(options.get("max_batch_size") or 1 << 16),
+        # Its author makes the answer follow them.
+        guide_types=() if script is None else GUIDE_TYPES,
     )
     faults = parse_faults(os.environ.get(VARIABLE, ""))
     time.sleep(faults.slow_start_s)
-    return PacedEngine(sink, ready, _rate(options.get("tokens_per_second") or rate), faults)
+    return PacedEngine(sink, ready, tokens_per_second, faults, script)
 
 
 def _rate(value: object) -> float:

@@ -149,7 +149,7 @@ def test_a_wrong_guide_is_refused_by_its_field(
 )
 def test_an_engine_that_follows_none_refuses_by_the_field(api: API, guide: dict[str, Any]) -> None:
     error = api.refused(CHAT, 400, messages=ASKED, **guide)
-    assert (error["code"], error["param"]) == ("E1602", next(iter(guide)))
+    assert (error["code"], error["param"]) == ("E1104", next(iter(guide)))
     assert "paced" in error["message"]
 
 

@@ -1,0 +1,158 @@
+"""Scripted answers of the ``paced`` engine: rehearse clients and gateways without a model.
+
+They are off unless the runner starts with ``COG_TRITON_SCRIPT``, which only this engine kind reads: a YAML
+file with a list of rules, or ``requests``. With either, a prompt can have rules of its own, as JSON, in a
+block that begins with ```` ```script ````. The rule whose ``when`` stands last in the prompt answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import yaml
+from tokenizers import Tokenizer
+
+from errors.settings import InvalidScript
+from runner.engines.protocol.messages import FinishReason, Submit, TokenId
+
+SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
+ONLY_REQUESTS = "requests"
+
+_BEGIN, _END = "```script\n", "\n```"
+_IN_PROMPT = "The last block in the prompt"
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of an answer: a pause, then the tokens of a text, then tokens."""
+
+    pause_ms: Annotated[float, msgspec.Meta(ge=0, le=86_400_000)] = 0
+    text: str = ""
+    ids: list[TokenId] = []
+    tokens_per_step: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many tokens come at once; None: as many as without a script."""
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``answer`` is what the engine generates for a prompt that contains ``when``."""
+
+    answer: str | list[str | Step]
+    when: str = ""
+
+
+class Chunk(NamedTuple):
+    """Tokens that come at once, ``pause_s`` later than the rate has it."""
+
+    pause_s: float
+    tokens: list[int]
+
+
+class Answer:
+    """What a rule generates for one request, step by step."""
+
+    def __init__(self, chunks: Sequence[Chunk], request: Submit) -> None:
+        self.reason: FinishReason = "end"
+        end = [] if request.end_id is None else [request.end_id]
+        ends: dict[int, FinishReason] = {word[0]: "stop" for word in request.stop_words if len(word) == 1}
+        ends |= dict.fromkeys(end, "end")
+        self._chunks: deque[Chunk] = deque()
+        room, pause_s = request.max_tokens, 0.0
+        for chunk in (*chunks, Chunk(0.0, end)):
+            pause_s += chunk.pause_s
+            last = next((at for at, token in enumerate(chunk.tokens) if token in ends), None)
+            tokens = chunk.tokens[: None if last is None else last + 1]
+            if last is not None:
+                self.reason = ends[tokens[-1]]
+            if len(tokens) > room:
+                self.reason, tokens, last = "length", tokens[:room], room
+            if tokens:
+                self._chunks.append(Chunk(pause_s, tokens))
+                room, pause_s = room - len(tokens), 0.0
+            if last is not None:
+                break
+
+    @property
+    def pause_s(self) -> float:
+        """Before the next tokens."""
+        return self._chunks[0].pause_s if self._chunks else 0.0
+
+    def take(self) -> list[int]:
+        """The next tokens; none after the last."""
+        return self._chunks.popleft().tokens if self._chunks else []
+
+    def __bool__(self) -> bool:
+        """Whether tokens are left."""
+        return bool(self._chunks)
+
+
+class Script:
+    """The rules of a runner. ``step_tokens``: how many tokens come at once where a step does not say it."""
+
+    def __init__(self, value: str, tokenizer_file: Path, vocab_size: int, step_tokens: int) -> None:
+        """``value`` of the variable. Raises E1010."""
+        self._tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        self._tokenizer.no_truncation()
+        self._vocab_size = vocab_size
+        self._step_tokens = step_tokens
+        self._rules = [] if value == ONLY_REQUESTS else list(self._read(Path(value)))
+
+    def answer(self, request: Submit) -> Answer | None:
+        """None if no rule is for this prompt. Raises E1010 for wrong rules in it."""
+        prompt: str = self._tokenizer.decode(request.input_ids, skip_special_tokens=False)
+        before, *parts = prompt.split(_BEGIN)
+        blocks = [part.partition(_END) for part in parts]
+        prompt = before + "".join(rest for _, _, rest in blocks)
+        if blocks and (found := _last(prompt, rules := _parse(blocks[-1][0]))) is not None:
+            return Answer(self._chunks(rules[found], _IN_PROMPT), request)
+        found = _last(prompt, [rule for rule, _ in self._rules])
+        return None if found is None else Answer(self._rules[found][1], request)
+
+    def _read(self, path: Path) -> Iterator[tuple[Rule, list[Chunk]]]:
+        where = str(path)
+        try:
+            root = yaml.compose(path.read_text(), yaml.SafeLoader)
+            if not isinstance(root, yaml.SequenceNode):
+                raise ValueError("a list is expected")
+            constructor = yaml.SafeLoader("")
+            for node in root.value:
+                where = f"{path}, line {node.start_mark.line + 1},"
+                rule = msgspec.convert(constructor.construct_document(node), Rule)
+                yield rule, self._chunks(rule, where)
+        except yaml.MarkedYAMLError as exc:
+            line = f", line {exc.problem_mark.line + 1}," if exc.problem_mark is not None else ""
+            raise InvalidScript(where=f"{path}{line}", reason=exc.problem) from exc
+        except (OSError, ValueError, yaml.YAMLError) as exc:
+            raise InvalidScript(where=where, reason=str(exc)) from exc
+
+    def _chunks(self, rule: Rule, where: str) -> list[Chunk]:
+        chunks = []
+        for part in [rule.answer] if isinstance(rule.answer, str) else rule.answer:
+            step = Step(text=part) if isinstance(part, str) else part
+            ids = [*self._tokenizer.encode(step.text, add_special_tokens=False).ids, *step.ids]
+            if max(ids, default=0) >= self._vocab_size:
+                reason = f"token {max(ids)} is not in the vocabulary of {self._vocab_size} tokens"
+                raise InvalidScript(where=where, reason=reason)
+            size = step.tokens_per_step or self._step_tokens
+            chunks.append(Chunk(step.pause_ms / 1000, ids[:size]))
+            chunks += [Chunk(0.0, ids[at : at + size]) for at in range(size, len(ids), size)]
+        return chunks
+
+
+def _last(prompt: str, rules: Sequence[Rule]) -> int | None:
+    """The index of the rule whose ``when`` ends last in the prompt; None if it has none of them."""
+    ends = {
+        index: prompt.rfind(rule.when) + len(rule.when) if rule.when else 0
+        for index, rule in enumerate(rules)
+        if rule.when in prompt
+    }
+    return max(ends, key=ends.__getitem__, default=None)
+
+
+def _parse(block: str) -> list[Rule]:
+    try:
+        return msgspec.json.decode(block, type=list[Rule])
+    except ValueError as exc:
+        raise InvalidScript(where=_IN_PROMPT, reason=str(exc)) from exc
