@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from engine.live_line import RED, painted
@@ -58,12 +59,26 @@ def _check_command(given: str, known: Sequence[str]) -> None:
         sys.exit(EXIT_WRONG_INPUT)
 
 
+def _refuse_options(unknown: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
+    """End with usage's exit code: the command has no such options, or too many arguments were given."""
+    option = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)
+    if option is None:
+        parser.error(f"too many arguments: {' '.join(unknown)}")
+    near = difflib.get_close_matches(option, parser._option_string_actions, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "--help shows those that there are"
+    parser.error(f"no option {option}; {remedy}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser, commands = make_parser()
     if given and not given[0].startswith("-"):
         _check_command(given[0], [command.prog.rpartition(" ")[2] for command in commands])
-    options = parser.parse_args(given)
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        _refuse_options(
+            unknown, next((each for each in commands if each.prog.endswith(f" {given[0]}")), parser)
+        )
     # SIGTERM ends a command like Ctrl-C, with clean-up. A script's background job begins with SIGINT ignored.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
