@@ -25,8 +25,7 @@ from builder.model_source import find_source, missing_environment
 from builder.progress import progress_lines
 from builder.steps import Work, folder_step
 from builder.survey import survey
-from builder.weights.files import cache_folder, need_space
-from builder.weights.weights import obtain_model
+from builder.weights.files import cache_folder
 from engine.directory import load
 from engine.lock import lock, unlock
 from engine.progress import Progress
@@ -64,11 +63,6 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
 def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     planned = engine_plan(file.config)
     found = survey(file.config, work, with_weights=planned.takes_weights)
-    if not found.values and found.missing_bytes:
-        # The shape of a model in a GGUF file is known once that is here.
-        need_space(models, found.disk_bytes, purpose="the model")
-        obtain_model(file.config, work, with_weights=True)
-        found = survey(file.config, work, with_weights=True)
     fit = fit_here(file.config, found, models)
     name = re.sub(r"[^\w.-]+", "--", file.config.model_name)[-80:]
     engine = models / f"{name}-{_digest(fit.config, file.folder, found.identity)}"

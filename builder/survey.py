@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.weights.checkpoint import read_config
-from builder.weights.hub import Hub
+from builder.weights.hub import Hub, Snapshot
 from builder.weights.model_files import Model, Sources, identity
 from builder.weights.weights import obtain_model, wanted_names
 
@@ -42,7 +42,10 @@ class Survey:
 
 
 def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Survey:
-    """Of a model on the Hub config.json alone is downloaded. A model in a tar is fetched as a whole."""
+    """Of a model on the Hub config.json alone is downloaded, or the header of its GGUF file.
+
+    A model in a tar is fetched as a whole.
+    """
     if config.model_path is not None or config.model_tar_url is not None:
         model = obtain_model(config, sources, with_weights=with_weights)
         sizes: dict[str, int | None] = {name: path.stat().st_size for name, path in model.files.items()}
@@ -53,12 +56,24 @@ def survey(config: BuildConfig, sources: Sources, *, with_weights: bool) -> Surv
     names = wanted_names(config, snapshot.names, with_weights=with_weights)
     sizes = {file.name: file.size_bytes for file in snapshot.files if file.name in names}
     missing_bytes = hub.missing_bytes(snapshot, names)
-    if config.gguf_file is None:
-        read = {"config.json"} & set(snapshot.names)
+    if config.gguf_file is not None and missing_bytes:
+        values = _announced_values(hub, snapshot, config)
     else:
-        read = set() if missing_bytes else set(names)
-    model = Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None))
-    return Survey(snapshot.commit, snapshot.commit, _values(config, model), sizes, missing_bytes)
+        read = {"config.json"} & set(snapshot.names) if config.gguf_file is None else set(names)
+        values = _values(config, Model(config.model_name, snapshot.commit, hub.fetch(snapshot, read, None)))
+    return Survey(snapshot.commit, snapshot.commit, values, sizes, missing_bytes)
+
+
+def _announced_values(hub: Hub, snapshot: Snapshot, config: BuildConfig) -> Mapping[str, Any]:
+    """What the header of a GGUF file on the Hub says."""
+    from builder.gguf.architecture import read_architecture
+    from builder.gguf.header import read_header_of
+
+    assert config.gguf_file is not None
+    size_bytes = next(file.size_bytes for file in snapshot.files if file.name == config.gguf_file)
+    with hub.beginning(snapshot, config.gguf_file) as file:
+        header = read_header_of(config.model_name, config.gguf_file, file, size_bytes or 0)
+    return read_architecture(header).values
 
 
 def _values(config: BuildConfig, model: Model) -> Mapping[str, Any]:

@@ -134,6 +134,8 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     tensor = file.tensors["rope_freqs.weight"]
     if tensor.shape != (head_dim // 2,) or tensor.type.name != "F32":
         raise ModelUnusable(model=file.name, problem=f"its rope_freqs.weight has the shape {tensor.shape}")
+    if file.path is None:
+        return {"rope_type": "llama3"}
     found = np.fromfile(file.path, "<f4", head_dim // 2, offset=tensor.offset)
     factor = float(found.max())
     low, high, original = 1.0, 4.0, 8192

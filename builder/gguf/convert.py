@@ -61,6 +61,7 @@ def _write_weights(
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     done_bytes = 0
+    assert file.path is not None
     with file.path.open("rb") as source, path.open("wb") as target:
         target.write(len(text).to_bytes(8, "little") + text)
         for weight in weights:

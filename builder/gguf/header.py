@@ -45,7 +45,8 @@ class GgufFile:
     """A file whose header is sound and whose tensors all lie in it; ``name`` is its model's, for errors."""
 
     name: str
-    path: Path
+    path: Path | None
+    """None: its header alone is here."""
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
 
@@ -64,18 +65,23 @@ class GgufFile:
 def read_header(name: str, path: Path) -> GgufFile:
     """Read the header of the file at ``path``, the model ``name``. Raises ModelUnusable, GgufUnsupported."""
     with path.open("rb") as file:
-        return _Reader(name, path, file).read()
+        return _Reader(name, path.name, file, path.stat().st_size).read(path)
+
+
+def read_header_of(name: str, file_name: str, file: BinaryIO, size_bytes: int) -> GgufFile:
+    """As ``read_header``, of a ``file`` of which no more is read than the header."""
+    return _Reader(name, file_name, file, size_bytes).read(None)
 
 
 class _Reader:
-    def __init__(self, name: str, path: Path, file: BinaryIO) -> None:
+    def __init__(self, name: str, file_name: str, file: BinaryIO, size_bytes: int) -> None:
         self._name = name
-        self._path = path
+        self._file_name = file_name
         self._file = file
-        self._size_bytes = path.stat().st_size
-        self._left_bytes = min(self._size_bytes, _MAX_HEADER_BYTES)
+        self._size_bytes = size_bytes
+        self._left_bytes = self._limit_bytes = min(size_bytes, _MAX_HEADER_BYTES)
 
-    def read(self) -> GgufFile:
+    def read(self, path: Path | None) -> GgufFile:
         if self._size_bytes < 24 or self._take(4) != b"GGUF":
             raise self._unusable("is not a GGUF file")
         version, num_tensors, num_values = self._unpack("<IQQ")
@@ -92,8 +98,8 @@ class _Reader:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
             raise self._unusable("has an invalid general.alignment")
-        begin = -(-self._file.tell() // alignment) * alignment
-        return GgufFile(self._name, self._path, metadata, self._tensors(infos, begin))
+        begin = -(-(self._limit_bytes - self._left_bytes) // alignment) * alignment
+        return GgufFile(self._name, path, metadata, self._tensors(infos, begin))
 
     def _tensors(self, infos: list[tuple[str, tuple[int, ...], int, int]], begin: int) -> dict[str, Tensor]:
         tensors = {name: self._tensor(name, shape, kind, begin + at) for name, shape, kind, at in infos}
@@ -156,7 +162,10 @@ class _Reader:
     def _take(self, count_bytes: int) -> bytes:
         self._need(count_bytes)
         self._left_bytes -= count_bytes
-        return self._file.read(count_bytes)
+        taken = self._file.read(count_bytes)
+        if len(taken) < count_bytes:
+            raise self._unusable("ends before its header does")
+        return taken
 
     def _need(self, count_bytes: int) -> None:
         if count_bytes > self._left_bytes:
@@ -165,7 +174,7 @@ class _Reader:
             raise self._unusable("ends before its header does" if is_cut else f"has {limit}")
 
     def _unusable(self, problem: str) -> ModelUnusable:
-        return ModelUnusable(model=self._name, problem=f"{self._path.name} {problem}")
+        return ModelUnusable(model=self._name, problem=f"{self._file_name} {problem}")
 
     def _unsupported(self, found: str, remedy: str) -> GgufUnsupported:
         return GgufUnsupported(model=self._name, found=found, remedy=remedy)

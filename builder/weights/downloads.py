@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from engine.download.body import Body, Transfer, Version
 from engine.download.http import Client
@@ -21,6 +23,9 @@ from engine.lock import lock, unlock
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
 from errors.download import SourceChanged
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 NUM_PARALLEL = 8
 NUM_TRIES = 5
@@ -114,6 +119,47 @@ def fetch_all(downloads: Sequence[Download], progress: Progress | None) -> None:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+@contextmanager
+def beginning(download: Download) -> Iterator[BinaryIO]:
+    """The file from its begin, as far as it is read; nothing of it is kept. Raises as ``fetch_all``."""
+    with BufferedReader(_Arriving(download), CHUNK_BYTES) as file:
+        yield file
+
+
+class _Arriving(RawIOBase):
+    def __init__(self, download: Download) -> None:
+        self._client = _client(download)
+        self._body = _body(self._client, download, threading.Event(), first=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        return self._body.readinto(memoryview(buffer))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._body.close()
+            self._client.pools.close_idle()
+        super().close()
+
+
+def _client(download: Download) -> Client:
+    return Client(
+        download.url,
+        only_public=False,
+        timeout_s=READ_TIMEOUT_S,
+        connections=1,
+        authorization=download.authorization,
+    )
+
+
+def _body(client: Client, download: Download, stop: threading.Event, *, first: int) -> Body:
+    announced = Version(None, None, download.size_bytes)
+    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S, longest_retry_after_s=300.0)
+    return Body(client, transfer, stop, first=first, version=announced, is_verified=True)
+
+
 def _fetch(download: Download, shared: _Shared) -> None:
     download.destination.parent.mkdir(parents=True, exist_ok=True)
     lock_path = download.destination.with_name(download.destination.name + ".lock")
@@ -140,18 +186,10 @@ def _receive(download: Download, file: BinaryIO, shared: _Shared) -> None:
     """Append to ``file`` what it lacks, giving up after NUM_TRIES tries that brought nothing."""
     if download.size_bytes is not None and file.tell() > download.size_bytes:
         _start_over(file, shared)
-    client = Client(
-        download.url,
-        only_public=False,
-        timeout_s=READ_TIMEOUT_S,
-        connections=1,
-        authorization=download.authorization,
-    )
     if download.digest is None and file.tell():
         _start_over(file, shared)  # Nothing could prove that its parts fit together.
-    announced = Version(None, None, download.size_bytes)
-    transfer = Transfer(attempts=NUM_TRIES, first_wait_s=RETRY_DELAY_S, longest_retry_after_s=300.0)
-    body = Body(client, transfer, shared.stop, first=file.tell(), version=announced, is_verified=True)
+    client = _client(download)
+    body = _body(client, download, shared.stop, first=file.tell())
     buffer = memoryview(bytearray(CHUNK_BYTES))
     try:
         while count := body.readinto(buffer):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 from urllib.parse import quote
 
 import httpx2
@@ -22,13 +23,13 @@ from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, 
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from builder.weights.downloads import Digest, Download, fetch_all
+from builder.weights.downloads import Digest, Download, beginning, fetch_all
 from builder.weights.files import need_space
 from engine.progress import Progress
 from engine.redact import redact_text, redact_url
 from engine.staging import staged
 from errors.build import BuildFailed, DownloadCorrupt, DownloadFailed, NotEnoughSpace
-from errors.build_config import ModelAccessDenied, ModelNotFound
+from errors.build_config import GgufUnsupported, ModelAccessDenied, ModelNotFound, ModelUnusable
 from errors.coded_error import CodedError
 
 _SHA256 = re.compile(r"\A[0-9a-f]{64}\Z")
@@ -98,6 +99,20 @@ class Hub:
         except (CodedError, *_FOREIGN) as exc:
             raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
         return {name: download.destination for name, download in downloads.items()}
+
+    @contextmanager
+    def beginning(self, snapshot: Snapshot, name: str) -> Iterator[BinaryIO]:
+        """The file ``name`` of ``snapshot`` from its begin, downloaded as far as it is read."""
+        file = next(file for file in snapshot.files if file.name == name)
+        try:
+            if is_offline_mode():
+                raise OfflineModeIsEnabled
+            with beginning(self._download(snapshot, file)) as arriving:
+                yield arriving
+        except (ModelUnusable, GgufUnsupported):
+            raise
+        except (CodedError, *_FOREIGN) as exc:
+            raise self._translated(exc, snapshot.model_id, snapshot.commit) from exc
 
     def missing_bytes(self, snapshot: Snapshot, names: Collection[str]) -> int:
         """What ``fetch`` would download of the files ``names``."""

@@ -11,6 +11,8 @@ import pytest
 from builder.config.file import ConfigFile
 from builder.engine_here import engine_here
 from builder.model_source import find_source
+from builder.plan import plan_lines
+from builder.sizes.words import in_words
 from builder.survey import Survey
 from engine.inspect import read_manifest, verify
 from engine.machine.gpu import Gpu
@@ -18,6 +20,7 @@ from errors.build import DownloadFailed, NotEnoughSpace
 from errors.build_config import ModelDoesNotFit, ModelNotFound, ModelUnusable
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
+from tests.builder.gguf import gguf_models
 from tests.builder.hub_server import HubServer, Repository
 from tests.builder.sizes.published import LLAMA_3_8B, LLAMA_3_70B
 
@@ -176,6 +179,26 @@ def test_a_disk_that_is_too_small_is_told_before_the_download(
 
 
 LONG = {"max_position_embeddings": 131072}
+
+
+def test_of_a_gguf_file_the_header_tells_whether_the_model_fits(
+    cache: Path, hub: HubServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = gguf_models.write(tmp_path / "m.gguf").read_bytes()
+    repository.files["m.gguf"] = written
+    monkeypatch.setattr("builder.machine_fit.ram_here_bytes", lambda: GIB // 2)
+    with pytest.raises(ModelDoesNotFit, match="512 MiB"):
+        made(f"{MODEL_ID}:m.gguf")
+    assert not [*cache.glob("hub/*/blobs/*")]
+    lines = [*plan_lines(source(f"{MODEL_ID}:m.gguf"))]
+    assert any("KV cache" in line for line in lines)
+    assert any(f"{in_words(len(written))} for the download" in line for line in lines)
+
+
+def test_a_gguf_file_of_the_hub_that_is_none_is_named(hub: HubServer, repository: Repository) -> None:
+    repository.files["m.gguf"] = b"<html>" * 100
+    with pytest.raises(ModelUnusable, match=r"m\.gguf is not a GGUF file"):
+        made(f"{MODEL_ID}:m.gguf")
 
 
 @pytest.mark.parametrize(
