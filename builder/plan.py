@@ -10,9 +10,12 @@ from typing import Any
 from builder.build import open_work
 from builder.config.file import ConfigFile, read_config
 from builder.kinds import all_steps, engine_plan
-from builder.sizes.words import download_time, in_words
+from builder.sizes.memory import weight_bytes
+from builder.sizes.model_shape import UnknownShape, shape_of
+from builder.sizes.weight_lines import stored_precision
+from builder.sizes.words import download_time, in_words, num_files
 from builder.steps import EnginePlan
-from builder.survey import survey
+from builder.survey import Survey, survey
 from engine.kinds import KINDS
 from errors.build import DownloadFailed
 from errors.requests import InvalidInput
@@ -53,12 +56,19 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
         if found.revision is not None:
             yield f"time          about {download_time(found.total_bytes)} at 1 Gbit/s"
         if not KINDS[file.config.engine_kind].is_compiled:
-            engine_tar = f"{in_words(found.total_bytes)} for engine.tar (`serve` makes none)"
+            engine_tar = f"{in_words(_engine_bytes(file, found))} for engine.tar (`serve` makes none)"
             yield f"disk          {in_words(found.missing_bytes)} for the download, {engine_tar}"
-        if found.values or file.config.gguf_file is None:
-            yield from planned.fit_model(found.values)
-        else:
-            yield "not known     sizes: the model's shape is in the GGUF file"
+        yield from planned.fit_model(found.values)
+
+
+def _engine_bytes(file: ConfigFile, found: Survey) -> int:
+    """Of an engine that is not compiled. A GGUF file's weights are unpacked in it."""
+    if file.config.gguf_file is None:
+        return found.total_bytes
+    try:
+        return weight_bytes(shape_of(found.values), stored_precision(found.values))
+    except UnknownShape:
+        return found.disk_bytes - found.missing_bytes
 
 
 def _files(verb: str, sizes_bytes: Mapping[str, int | None], at: str = "") -> Iterator[str]:
@@ -68,7 +78,7 @@ def _files(verb: str, sizes_bytes: Mapping[str, int | None], at: str = "") -> It
         name if size_bytes is None else f"{name} ({in_words(size_bytes)})"
         for name, size_bytes in sorted(sizes_bytes.items())
     )
-    yield f"{verb:<14}{len(sizes_bytes)} files, {in_words(total)}{at}"
+    yield f"{verb:<14}{num_files(len(sizes_bytes))}, {in_words(total)}{at}"
     yield f"              {', '.join(words)}"
 
 

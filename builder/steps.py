@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.sizes.words import in_words
+from builder.sizes.words import in_words, num_files
 from builder.tokenizer import place_tokenizer
 from builder.weights.model_files import Model, Sources
 from builder.weights.pickled_weights import check_pickled_weights
@@ -112,7 +112,7 @@ def obtain(work: Work, config: BuildConfig, *, with_weights: bool) -> None:
     check_pickled_weights(work.model)
     revision = f" at {work.model.revision}" if work.model.revision else ""
     size_bytes = sum(path.stat().st_size for path in work.model.files.values())
-    work.report(f"{work.model.name}{revision}: {len(work.model.files)} files, {in_words(size_bytes)}")
+    work.report(f"{work.model.name}{revision}: {num_files(len(work.model.files))}, {in_words(size_bytes)}")
 
 
 def place_fast_tokenizer(work: Work) -> None:
@@ -128,7 +128,7 @@ def pack_step() -> Step:
     def run(work: Work) -> None:
         work.manifest = pack(work.directory, _facts(work), work.destination, progress=work.progress)
         size_bytes = work.destination.stat().st_size
-        work.report(f"{work.destination.name}: {len(work.manifest.files)} files, {in_words(size_bytes)}")
+        work.report(f"{work.destination.name}: {num_files(len(work.manifest.files))}, {in_words(size_bytes)}")
 
     return Step("pack engine.tar", run)
 

@@ -36,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
     say = (lambda line: None) if options.json else print
     print(manifest.model_dump_json(indent=2) if options.json else describe(manifest))
     if options.verify:
-        say("verified    every file has the size and SHA-256 of the manifest")
+        hashes = [each.sha256 is not None for each in manifest.files.values()]
+        what = "size and SHA-256" if all(hashes) else "size, and where it has one the SHA-256,"
+        say(f"verified    every file has the {what} of the manifest")
     if options.gpu:
         gpus = visible_gpus()
         say(f"{'here':<12}{describe_gpus(gpus)}")
@@ -68,7 +70,7 @@ def describe(manifest: Manifest) -> str:
         "model": model,
         "runs on": gpu if manifest.world_size == 1 else f"{gpu}, {manifest.world_size} of them",
         "library": library,
-        "precision": ", ".join(filter(None, (manifest.dtype, manifest.quantization))),
+        "weights": ", ".join(filter(None, (manifest.dtype, manifest.quantization))),
         "sequence": manifest.max_seq_len and f"{manifest.max_seq_len} tokens, prompt and output",
         "batch": manifest.max_batch_size and f"{manifest.max_batch_size} sequences",
         "files": f"{len(manifest.files)}, {in_words(size_bytes)}",

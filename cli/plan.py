@@ -9,10 +9,11 @@ from builder.plan import plan_lines
 from cli.build import CONFIG_HELP, source_of
 from cli.serve import add_kind_argument
 
-HELP = "show the steps, downloads and sizes of a build"
+HELP = "show on which GPUs a model fits, and the steps, downloads and sizes of a build"
 DESCRIPTION = (
-    "Check a build config and show its commands, downloads and sizes: weights, engine, KV "
-    "cache, memory and disk space of the build. Only the model's config.json is downloaded."
+    "Show on how many GPUs of which memory a model fits, with how many tokens of KV cache, and of a build "
+    "its commands, downloads and sizes: weights, engine, KV cache, memory and disk space. Only the model's "
+    "config.json is downloaded."
 )
 
 

@@ -102,7 +102,7 @@ class Environment:
                 try:
                     self._pip(*cached)
                 except InstallationFailed:
-                    say("  some packages are not in the cache")
+                    say("  downloading the packages that are not in the cache")
                 else:
                     return
             self._pip("download", "--no-cache-dir", f"--dest={WHEELS}", *options, index=index)

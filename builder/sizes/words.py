@@ -26,6 +26,11 @@ def download_time(count_bytes: int) -> str:
     return duration_in_words(8 * count_bytes / 1e9)
 
 
+def num_files(count: int) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{count} file" if count == 1 else f"{count} files"
+
+
 def count_in_words(count: float) -> str:
     for unit, size in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
         if count >= size:

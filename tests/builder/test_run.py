@@ -208,7 +208,8 @@ def test_a_cancelled_build_ends_at_once_leaves_no_tar_and_the_next_succeeds(
     assert not (server.folder / "engine.tar").exists()
     assert not list((server.folder / "cache" / "builds").iterdir())
     hold.set()
-    assert server.build(config=url)["status"] == "succeeded"
+    answer = server.build(config=url)
+    assert answer["status"] == "succeeded", answer
 
 
 def test_a_large_engine_is_answered_by_its_place_and_not_by_its_bytes(
