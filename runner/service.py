@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from engine.directory import Engine
 from engine.progress import Progress
-from runner.api.supervisor import APIServer, check_openai_port_free
+from runner.api.supervisor import APIServers, check_openai_port_free
 from runner.engines.protocol.arrival import Arrived
 from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
@@ -49,7 +49,7 @@ class Service:
         )
         self.meter = Meter("cog")
         self._tracing: Tracing | None = None
-        self.openai: APIServer | None = None
+        self.openai: APIServers | None = None
 
     async def open(self) -> None:
         """Get the engine, start all processes and generate once. Raises a CodedError."""
@@ -111,7 +111,7 @@ class Service:
 
     async def is_healthy(self) -> bool:
         """True only while all processes serve and new requests are taken."""
-        processes = [*self.stack.processes, *([self.openai] if self.openai is not None else [])]
+        processes = [*self.stack.processes, *(self.openai.processes if self.openai is not None else [])]
         return not self.is_stopping and all(process.is_serving for process in processes)
 
     async def drain(self) -> None:
@@ -151,7 +151,7 @@ class Service:
             update={"engine_dir": self.engine.path, "weights": None, "model_id": None}
         )
         on_failure = self.stack.failure_log().add
-        server = APIServer(
+        server = APIServers(
             settings, self.stack.engine_socket, self.stack.triton_url, log=self._log, on_failure=on_failure
         )
         server.begin()

@@ -93,7 +93,7 @@ async def serve(start: Start) -> None:
         freeze_loaded_objects()
         await requests.wait_for_engine()  # The first clients may be waiting already.
         server = Server(observed, settings, requests, tracing)
-        await server.serve(sockets=[socket.socket(fileno=start.socket_fd)])
+        await server.serve(sockets=[socket.socket(fileno=each) for each in start.socket_fds])
 
 
 def main() -> int:

@@ -10,12 +10,12 @@ from runner.settings.settings import Settings
 
 
 class Start(BaseModel):
-    """``settings.engine_dir`` is the folder of the engine; ``socket_fd`` is already listening."""
+    """``settings.engine_dir`` is the folder of the engine; ``socket_fds`` are listening already."""
 
     model_config = ConfigDict(frozen=True)
 
     settings: Settings
-    socket_fd: int
+    socket_fds: list[int]
     exit_reason_fd: int
     """See ``errors.wire.ExitReason``."""
     metrics_dir: Path

@@ -1,19 +1,20 @@
-"""The OpenAI-compatible API as a supervised child: a process of its own, started again if it ends.
+"""The OpenAI-compatible API as supervised children: processes of their own, started again if they end.
 
-A process, because Python runs one thread at a time: in Cog's worker, each would slow the other's streams. The
-runner listens on the port itself, from before the child's start to its own end: a taken port is an error at
-once, and while a child is started again its clients wait instead of being refused.
+Processes, because Python runs one thread at a time: in Cog's worker, each would slow the other's streams. The
+runner listens on the port itself, from before the children's start to its own end: a taken port is an error
+at once, and while a child is started again its clients wait instead of being refused. Several children accept
+connections from one socket, whoever is free first; each is a client of the engine server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from runner.supervision.supervised import SupervisedProcess
 from runner.supervision.unavailable import reject
 
 _BACKLOG = 2048
+_LOOPBACK = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
 _HANG_TIMEOUT_S = 30.0
 _STOP_GRACE_S = 5.0
@@ -45,8 +47,8 @@ _FINAL_RESPONSES_S = 5.0
 """After the grace period, for the errors of requests that it ended."""
 
 
-class APIServer(SupervisedProcess):
-    """From ``begin`` to ``stop``; in between, ``wait_ready`` and ``drain``."""
+class APIServers:
+    """All its processes, from ``begin`` to ``stop``; in between, ``wait_ready`` and ``drain``."""
 
     def __init__(
         self,
@@ -58,39 +60,113 @@ class APIServer(SupervisedProcess):
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
         """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++."""
-        child = Child("the OpenAI-compatible API", log, log_prefix="openai", stop_grace_s=_STOP_GRACE_S)
+        self._settings = settings
+        count = settings.openai_processes
+        limits = ("openai_max_requests", "openai_max_connections")
+        shares = settings.model_copy(
+            update={name: math.ceil(getattr(settings, name) / count) for name in limits}
+        )
+        self.processes = [
+            APIServer(shares, number, engine_socket, triton_url, log=log, on_failure=on_failure)
+            for number in range(count)
+        ]
+        self._listener: socket.socket
+        self._rejecting: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Listen, and start the children. Raises E1007, E1006."""
+        check_openai_port_free(self._settings)
+        address = self._settings.openai_host, self._settings.openai_port
+        self._listener = socket.create_server(address, backlog=_BACKLOG)
+        set_options(self._listener)
+        for process in self.processes:
+            process.listen_with(self._listener)
+            process.begin()
+
+    async def wait_ready(self) -> None:
+        """Raises the CodedError of a first start that failed."""
+        for process in self.processes:
+            await process.wait_ready()
+
+    async def drain(self) -> None:
+        """Let the children end what runs, or end it after the grace period; new clients get 503 meanwhile."""
+        for process in self.processes:
+            await process.end_supervision()
+            process.child.send_signal(signal.SIGTERM)
+        meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
+        rejecting = reject(self._listener.dup(), partial(self._record_rejected, meter))
+        self._rejecting = asyncio.create_task(rejecting, name="openai-reject")
+        ends = [asyncio.ensure_future(process.child.exit_code()) for process in self.processes]
+        # Those that were stopped, or hang, are ended by ``stop``.
+        _, left = await asyncio.wait(ends, timeout=self._settings.stop_grace_s + _FINAL_RESPONSES_S)
+        for each in left:
+            each.cancel()
+
+    def _record_rejected(self, meter: Meter, head: bytes, request_id: str) -> None:
+        if not is_generation(head):
+            return
+        meter.ended("failed", ServerStopping.code)
+        if self._settings.log_format == JSON:
+            log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
+
+    async def stop(self) -> None:
+        """Stop to listen, and end the children."""
+        for process in self.processes:
+            await process.end_supervision()
+        await cancelled(self._rejecting)
+        self._listener.close()
+        await asyncio.gather(*(process.stop() for process in self.processes))
+
+
+class APIServer(SupervisedProcess):
+    """One process of the API."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        number: int,
+        engine_socket: Path | None,
+        triton_url: str,
+        *,
+        log: Log,
+        on_failure: Callable[[ProcessFailure], bool],
+    ) -> None:
+        """``settings``: with this process's share of the limits. ``number``: from 0, of all of them."""
+        name = "the OpenAI-compatible API" + (f", process {number}" if settings.openai_processes > 1 else "")
         super().__init__(
             "api",
-            child,
+            Child(name, log, log_prefix="openai", stop_grace_s=_STOP_GRACE_S),
             log,
             on_failure,
             start_timeout_s=_START_TIMEOUT_S,
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings
+        self._shapes_path = openai_shapes_path(settings.triton_http_port, number)
         self._engine_socket = engine_socket
         self._triton_url = triton_url
-        self._socket: socket.socket
-        self._rejecting: asyncio.Task[None] | None = None
+        self._listener: socket.socket
+        self._own_listener: socket.socket | None = None
+        """Where this process alone answers, for its heartbeat; None: there is no other."""
+
+    def listen_with(self, listener: socket.socket) -> None:
+        self._listener = listener
+        if self._settings.openai_processes > 1:
+            self._own_listener = socket.create_server((_LOOPBACK, 0))
 
     @property
-    def url(self) -> str:
+    def _url(self) -> str:
+        if self._own_listener is not None:
+            return local_url(*self._own_listener.getsockname())
         return local_url(self._settings.openai_host, self._settings.openai_port)
 
-    def begin(self) -> None:
-        """Listen, and start the child. Raises E1007, E1006."""
-        check_openai_port_free(self._settings)
-        address = self._settings.openai_host, self._settings.openai_port
-        self._socket = socket.create_server(address, backlog=_BACKLOG)
-        set_options(self._socket)
-        super().begin()
-
     async def launch(self) -> None:
+        listeners = [each.fileno() for each in (self._listener, self._own_listener) if each is not None]
         start = Start(
             metrics_dir=metrics_dir(self._settings.triton_http_port),
-            shapes_path=openai_shapes_path(self._settings.triton_http_port),
+            shapes_path=self._shapes_path,
             settings=self._settings,
-            socket_fd=self._socket.fileno(),
+            socket_fds=listeners,
             exit_reason_fd=self.exit_reason.descriptor,
             engine_socket=self._engine_socket,
             triton_url=self._triton_url,
@@ -99,11 +175,11 @@ class APIServer(SupervisedProcess):
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],
             own_environment() | _RETURNS_LARGE_BLOCKS,
             stdin=start.model_dump_json().encode(),
-            pass_fds=[self._socket.fileno(), self.exit_reason.descriptor],
+            pass_fds=[*listeners, self.exit_reason.descriptor],
         )
 
     async def is_ready(self) -> bool:
-        return await answers_ok(f"{self.url}/health")
+        return await answers_ok(f"{self._url}/health")
 
     async def is_answering(self) -> bool:
         return await self.is_ready()
@@ -115,29 +191,10 @@ class APIServer(SupervisedProcess):
         """Without the renderer of chat templates, which it starts again by itself."""
         return {} if self.pid is None else {self.pid: "it"}
 
-    async def drain(self) -> None:
-        """Let the child end what runs, or end it after the grace period; new clients get 503 meanwhile."""
-        await self.end_supervision()
-        self.child.send_signal(signal.SIGTERM)
-        meter = Meter("openai", metrics_dir(self._settings.triton_http_port))
-        rejecting = reject(self._socket.dup(), partial(self._record_rejected, meter))
-        self._rejecting = asyncio.create_task(rejecting, name="openai-reject")
-        with suppress(asyncio.TimeoutError):  # It was stopped, or hangs: ``stop`` ends it.
-            await asyncio.wait_for(self.child.exit_code(), self._settings.stop_grace_s + _FINAL_RESPONSES_S)
-
-    def _record_rejected(self, meter: Meter, head: bytes, request_id: str) -> None:
-        if not is_generation(head):
-            return
-        meter.ended("failed", ServerStopping.code)
-        if self._settings.log_format == JSON:
-            log_refusal("openai", "failed", request_id, ServerStopping.code, duration_s=0.0)
-
     async def stop(self) -> None:
-        """Stop to listen, and end the child."""
-        await self.end_supervision()
-        await cancelled(self._rejecting)
-        self._socket.close()
         await super().stop()
+        if self._own_listener is not None:
+            self._own_listener.close()
 
 
 def check_openai_port_free(settings: Settings) -> None:

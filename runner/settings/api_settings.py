@@ -34,6 +34,13 @@ class APISettings(BaseModel):
         (),
         "comma-separated origins whose web pages may send requests; * for all",
     )
+    openai_processes: int = variable(
+        "OPENAI_PROCESSES",
+        1,
+        "processes of the OpenAI-compatible API, each with its share of the maximum of texts and connections",
+        ge=1,
+        le=64,
+    )
     openai_max_requests: int = variable(
         "OPENAI_MAX_REQUESTS", 1024, "maximum number of texts in progress; more get 429", ge=1
     )

@@ -22,9 +22,9 @@ def metrics_dir(http_port: int) -> Path:
     return runtime_dir(http_port) / "metrics"
 
 
-def openai_shapes_path(http_port: int) -> Path:
-    """Where the OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
-    return runtime_dir(http_port) / "openai_requests"
+def openai_shapes_path(http_port: int, process: int) -> Path:
+    """Where a process of the OpenAI-compatible API keeps ``runner.supervision.flight_recorder``."""
+    return runtime_dir(http_port) / f"openai_requests_{process}"
 
 
 def engine_socket_path(http_port: int) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ class EngineStack:
             arrival=self._arrival,
         )
         clear_folder(metrics_dir(port))
-        openai_shapes_path(port).unlink(missing_ok=True)
+        for path in self._openai_shapes():
+            path.unlink(missing_ok=True)
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
         ports = TritonPorts.free()
@@ -183,7 +185,11 @@ class EngineStack:
         """Whether Triton's models wait for the engine."""
         return not self._arrival.exists() or (self.engine is not None and not self.engine.is_serving)
 
+    def _openai_shapes(self) -> list[Path]:
+        port, count = self._settings.triton_http_port, self._settings.openai_processes
+        return [openai_shapes_path(port, process) for process in range(count)]
+
     def _last_requests(self) -> list[dict[str, Any]]:
         """Shapes of both APIs' requests in the order of their start."""
-        shapes = [*self._shapes.read(), *read_shapes(openai_shapes_path(self._settings.triton_http_port))]
+        shapes = [*self._shapes.read(), *chain.from_iterable(map(read_shapes, self._openai_shapes()))]
         return sorted(shapes, key=itemgetter("started_s"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.directory import load
-from runner.api.supervisor import APIServer
+from runner.api.supervisor import APIServers
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
 from runner.engines.server.start import Start
@@ -80,7 +80,7 @@ class APIAlone:
             lambda failure: True,
             start_timeout_s=DEADLINE_S,
         )
-        self.api = APIServer(settings, socket_path, "", log=log, on_failure=lambda failure: True)
+        self.api = APIServers(settings, socket_path, "", log=log, on_failure=lambda failure: True)
         self.engine.begin()
         announce(arrival, Arrived(end_id=END_ID, pad_id=END_ID))
         await self.engine.wait_ready()

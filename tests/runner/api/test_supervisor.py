@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from errors.chat import ChatTemplateBroken
-from runner.api.supervisor import APIServer
+from runner.api.supervisor import APIServers
 from runner.engines.protocol.messages import Finished, FromClient, Ready
 from runner.engines.protocol.wire import decode_frames, frame
 from runner.observability.meter import clear_folder
@@ -51,7 +51,7 @@ def test_an_api_that_can_not_start_raises_its_own_error(tmp_path: Path) -> None:
     settings = load_settings(environment).model_copy(update={"engine_dir": engine.directory})
 
     async def start() -> None:
-        server = APIServer(settings, None, "", log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServers(settings, None, "", log=lambda line: None, on_failure=lambda failure: True)
         server.begin()
         try:
             await server.wait_ready()
@@ -85,7 +85,7 @@ def test_clients_that_wait_for_a_new_api_are_served_though_it_does_not_know_the_
     path = tmp_path / "engine_socket"
 
     async def run() -> list[httpx.Response]:
-        server = APIServer(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
+        server = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
         async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
             server.begin()
             try:
@@ -104,20 +104,58 @@ def test_a_server_that_drains_while_its_api_is_down_rejects_clients(tmp_path: Pa
     path = tmp_path / "engine_socket"
 
     async def run() -> httpx.Response:
-        server = APIServer(settings, path, "", log=lambda line: None, on_failure=lambda failure: False)
+        server = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: False)
         async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
             server.begin()
             try:
                 await server.wait_ready()
-                assert server.pid is not None
-                os.kill(server.pid, signal.SIGKILL)
-                while server.pid is not None:  # noqa: ASYNC110 - it stays down: it failed too often
+                assert server.processes[0].pid is not None
+                os.kill(server.processes[0].pid, signal.SIGKILL)
+                while server.processes[0].pid is not None:  # noqa: ASYNC110 - it stays down: it failed too often
                     await asyncio.sleep(0.005)
                 await server.drain()
-                assert server.pid is None
+                assert server.processes[0].pid is None
                 async with httpx.AsyncClient(timeout=60) as client:
                     return await client.get(f"http://127.0.0.1:{port}/health")
             finally:
                 await server.stop()
 
     assert asyncio.run(run()).status_code == 503
+
+
+def test_several_processes_share_the_port_and_replace_each_other(tmp_path: Path) -> None:
+    settings, port = settings_of(tmp_path)
+    settings = settings.model_copy(update={"openai_processes": 3, "openai_max_requests": 5})
+    path = tmp_path / "engine_socket"
+
+    async def ask(count: int) -> set[int]:
+        url, body = f"http://127.0.0.1:{port}/v1/completions", {"prompt": "hi", "max_tokens": 3}
+        statuses = set()
+        for _ in range(count):
+            async with httpx.AsyncClient(timeout=DEADLINE_S) as client:  # A connection for each.
+                statuses.add((await client.post(url, json=body)).status_code)
+        return statuses
+
+    async def run() -> None:
+        servers = APIServers(settings, path, "", log=lambda line: None, on_failure=lambda failure: True)
+        async with await asyncio.start_unix_server(engine_that_takes_a_moment, str(path)):
+            servers.begin()
+            try:
+                await servers.wait_ready()
+                first, *others = servers.processes
+                killed = first.pid
+                assert killed is not None
+                assert len({process.pid for process in servers.processes}) == 3
+                assert await ask(20) == {200}
+                os.kill(killed, signal.SIGKILL)
+                assert await ask(20) == {200}
+                while first.pid in (None, killed) or not first.is_serving:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                assert [process.restarts for process in others] == [0, 0]
+                await servers.drain()
+                assert [process.pid for process in servers.processes] == [None] * 3
+                assert await ask(1) == {503}
+            finally:
+                await servers.stop()
+
+    asyncio.run(run())
