@@ -3,7 +3,7 @@
 Processes, because Python runs one thread at a time: in Cog's worker, each would slow the other's streams. The
 runner listens on the port itself, from before the children's start to its own end: a taken port is an error
 at once, and while a child is started again its clients wait instead of being refused. Several children accept
-connections from one socket, whoever is free first; each is a client of the engine server.
+connections from one socket, the first that is free; each is a client of the engine server.
 """
 
 from __future__ import annotations
