@@ -114,7 +114,8 @@ class API:
         async def prepare() -> list[PromptRequest]:
             return [await self._with_template(chat_request, request, body)]
 
-        writer = ChoicesWriter(body, ChatFormat(self._tokens), model)
+        formatter = ChatFormat(self._tokens, includes_reasoning=body.include_reasoning is not False)
+        writer = ChoicesWriter(body, formatter, model)
         return self._generated(body, 1, prepare, writer)
 
     async def completions(self, request: Request) -> Response:

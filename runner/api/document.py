@@ -44,7 +44,7 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "log_probs": ("logprobs", "top_logprobs"),
     "min_p": ("min_p",),
     "logit_bias": ("logit_bias",),
-    "guides": GUIDE_FIELDS,
+    "guides": (*GUIDE_FIELDS, "thinking_token_budget"),
 }
 """Fields that need a capability of the engine."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from errors.coded_error import CodedError
+from runner.chat.families.parts import Part
 from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
@@ -41,6 +42,8 @@ class Piece:
     finish_reason: FinishReason | None = None
     log_probs: list[tuple[int, TokenLogProb]] = field(default_factory=list)
     """Of the tokens that arrived, by their ids; empty unless the request asked for them."""
+    parts: list[Part] = field(default_factory=list)
+    """In place of ``text``, if the request has an answer form."""
 
 
 class Generations:

@@ -109,6 +109,8 @@ def _check_union(value: Any, kind: inspect.UnionType, name: str, path: Path) -> 
 def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, path: Path) -> None:
     fields = {field.encode_name: field for field in kind.fields}
     prefix = f"{name}." if name else ""
+    if kind.tag_field is not None and (tag := value.get(kind.tag_field, kind.tag)) != kind.tag:
+        raise InvalidInput(name=prefix + kind.tag_field, expected=str(kind.tag), value=tag)
     for step in islice(path or (), 1):
         if step[1] in fields:
             _check(value[step[1]], fields[step[1]].type, prefix + step[1], path)
@@ -147,6 +149,8 @@ def _is_within_limits(value: Any, kind: inspect.Type) -> bool:
     match kind:
         case inspect.FloatType() if abs(value) > sys.float_info.max:
             return False  # A number of JSON has any number of digits.
+        case inspect.StrType() if kind.pattern is not None and not re.search(kind.pattern, value):
+            return False
         case inspect.IntType() | inspect.FloatType():
             low, high, size = kind.ge, kind.le, value
         case inspect.StrType() | inspect.ListType() | inspect.DictType():
@@ -169,7 +173,8 @@ def _describe(kind: inspect.Type) -> str:
         case inspect.FloatType():
             return "a number" + _limits(kind.ge, kind.le)
         case inspect.StrType():
-            return "a string" + _limits(kind.min_length, kind.max_length, " characters")
+            matching = "" if kind.pattern is None else f" that matches {kind.pattern}"
+            return "a string" + _limits(kind.min_length, kind.max_length, " characters") + matching
         case inspect.ListType():
             return "a list" + _limits(kind.min_length, kind.max_length, " items")
         case inspect.BoolType():

@@ -11,16 +11,21 @@ from errors.requests import InvalidInput
 Message = dict[str, Any]
 
 _ROLE = re.compile(r"[\w.-]{1,64}")
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Names of what an assistant reasoned, each known to some clients and templates."""
 
 
 def checked_messages(messages: object) -> list[Message]:
-    """The messages as templates expect them: without None, text parts joined, arguments of tool calls parsed.
+    """The messages as templates expect them: without None, text parts joined, arguments of tool calls parsed,
+    reasoning by all its names, results of tools with the tool's name.
 
     Raises E1005 naming the first invalid message or content.
     """
     if not isinstance(messages, list) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
-    return [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    checked = [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    _name_results(checked)
+    return checked
 
 
 def with_system_prompt(messages: list[Message], system_prompt: str) -> list[Message]:
@@ -38,13 +43,41 @@ def _checked(message: object, place: str) -> Message:
         expected = "a name of letters, digits and _.-"
         raise InvalidInput(name=f"{place}.role", expected=expected, value=message["role"])
     given = {key: value for key, value in message.items() if value is not None}
+    if not given.keys() & {"content", "tool_calls", *_REASONING}:
+        raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
     if "content" in given:
         given["content"] = _text_content(given["content"], f"{place}.content")
-    elif "tool_calls" not in given:
-        raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
     if "tool_calls" in given:
         given["tool_calls"] = _tool_calls(given["tool_calls"], f"{place}.tool_calls")
-    return given
+    if not given.get("tool_calls"):
+        given.pop("tool_calls", None)
+        given.setdefault("content", "")
+    return given if given["role"] != "assistant" else {**given, **_reasoning(given, place)}
+
+
+def _reasoning(message: Message, place: str) -> dict[str, str]:
+    """What an assistant reasoned, by all its names."""
+    given = next((name for name in _REASONING if name in message), None)
+    if given is None:
+        return {}
+    text = message[given]
+    if not isinstance(text, str):
+        raise InvalidInput(name=f"{place}.{given}", expected="a text", value=text)
+    # NOTE: the template of gpt-oss, which reads ``thinking``, refuses it beside content and calls.
+    is_refused = message.get("content") and "tool_calls" in message
+    return dict.fromkeys(_REASONING[:-1] if is_refused else _REASONING, text)
+
+
+def _name_results(messages: list[Message]) -> None:
+    """Give each result of a tool the tool's name, which some templates write: clients send the call's id."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = call["function"]["name"]
+        called = message.get("tool_call_id")
+        if message["role"] == "tool" and isinstance(called, str) and called in names:
+            message.setdefault("name", names[called])
 
 
 def _text_content(content: object, place: str) -> str:
@@ -83,4 +116,6 @@ def _tool_call(call: object, place: str) -> Message:
         except (ValueError, RecursionError) as exc:
             name = f"{place}.function.arguments"
             raise InvalidInput(name=name, expected="JSON", value=arguments) from exc
+    if not isinstance(function.get("name"), str):
+        raise InvalidInput(name=f"{place}.function.name", expected="a text", value=function.get("name"))
     return {**call, "function": function}

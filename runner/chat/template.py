@@ -43,6 +43,11 @@ class ChatTemplate:
     def exists(self) -> bool:
         return bool(self._sources)
 
+    @property
+    def text(self) -> str:
+        """All of its Jinja templates."""
+        return "\n".join(self._sources.values())
+
     def render(
         self,
         messages: list[Message] | str,

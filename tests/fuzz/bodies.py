@@ -46,6 +46,10 @@ _INNER = (
     "arguments",
     "json",
     "regex",
+    "mode",
+    "tool_call_id",
+    "tool_calls",
+    "reasoning",
 )
 _WORDS: tuple[object, ...] = (
     *(1, 2, 0, 0.5, True, "hi", [1, 2], [[1], [2]], ["a", "b"], [{"role": "user", "content": "hi"}], 1 << 31),
@@ -54,7 +58,14 @@ _WORDS: tuple[object, ...] = (
         {"type": "json_object"},
         {"type": "text"},
         {"include_usage": True},
-        "model",
+        {"name": "look", "strict": True},
+        {"type": "function", "function": {"name": "look"}},
+        [{"type": "function", "function": {"name": "look"}}],
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "required", "tools": [{"function": {"name": "look"}}]},
+        },
+        *("auto", "required", "high", "model"),
         [2**31 - 1],
         [-1],
     ),

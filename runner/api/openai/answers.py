@@ -7,10 +7,15 @@ from typing import Generic, TypeVar
 import msgspec
 
 
+class OutputTokens(msgspec.Struct):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: OutputTokens | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogProb(msgspec.Struct):
@@ -34,14 +39,48 @@ class CompletionLogProbs(msgspec.Struct):
     top_logprobs: list[dict[str, float]] | None
 
 
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class Message(msgspec.Struct):
-    content: str
+    """``content`` is null beside calls without a text."""
+
+    content: str | None
     role: str = "assistant"
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """The same, by the name that other clients read."""
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """The first one of a call has all fields; then only its arguments grow."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChoice(msgspec.Struct):

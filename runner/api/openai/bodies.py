@@ -14,6 +14,7 @@ from runner.engines.protocol.checks import MAX_LOGIT_BIASES
 
 _MAX_TOP_LOG_PROBS = 20
 _MAX_KEYS = 10_000
+_MAX_TOOLS = 1024
 MAX_INT32 = (1 << 31) - 1
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
@@ -32,7 +33,8 @@ Object = dict[str, Any]
 Schema = Annotated[str | Object, Meta(description="A JSON schema that the output follows.")]
 Pattern = Annotated[str, Meta(min_length=1)]
 Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
-Tools = Annotated[list[Object], Meta(description="For the chat template.")]
+# NOTE: ``$`` alone also matches before a line break at the end.
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$(?!\n)")]
 Documents = Annotated[list[Object], Meta(description="For the chat template.")]
 GenerationPrompt = Annotated[bool, Meta(description="Open an answer at the end of the prompt.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]
@@ -82,6 +84,46 @@ class StructuredOutputs(Body, kw_only=True):
     grammar: Pattern | None = None
 
 
+class FunctionName(Body):
+    name: ToolName
+
+
+class Function(Body, kw_only=True):
+    name: ToolName
+    description: str | None = None
+    parameters: Annotated[Object, Meta(description="A JSON schema of the arguments.")] | None = None
+    strict: Annotated[bool, Meta(description="Calls always match the schema.")] | None = None
+
+
+class Tool(Body, tag_field="type", tag="function"):
+    """A function that the model may call."""
+
+    function: Function
+
+
+class NamedTool(Body, tag_field="type", tag="function"):
+    """A call of this tool."""
+
+    function: FunctionName
+
+
+class ToolSubset(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=_MAX_TOOLS)]
+
+
+class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
+    """Some of the tools."""
+
+    allowed_tools: ToolSubset
+
+
+Tools = Annotated[list[Tool], Meta(max_length=_MAX_TOOLS, description="Functions that the model may call.")]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
+Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum of tokens of reasoning.")]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
 class GenerationBody(Body, kw_only=True):
     """The fields of both completions and chat completions."""
 
@@ -128,8 +170,12 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: Annotated[Count, Meta(description="Newer name of max_tokens.")] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOG_PROBS)] | None = None
-    tool_choice: Annotated[Literal["auto", "none"], Meta(description="none: without tools.")] | None = None
     tools: Tools | None = None
+    tool_choice: Annotated[ToolChoice, Meta(description="Whether the answer calls tools.")] | None = None
+    parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None
+    reasoning_effort: Annotated[Effort, Meta(description="For the chat template.")] | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: Annotated[bool, Meta(description="false: leave reasoning out.")] | None = None
     documents: Documents | None = None
     add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continues | None = None

@@ -43,7 +43,7 @@ class ChoicesWriter:
             if piece.index not in self._opened:
                 self._opened.add(piece.index)
                 events += filter(None, [self._format.opening(piece.index)])
-            events.append(self._format.event(piece))
+            events += self._format.events(piece)
         usage = _usage(generations) if self._options.continuous_usage_stats else self._no_usage
         return b"".join([self._event([event], usage) for event in events])
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokenizers import Tokenizer
 
 from runner.api.generations import Piece
 from runner.api.openai.answers import (
+    CalledFunction,
     ChatChoice,
     ChatChunkChoice,
     ChatLogProb,
@@ -18,9 +20,13 @@ from runner.api.openai.answers import (
     CompletionChoice,
     CompletionLogProbs,
     Delta,
+    FunctionDelta,
     Message,
+    ToolCall,
+    ToolCallDelta,
     TopLogProb,
 )
+from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 from runner.detokenizer.plan import bytes_of_token
 from runner.engines.protocol.messages import TokenLogProb
 
@@ -63,22 +69,63 @@ class ChatFormat:
     whole_object = "chat.completion"
     event_object = "chat.completion.chunk"
 
-    def __init__(self, tokens: TokenTexts) -> None:
+    def __init__(self, tokens: TokenTexts, *, includes_reasoning: bool = True) -> None:
         self._tokens = tokens
+        self._includes_reasoning = includes_reasoning
+        self._num_calls: Counter[int] = Counter()
+        """By index: the number of calls so far."""
 
     def opening(self, index: int) -> Choice | None:
         """The first event of a text, before any piece."""
         return ChatChunkChoice(index, Delta(role="assistant", content=""), None, None)
 
-    def event(self, piece: Piece) -> Choice:
-        """A piece as an event of a stream."""
-        delta = Delta(content=piece.text) if piece.text else Delta()
-        return ChatChunkChoice(piece.index, delta, self._log_probs([piece]), _finish_reason(piece))
+    def events(self, piece: Piece) -> list[Choice]:
+        """A piece as events of a stream: one for each of its parts."""
+        index, log_probs = piece.index, self._log_probs([piece])
+        if not piece.parts:
+            delta = Delta(content=piece.text) if piece.text else Delta()
+            return [ChatChunkChoice(index, delta, log_probs, self._finish_reason(piece))]
+        deltas = list(self._deltas(piece)) or [Delta()]
+        events: list[Choice] = [ChatChunkChoice(index, each, None, None) for each in deltas]
+        events[-1].logprobs, events[-1].finish_reason = log_probs, self._finish_reason(piece)
+        return events
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
         """All pieces of one text as a choice of a whole answer."""
-        message = Message("".join(piece.text for piece in pieces))
-        return ChatChoice(pieces[0].index, message, self._log_probs(pieces), _finish_reason(pieces[-1]))
+        index, log_probs = pieces[0].index, self._log_probs(pieces)
+        parts = [part for piece in pieces for part in piece.parts]
+        if not parts:
+            message = Message("".join(piece.text for piece in pieces))
+            return ChatChoice(index, message, log_probs, _finish_reason(pieces[-1]))
+        message = Message("".join(part.text for part in parts if isinstance(part, Content)) or None)
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+        if reasoning and self._includes_reasoning:
+            message.reasoning_content = message.reasoning = reasoning
+        if calls := _calls(parts):
+            message.tool_calls = calls
+        reason = _finish_reason(pieces[-1], has_calls=bool(calls))
+        return ChatChoice(index, message, log_probs, reason)
+
+    def _deltas(self, piece: Piece) -> Iterator[Delta]:
+        for part in piece.parts:
+            match part:
+                case Content(text):
+                    yield Delta(content=text)
+                case Reasoning(text) if self._includes_reasoning:
+                    yield Delta(reasoning_content=text, reasoning=text)
+                case CallStart(name):
+                    self._num_calls[piece.index] += 1
+                    yield self._call(piece.index, FunctionDelta(name, ""), _call_id(part), "function")
+                case CallArguments(text):
+                    yield self._call(piece.index, FunctionDelta(None, text))
+
+    def _call(
+        self, index: int, function: FunctionDelta, call_id: str | None = None, kind: str | None = None
+    ) -> Delta:
+        return Delta(tool_calls=[ToolCallDelta(self._num_calls[index] - 1, function, call_id, kind)])
+
+    def _finish_reason(self, piece: Piece) -> str | None:
+        return _finish_reason(piece, has_calls=piece.index in self._num_calls)
 
     def _log_probs(self, pieces: Sequence[Piece]) -> ChatLogProbs | None:
         content = [self._log_prob(*each) for piece in pieces for each in piece.log_probs]
@@ -106,8 +153,8 @@ class CompletionFormat:
     def opening(self, index: int) -> Choice | None:
         return None
 
-    def event(self, piece: Piece) -> Choice:
-        return self.whole([piece])
+    def events(self, piece: Piece) -> list[Choice]:
+        return [self.whole([piece])]
 
     def whole(self, pieces: Sequence[Piece]) -> Choice:
         text = "".join(piece.text for piece in pieces)
@@ -140,5 +187,21 @@ class CompletionFormat:
 Format = ChatFormat | CompletionFormat
 
 
-def _finish_reason(piece: Piece) -> str | None:
-    return _FINISH_REASONS[piece.finish_reason]
+def _call_id(start: CallStart) -> str:
+    return start.id or f"call_{secrets.token_hex(12)}"
+
+
+def _calls(parts: Iterable[Part]) -> list[ToolCall]:
+    calls: list[ToolCall] = []
+    for part in parts:
+        match part:
+            case CallStart(name):
+                calls.append(ToolCall(_call_id(part), CalledFunction(name, "")))
+            case CallArguments(text):
+                calls[-1].function.arguments += text
+    return calls
+
+
+def _finish_reason(piece: Piece, *, has_calls: bool = False) -> str | None:
+    reason = _FINISH_REASONS[piece.finish_reason]
+    return "tool_calls" if has_calls and reason == "stop" else reason

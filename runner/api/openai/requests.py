@@ -13,7 +13,10 @@ from errors.requests import InvalidInput
 from runner.api.generations import PromptRequest
 from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
 from runner.api.openai.guides import guide_of
+from runner.api.openai.reasoning import template_arguments
+from runner.api.openai.tool_use import shown_tools, tool_use
 from runner.api.served import Served
+from runner.chat.families.tools import ToolUse
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, random_seed
@@ -68,12 +71,23 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
         raise InvalidInput(name="max_completion_tokens", expected=expected, value=body.max_completion_tokens)
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
+    use = tool_use(body, served.engine_kind)
+    _check_enforced(body, use, served.engine_kind)
     tools = None if body.tool_choice == "none" else body.tools
-    prompt = chat_prompt(msgspec.structs.replace(body, tools=tools), served)
+    arguments = template_arguments(body, served.model.chat)
+    prompt = chat_prompt(msgspec.structs.replace(body, tools=tools, chat_template_kwargs=arguments), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
     request = _request(body, served, prompt, default_max_tokens, top)
     return PromptRequest(replace(request, adds_special_tokens=False), body.n or 1)
+
+
+def _check_enforced(body: ChatBody, use: ToolUse | None, engine_kind: str) -> None:
+    """Raise E1602 for what needs guides of the model's family, which are not made yet."""
+    is_required = use is not None and (use.choice == "required" or any(each.is_strict for each in use.tools))
+    for name, value in (("tool_choice", is_required), ("thinking_token_budget", body.thinking_token_budget)):
+        if value:
+            raise UnsupportedField(name=name, engine_kind=engine_kind)
 
 
 def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
@@ -85,7 +99,7 @@ def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:
     return served.model.chat.render(
         fields.messages or [],
         system_prompt=served.settings.system_prompt,
-        tools=fields.tools,
+        tools=shown_tools(fields.tools),
         documents=fields.documents,
         continues=bool(fields.continue_final_message),
         adds_generation_prompt=fields.add_generation_prompt is not False,

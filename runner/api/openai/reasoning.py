@@ -1,0 +1,29 @@
+"""How much the model reasons before it answers, by the variables of its chat template."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from errors.requests import InvalidInput
+from runner.api.openai.bodies import ChatBody
+from runner.chat.template import ChatTemplate
+
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables of templates that turn reasoning on or off, each known to some models."""
+
+
+def template_arguments(body: ChatBody, template: ChatTemplate) -> dict[str, Any] | None:
+    """The variables of the body; those of ``reasoning_effort`` where they are not given themselves.
+
+    Raises E1005 for an effort that the template can't be told.
+    """
+    effort, given = body.reasoning_effort, body.chat_template_kwargs
+    if effort is None:
+        return given
+    values = {"reasoning_effort": effort, **dict.fromkeys(_SWITCHES, effort != "none")}
+    known = {name: value for name, value in values.items() if re.search(rf"\b{name}\b", template.text)}
+    if not known and effort != "none":
+        expected = "left out, because the model's chat template has no variable for it"
+        raise InvalidInput(name="reasoning_effort", expected=expected, value=effort)
+    return {**known, **(given or {})}

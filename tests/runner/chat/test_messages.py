@@ -1,0 +1,68 @@
+"""Calls of tools, their results and reasoning in the messages of a chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from errors.requests import InvalidInput
+from runner.chat.messages import checked_messages
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def assistant(**fields: Any) -> dict[str, Any]:
+    (message,) = checked_messages([{"role": "assistant", **fields}])
+    return message
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_given_to_the_template_by_each_of_its_names(name: str) -> None:
+    message = assistant(content="Paris.", **{name: "A city."})
+    assert {message[each] for each in ("reasoning_content", "reasoning", "thinking")} == {"A city."}
+    assert assistant(content=None, **{name: "A city."})["content"] == ""
+    with pytest.raises(InvalidInput, match=rf"messages\[0\].{name} must be a text"):
+        assistant(content="Paris.", **{name: ["A city."]})
+
+
+def test_content_reasoning_and_calls_are_without_the_name_that_gpt_oss_refuses_beside_both() -> None:
+    assert "thinking" in assistant(reasoning="A city.", tool_calls=[CALL])
+    both = assistant(content="Let me see.", reasoning="A city.", tool_calls=[CALL])
+    assert "thinking" not in both
+    assert both["reasoning_content"] == "A city."
+
+
+def test_a_result_has_the_name_of_its_call() -> None:
+    result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "5"}]}
+    unknown = {**result, "tool_call_id": "call_2"}
+    named = {**result, "name": "mine"}
+    *_, first, second, third = checked_messages(
+        [{"role": "assistant", "tool_calls": [CALL]}, result, unknown, named]
+    )
+    assert first == {"role": "tool", "tool_call_id": "call_1", "content": "5", "name": "look"}
+    assert "name" not in second, "a template that needs the call refuses it itself"
+    assert third["name"] == "mine"
+
+
+def test_an_empty_list_of_calls_is_none() -> None:
+    assert assistant(content="Paris.", tool_calls=[]) == {"role": "assistant", "content": "Paris."}
+    assert assistant(tool_calls=[]) == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({}, "content"),
+        ({"tool_calls": {}}, "tool_calls"),
+        ({"tool_calls": [{}]}, r"tool_calls\[0\]"),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, r"tool_calls\[0\].function.name"),
+        (
+            {"tool_calls": [{"function": {"name": "look", "arguments": "{"}}]},
+            r"tool_calls\[0\].function.arguments",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"messages\[0\].{place} must be"):
+        assistant(**fields)
