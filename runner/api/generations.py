@@ -73,6 +73,10 @@ class Generations:
     def output_tokens(self) -> int:
         return sum(each.output_token_count for each in self._all)
 
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(each.reasoning_token_count for each in self._all)
+
     def fail(self, error: CodedError) -> None:
         """Mark each unfinished text as failed. The caller ends the iteration."""
         for generation in self._all:
@@ -93,6 +97,12 @@ class Generations:
 
 
 async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[Piece, None]:
+    if generation.has_parts:
+        async with aclosing(generation.parts()) as several:
+            async for parts in several:
+                yield Piece(index, "", None, generation.take_log_probs(), parts)
+        yield Piece(index, "", generation.finish_reason, generation.take_log_probs())
+        return
     async with aclosing(generation.text()) as texts:
         async for text in texts:
             yield Piece(index, echo + text, None, generation.take_log_probs())

@@ -37,7 +37,10 @@ class Detokenizer:
         return "".join(texts)
 
     def finish(self) -> str:
-        """The rest of the text at the end of the stream. Called once; nothing is pushed afterwards."""
+        """The rest of the text, at the end of the stream or before a token that the caller reads itself.
+
+        Tokens that are pushed afterwards are decoded as later ones of the stream, not as its first.
+        """
         rest: list[str] = []
         for stage in self._stages:
             rest = stage.push(rest) + stage.finish()

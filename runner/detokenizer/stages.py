@@ -20,7 +20,7 @@ class Stage(Protocol):
         """The output that these further tokens make certain."""
 
     def finish(self) -> list[str]:
-        """The rest of the output at the end of the stream. The stage is not used afterwards."""
+        """The rest of the output at the end of a run of tokens. Another run may follow."""
 
 
 class FirstAndLater:
@@ -116,7 +116,8 @@ class Utf8:
         return [text]
 
     def finish(self) -> list[str]:
-        return [self._incomplete.decode("utf-8", "replace")]
+        rest, self._incomplete = self._incomplete, b""
+        return [rest.decode("utf-8", "replace")]
 
 
 class StripStart:
@@ -151,4 +152,5 @@ class DecodeAtEnd:
         return []
 
     def finish(self) -> list[str]:
-        return [self._decoder.decode(self._tokens)]
+        rest, self._tokens = self._tokens, []
+        return [self._decoder.decode(rest)]

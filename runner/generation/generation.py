@@ -1,7 +1,8 @@
 """The generation core: from a validated request to a stream of text, with its counts and times.
 
-tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. Leaving the stream early
-cancels the request, which frees the engine's sequence.
+tokens (engine server) -> cut at the end token -> Detokenizer -> StopFilter -> text. With an answer form the
+tokens become parts in place of text (``PartsDecoder``). Leaving the stream early cancels the request, which
+frees the engine's sequence.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from errors.coded_error import CodedError
 from errors.triton import TritonUnavailable
+from runner.chat.families.parts import Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
+from runner.generation.parts_decoder import PartsDecoder
 from runner.generation.request import GenerationRequest
 from runner.generation.stop_filter import StopFilter
 from runner.generation.timing import TimeBudget
@@ -41,7 +44,9 @@ class TokenSource(Protocol):
 
 
 class Generation:
-    """One request. Iterate ``text()`` once; afterwards the attributes have the result."""
+    """One request. Iterate ``text()`` once, or ``parts()`` if the request has an answer form; afterwards the
+    attributes have the result.
+    """
 
     def __init__(
         self,
@@ -74,6 +79,11 @@ class Generation:
         self._end_ids = frozenset(() if request.ignores_end else model.end_ids)
         self._detokenizer = Detokenizer(model.tokenizer, skip_special_tokens=request.skips_special_tokens)
         self._stop = StopFilter(request.stop_sequences)
+        self._parts: PartsDecoder | None = None
+        if request.answer is not None:
+            self._parts = PartsDecoder(
+                request.answer, model.tokenizer, self._detokenizer, request.stop_sequences
+            )
         self._started_s = time.perf_counter()
         self._first_token_s: float | None = None
         self._ended_s: float | None = None
@@ -95,15 +105,31 @@ class Generation:
     def tokens_per_second(self) -> float:
         return self.output_token_count / self.duration_s
 
-    async def text(self) -> AsyncGenerator[str, None]:
+    @property
+    def has_parts(self) -> bool:
+        return self._parts is not None
+
+    @property
+    def reasoning_token_count(self) -> int:
+        """Of the output tokens; 0 without an answer form."""
+        return 0 if self._parts is None else self._parts.reasoning_token_count
+
+    def text(self) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
+        return self._chunks()
+
+    def parts(self) -> AsyncGenerator[list[Part], None]:
+        """Yield parts as they become certain. Raises a CodedError, also after the first parts."""
+        return self._chunks()
+
+    async def _chunks(self) -> AsyncGenerator[Any, None]:
         self._meter.began()
         try:
             async with aclosing(self._client.generate(await self._submit_message())) as outputs:
                 async for output in outputs:
-                    text = self._take(output)
-                    if text:
-                        yield text
+                    chunk = self._take(output)
+                    if chunk:
+                        yield chunk
                     if self._is_over():
                         break
             if not self._is_over():
@@ -170,8 +196,8 @@ class Generation:
             caller_id=self.request_id,
         )
 
-    def _take(self, output: Output) -> str:
-        """The text that an output makes certain. Sets the finish reason."""
+    def _take(self, output: Output) -> str | list[Part]:
+        """The text or the parts that an output makes certain. Sets the finish reason."""
         arrived_s = time.perf_counter()
         tokens, reason = output.tokens, output.finish_reason
         if reason is not None:
@@ -185,14 +211,24 @@ class Generation:
             self.finish_reason = "end"
         elif reason is not None:
             self.finish_reason = "stop" if reason == "stop" else "length" if reason == "length" else "end"
-        if self._has_log_probs:
-            text = self._push_with_log_probs(tokens, output.log_probs)
+        chunk: str | list[Part]
+        if self._parts is not None:
+            chunk = self._push_parts(self._parts, tokens, output.log_probs)
+        elif self._has_log_probs:
+            chunk = self._push_with_log_probs(tokens, output.log_probs)
         else:
-            text = self._stop.push(self._detokenizer.push(tokens))
+            chunk = self._stop.push(self._detokenizer.push(tokens))
         self.budget.detokenize_s += time.perf_counter() - arrived_s
         if self._is_stopped():
             self.finish_reason = "stop"
-        return text
+        return chunk
+
+    def _push_parts(
+        self, decoder: PartsDecoder, tokens: list[int], log_probs: list[TokenLogProb]
+    ) -> list[Part]:
+        if self._has_log_probs:
+            return decoder.push_with_log_probs(tokens, log_probs, self._log_probs)
+        return decoder.push(tokens)
 
     def _push_with_log_probs(self, tokens: list[int], log_probs: list[TokenLogProb]) -> str:
         """Token by token, so that no log probability is reported after a stop sequence."""
@@ -209,18 +245,22 @@ class Generation:
         taken, self._log_probs = self._log_probs, []
         return taken
 
-    def _finish(self) -> str:
-        """The text that was held back. A stop sequence can still be found in it."""
+    def _finish(self) -> str | list[Part]:
+        """What was held back. A stop sequence can still be found in it."""
         if self._is_stopped():
             return ""
-        rest = self._stop.push(self._detokenizer.finish())
-        rest += self._stop.finish()
+        rest: str | list[Part]
+        if self._parts is not None:
+            rest = self._parts.finish()
+        else:
+            rest = self._stop.push(self._detokenizer.finish())
+            rest += self._stop.finish()
         if self._is_stopped():
             self.finish_reason = "stop"
         return rest
 
     def _is_stopped(self) -> bool:
-        return self._stop.matched is not None
+        return self._stop.matched is not None if self._parts is None else self._parts.is_stopped
 
     def _cut_at_end(self, tokens: list[int]) -> tuple[list[int], bool]:
         """The tokens before the first end token, which counts as output but has no text.

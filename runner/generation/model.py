@@ -16,6 +16,8 @@ from engine.tensorrt_llm_config import read_compiled_config
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
 from runner.chat.control_tokens import NONE, ControlTokens
+from runner.chat.families.family import Family
+from runner.chat.families.recognition import find_family
 from runner.chat.template import ChatTemplate, load_chat_template
 from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import Settings
@@ -42,6 +44,8 @@ class ModelFacts:
     """Prompt and output together."""
     max_input_length: int
     chat: ChatTemplate
+    family: Family | None = None
+    """How the model writes calls and reasoning; None: not known."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -70,6 +74,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
     default_bytes = max(_BYTES_PER_TOKEN * max_input_length, _MIN_PROMPT_BYTES)
     max_prompt_bytes = settings.max_prompt_bytes or default_bytes
     control = NONE if settings.allows_special_tokens else _control_tokens(tokenizer)
+    chat = load_chat_template(engine.path, settings.chat_template, control, max_prompt_bytes)
     return ModelFacts(
         tokenizing=Tokenizing(
             tokenizer,
@@ -81,7 +86,8 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         pad_id=pad_id if settings.pad_id is None else settings.pad_id,
         max_sequence_length=max_sequence_length,
         max_input_length=max_input_length,
-        chat=load_chat_template(engine.path, settings.chat_template, control, max_prompt_bytes),
+        chat=chat,
+        family=find_family(settings.chat_family, chat.text, tokenizer),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from errors.requests import InvalidInput
+from runner.chat.families.family import AnswerForm
 from runner.engines.protocol.checks import MAX_LORA_NAME, check_guide
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 from runner.generation.prompt_ids import PromptIds, PromptTokens
@@ -43,6 +44,8 @@ class GenerationRequest:
     """Whether the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
+    answer: AnswerForm | None = None
+    """How the answer is read as parts; None: it is text."""
 
     prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
     """Shared by all texts of one prompt: ``dataclasses.replace`` keeps it, unless the prompt is another."""

@@ -170,6 +170,11 @@ class Settings(APISettings, BaseModel):
     chat_template: FilePath | None = variable(
         "CHAT_TEMPLATE", None, "file of the chat template (Jinja); default: the tokenizer's own"
     )
+    chat_family: str | None = variable(
+        "CHAT_FAMILY",
+        None,
+        "how the model writes tool calls and reasoning, by docs/families.md; none: neither",
+    )
     server: ServerArguments = {}
     cog: CogSettings = CogSettings()
 

@@ -1,0 +1,63 @@
+"""A model family: how its models write calls of tools and reasoning."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+
+class CallSyntax(Protocol):
+    """How calls are written."""
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """Markers before calls."""
+        ...
+
+    @property
+    def bare(self) -> str:
+        """Characters with which calls may begin without a marker, at the beginning of the content."""
+        ...
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All of them, ``begins`` included."""
+        ...
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        """Read calls to their end. ``begin`` was read before them; it is empty for bare calls.
+
+        Raises NotACall if there are none.
+        """
+        ...
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A part of an answer between two markers."""
+
+    begin: str
+    end: str
+
+
+class Family(msgspec.Struct, frozen=True):
+    name: str
+    calls: CallSyntax | None = None
+    reasoning: Span | None = None
+
+    def opens_reasoning(self, prompt: str) -> bool:
+        """Whether the prompt, as the template made it, ends with the beginning of reasoning."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning.begin)
+
+
+class AnswerForm(msgspec.Struct, frozen=True):
+    """How the answer to one request is read."""
+
+    family: Family
+    tools: ToolUse | None = None
+    """None: nothing is a call."""
+    starts_in_reasoning: bool = False
+    """The prompt has opened the reasoning: see ``Family.opens_reasoning``."""

@@ -1,0 +1,180 @@
+"""Calls as objects of JSON: a name and arguments, one object or several, with or without markers around."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+_WRAPPED = "function"
+_OTHER_KEYS = ("type", "index")
+
+
+class JsonCalls(msgspec.Struct, frozen=True):
+    begins: tuple[str, ...] = ()
+    end: str = ""
+    """The marker after one object, or after a list of them."""
+    bare: str = ""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    """As the family's template tells the model. ``arguments`` and ``parameters`` are both read."""
+    id_key: str = "id"
+    separator: str = ","
+    """Between objects of one list, or without a list."""
+    is_list: bool = False
+    """Whether the template tells the model to write a list. One object is read as well."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*self.begins, self.end)
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        next_ = yield from reader.space()
+        is_list = next_ == "["
+        if is_list:
+            reader.take(reader.at + 1)
+        reading = _Objects(self, reader, tools, is_marked=bool(begin))
+        while (yield from reader.space()) == "{":
+            yield from reading.object()
+            if (yield from reader.space()) != self.separator:
+                break
+            reader.take(reader.at + 1)
+        if not reading.num_calls:
+            raise NotACall
+        if is_list and (yield from reader.space()) == "]":
+            reader.take(reader.at + 1)
+        yield from read_end(reader, self.end)
+
+
+def read_end(reader: Reader, end: str) -> Reading[None]:
+    """Read the marker after calls, and whatever the model wrote before it."""
+    if end:
+        yield from reader.space()
+        if not (yield from reader.marker(end)):
+            yield from skip_to(reader, end)
+
+
+def skip_to(reader: Reader, end: str) -> Reading[None]:
+    """Leave out what stands before the marker ``end``, unless another marker stands before it."""
+    written = reader.markers.written(end)
+    stops = reader.markers.stops(end)
+    while True:
+        match = stops.search(reader.text, reader.at)
+        if match is not None and match[1] is not None:
+            reader.take(match.end() if match[1] == written else match.start())
+            return
+        reader.take(len(reader.text) if match is None or reader.is_ended else match.start())
+        if reader.is_ended:
+            return
+        yield
+
+
+def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
+    """Read the value of JSON that is the arguments. False if it was cut off by a marker or the end."""
+    next_ = yield from reader.space()
+    if next_ in ("{", "["):
+        return (yield from reader.json(reader.arguments, *ends))
+    if next_ == '"':  # Some models write the object as text in a string.
+        try:
+            reader.arguments((yield from reader.json_string()))
+        except NotACall:
+            return False
+        return True
+    pieces: list[str] = []
+    is_whole = yield from reader.json(pieces.append, *ends)
+    text = "".join(pieces)
+    reader.arguments("{}" if text in ("null", "None") else text)
+    return is_whole and bool(text)
+
+
+class _Objects:
+    """Reads objects, one after the other."""
+
+    def __init__(self, syntax: JsonCalls, reader: Reader, tools: ToolUse, *, is_marked: bool) -> None:
+        self._syntax = syntax
+        self._reader = reader
+        self._is_marked = is_marked
+        self._names = {tool.name for tool in tools.tools}
+        self.num_calls = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name = ""
+        self._id = ""
+        self._early: list[str] = []
+        """Arguments before the name."""
+        self._has_arguments = False
+        self._has_started = False
+
+    def object(self) -> Reading[None]:
+        """Raises NotACall before a call starts; after that it reads what it can."""
+        if self.num_calls:
+            self._reader.begin_trying()
+        self._begin()
+        try:
+            is_whole = yield from self._members()
+        except NotACall:
+            if not self._has_started:
+                raise
+            return
+        if not self._has_started:
+            if not self._name or (not self._is_marked and self._name not in self._names):
+                raise NotACall
+            self._start()
+        if is_whole and not self._has_arguments:
+            self._reader.arguments("{}")
+
+    def _start(self) -> None:
+        if not self._has_started and self._name:
+            self._reader.start_call(self._name, self._id)
+            self._has_started = True
+            self.num_calls += 1
+            for piece in self._early:
+                self._reader.arguments(piece)
+
+    def _members(self) -> Reading[bool]:
+        """Read an object. False if it was cut off."""
+        reader = self._reader
+        reader.take(reader.at + 1)
+        while True:
+            next_ = yield from reader.space()
+            if next_ == "}":
+                reader.take(reader.at + 1)
+                return True
+            if next_ == ",":
+                reader.take(reader.at + 1)
+                continue
+            key = yield from reader.json_string()
+            if (yield from reader.space()) != ":":
+                raise NotACall
+            reader.take(reader.at + 1)
+            next_ = yield from reader.space()
+            if not (yield from self._member(key, next_)):
+                return False
+
+    def _member(self, key: str, next_: str) -> Reading[bool]:
+        reader, syntax = self._reader, self._syntax
+        if key == syntax.name_key and not self._name:
+            self._name = yield from reader.json_string()
+            if self._is_marked or self._has_arguments:
+                self._start()
+        elif key in (syntax.arguments_key, "arguments", "parameters") and not self._has_arguments:
+            self._has_arguments = True
+            self._start()
+            if self._has_started:
+                return (yield from read_arguments(reader, syntax.end))
+            return (yield from reader.json(self._early.append, syntax.end))
+        elif key == syntax.id_key and next_ == '"' and not self._has_started:
+            self._id = yield from reader.json_string()
+        elif key == _WRAPPED and next_ == "{":
+            return (yield from self._members())
+        elif key in (syntax.id_key, *_OTHER_KEYS) or self._has_started:
+            return (yield from reader.json(_ignore, syntax.end))
+        else:
+            raise NotACall
+        return True
+
+
+def _ignore(_: str) -> None:
+    pass

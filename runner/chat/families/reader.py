@@ -1,0 +1,208 @@
+"""Reads the text of an answer while it arrives: what the syntaxes of all families are made of.
+
+A syntax is a generator: it yields whenever it needs more text than there is. All that it decides depends on
+the text alone, never on how the text was split. Text is read once: what may be part of a marker is held back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from runner.chat.families.markers import Markers, Stops, is_special
+from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
+
+T = TypeVar("T")
+Reading = Generator[None, None, T]
+Emit = Callable[[str], None]
+_Kind = type[Content] | type[Reasoning] | type[CallArguments]
+
+_CLOSING = {"{": 1, "[": 1, "}": -1, "]": -1}
+_JSON = ('"', *_CLOSING)
+_STRING = ('"', "\\")
+_SPACE = " \t\r\n"
+
+
+class NotACall(Exception):
+    """What seemed to begin a call is text."""
+
+
+class Reader:
+    """The text that was not read yet, and the parts that were."""
+
+    def __init__(self, markers: Markers) -> None:
+        self.markers = markers
+        self.text = ""
+        self.at = 0
+        self.is_ended = False
+        self.num_sections = 0
+        """Counts calls and changes between reasoning and content."""
+        self.parts: list[Part] = []
+        self._kind: _Kind | None = None
+        self._pieces: list[str] = []
+        self._tried: list[str] | None = None
+
+    # Parts.
+
+    def emit(self, kind: _Kind, text: str) -> None:
+        if kind is not self._kind:
+            self._flush()
+            self._kind = kind
+        self._pieces.append(text)
+
+    def arguments(self, text: str) -> None:
+        if text:
+            self.emit(CallArguments, text)
+
+    def start_call(self, name: str, id_: str = "") -> None:
+        """From now on it is a call. Raises NotACall without a name."""
+        if not name:
+            raise NotACall
+        self._tried = None
+        self.num_sections += 1
+        self._flush()
+        self.parts.append(CallStart(_encodable(name), _encodable(id_)))
+
+    def take_parts(self) -> list[Part]:
+        self._flush()
+        parts, self.parts = self.parts, []
+        return parts
+
+    def _flush(self) -> None:
+        if self._kind is not None:
+            if text := "".join(self._pieces):
+                self.parts.append(self._kind(text))
+            self._kind = None
+            self._pieces = []
+
+    # Trying.
+
+    def begin_trying(self, begin: str = "") -> None:
+        """Keep what is read from now on, and ``begin``, until a call starts."""
+        self._tried = [begin]
+
+    def end_trying(self) -> str:
+        """What was read, as text."""
+        tried, self._tried = self._tried or [], None
+        return self.markers.plain("".join(tried))
+
+    # Text.
+
+    def take(self, end: int) -> str:
+        """Read up to the index ``end``."""
+        taken = self.text[self.at : end]
+        if self._tried is not None:
+            self._tried.append(taken)
+        self.at = end
+        return taken
+
+    def peek(self) -> Reading[str]:
+        """The next character; empty at the end of the answer."""
+        while self.at == len(self.text) and not self.is_ended:
+            yield
+        return self.text[self.at : self.at + 1]
+
+    def space(self) -> Reading[str]:
+        """Read whitespace. Return the next character; empty at the end of the answer."""
+        while (next_ := (yield from self.peek())) and next_ in _SPACE:
+            rest = self.text[self.at :]
+            self.take(len(self.text) - len(rest.lstrip(_SPACE)))
+        return next_
+
+    def marker(self, *markers: str) -> Reading[str]:
+        """Read one of these markers, if one is next, and return it, else an empty text."""
+        for marker in markers:
+            written = self.markers.written(marker)
+            while True:
+                part = self.text[self.at : self.at + len(written)]
+                if written and part == written:
+                    self.take(self.at + len(written))
+                    return marker
+                if self.is_ended or not written.startswith(part) or not written:
+                    break
+                yield
+        return ""
+
+    def until(self, stops: Stops, emit: Emit) -> Reading[str]:
+        """Read and emit text before the first of ``stops``, which is read, too, and returned.
+
+        Returns an empty text at the end of the answer.
+        """
+        while True:
+            match = stops.search(self.text, self.at)
+            if match is None or (match[1] is None and self.is_ended):
+                emit(self.take(len(self.text)))
+                if self.is_ended:
+                    return ""
+            else:
+                if match.start() > self.at:
+                    emit(self.take(match.start()))
+                if match[1] is not None:
+                    return self.take(match.end())
+            yield
+
+    # JSON.
+
+    def json_string(self) -> Reading[str]:
+        """Read a string of JSON and return its value. Raises NotACall if it is none, or has no end."""
+        pieces: list[str] = []
+        if (yield from self.peek()) != '"' or not (yield from self.json(pieces.append)):
+            raise NotACall
+        try:
+            return str(json.loads("".join(pieces), strict=False))
+        except ValueError as exc:
+            raise NotACall from exc
+
+    def json(self, emit: Emit, *ends: str) -> Reading[bool]:
+        """Read a value of JSON and emit its text. False if a marker of ``ends`` ends it, which is not read.
+
+        Brackets and strings decide where the value ends. Nothing else is checked. A marker in a string is
+        part of it, unless it is a special token.
+        """
+        first = yield from self.peek()
+        if first not in ('"', "{", "["):
+            return (yield from self._scalar(emit, ends))
+        outside, inside = self.markers.stops(*_JSON, *ends), self.markers.stops(*_STRING)
+        depth = 0
+        stops, scanned = outside, self.at
+        while True:
+            match = stops.search(self.text, scanned)
+            scanned = len(self.text) if match is None else match.start()
+            if match is None or match[1] is None or (match[1] == "\\" and match.end() == len(self.text)):
+                if self.is_ended:
+                    emit(self.take(len(self.text)))
+                    return False
+                emit(self.take(scanned))
+                yield
+                scanned = self.at
+                continue
+            found = match[1]
+            if found == "\\":
+                scanned = match.end() + (self.text[match.end()] in _STRING)
+                continue
+            if found == '"':
+                stops = inside if stops is outside else outside
+            elif stops is inside and not is_special(found):
+                emit(self.take(scanned) + self.markers.plain(found))
+                self.take(match.end())
+            elif found in _CLOSING:
+                depth += _CLOSING[found]
+            else:
+                emit(self.take(scanned))
+                return False
+            scanned = match.end()
+            if depth <= 0 and stops is outside:
+                emit(self.take(scanned))
+                return True
+
+    def _scalar(self, emit: Emit, ends: tuple[str, ...]) -> Reading[bool]:
+        """A number or a name, which ends where none can go on."""
+        while (next_ := (yield from self.peek())) and (next_.isalnum() or next_ in "+-._"):
+            emit(self.take(self.at + 1))
+        return bool(next_)
+
+
+def _encodable(text: str) -> str:
+    """Escapes in JSON can make halves of characters, which UTF-8 has not."""
+    return text.encode(errors="replace").decode()

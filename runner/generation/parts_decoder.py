@@ -1,0 +1,122 @@
+"""Tokens to the parts of an answer: content, reasoning and calls of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tokenizers import Tokenizer
+
+from runner.chat.families.answer import AnswerReader
+from runner.chat.families.family import AnswerForm
+from runner.chat.families.parts import Content, Part
+from runner.detokenizer.detokenizer import Detokenizer
+from runner.engines.protocol.messages import TokenLogProb
+from runner.generation.stop_filter import StopFilter
+from runner.generation.stop_sequences import StopSequences
+
+
+class PartsDecoder:
+    """Of one answer. Stop sequences end it where they stand in its content, not in reasoning or arguments."""
+
+    def __init__(
+        self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: Sequence[str]
+    ) -> None:
+        self._reader = AnswerReader(form, tokenizer)
+        self._characters = self._reader.markers.characters
+        self._detokenizer = detokenizer
+        self._stops = StopSequences(stops)
+        self._stop = StopFilter(self._stops)
+        self._pending: list[tuple[int, TokenLogProb]] = []
+        """Of tokens that may be content."""
+        self._section = 0
+        self.reasoning_token_count = 0
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stop.matched is not None
+
+    def push(self, tokens: list[int]) -> list[Part]:
+        """The parts that these further tokens make certain."""
+        if self._characters.keys().isdisjoint(tokens):
+            return self._cut(self._push_text(tokens))
+        parts: list[Part] = []
+        for run in self._runs(tokens):
+            parts += self._push_text(run)
+        return self._cut(parts)
+
+    def push_with_log_probs(
+        self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]
+    ) -> list[Part]:
+        """Appends the log probabilities of the tokens of content to ``reported``."""
+        parts: list[Part] = []
+        for token, log_prob in zip(tokens, log_probs, strict=False):
+            if self.is_stopped:
+                break
+            new = self.push([token])
+            if self._reader.num_sections != self._section:
+                self._section = self._reader.num_sections
+                self._pending.clear()
+            if token not in self._characters and not self._reader.is_reasoning:
+                self._pending.append((token, log_prob))
+            if any(isinstance(part, Content) for part in new):
+                reported += self._pending
+                self._pending.clear()
+            parts += new
+        return parts
+
+    def finish(self) -> list[Part]:
+        """The rest, at the end of the answer. A stop sequence can still be found in it."""
+        if self.is_stopped:
+            return []
+        parts = self._cut([*self._reader.push(self._detokenizer.finish()), *self._reader.finish()])
+        return parts if self.is_stopped else [*parts, *self._end_content()]
+
+    def _runs(self, tokens: list[int]) -> Iterator[list[int]]:
+        """Markers alone, and the tokens between them."""
+        run: list[int] = []
+        for token in tokens:
+            if token in self._characters:
+                yield run
+                yield [token]
+                run = []
+            else:
+                run.append(token)
+        yield run
+
+    def _push_text(self, tokens: list[int]) -> list[Part]:
+        """The parts of one marker, or of tokens without markers."""
+        reader = self._reader
+        if len(tokens) > 1 and reader.needs_single_tokens:
+            return [part for token in tokens for part in self._push_text([token])]
+        if len(tokens) == 1 and (marker := self._characters.get(tokens[0])):
+            return reader.push(self._detokenizer.finish() + marker)
+        text = self._detokenizer.push(tokens)
+        was_reasoning = reader.is_reasoning
+        parts = reader.push(text) if text else []
+        if was_reasoning and reader.is_reasoning:
+            self.reasoning_token_count += len(tokens)
+        return parts
+
+    def _cut(self, parts: list[Part]) -> list[Part]:
+        """The parts before the first stop sequence, without what may be part of one."""
+        if not self._stops:
+            return parts
+        shown: list[Part] = []
+        for part in parts:
+            if isinstance(part, Content):
+                if text := self._stop.push(part.text):
+                    shown.append(Content(text))
+            else:
+                shown += self._end_content()
+                if not self.is_stopped:
+                    shown.append(part)
+            if self.is_stopped:
+                break
+        return shown
+
+    def _end_content(self) -> list[Part]:
+        """The content that was held back, before another part or the end."""
+        rest = self._stop.finish()
+        if not self.is_stopped:
+            self._stop = StopFilter(self._stops)
+        return [Content(rest)] if rest else []
