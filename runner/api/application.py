@@ -195,7 +195,8 @@ class API:
         return Response(await asyncio.shield(self._exposition), media_type=CONTENT_TYPE)
 
     def _model(self, name: str) -> Model:
-        return Model(name, self._created, self._served.model.max_sequence_length)
+        parent = None if self._served.adapter(name) is None else self._served.names[0]
+        return Model(name, self._created, self._served.model.max_sequence_length, parent)
 
 
 def make_application(api: API, served: Served) -> Starlette:

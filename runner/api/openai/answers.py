@@ -123,6 +123,8 @@ class Model(msgspec.Struct):
     id: str
     created: int
     max_model_len: int
+    parent: str | None
+    """Of a LoRA adapter: the model that it belongs to."""
     object: str = "model"
     owned_by: str = "cog-triton"
 

@@ -106,8 +106,9 @@ def test_a_prediction_names_its_adapter(vllm_triton: TritonUnderTest) -> None:
 
 def test_an_adapter_is_a_model_of_the_api(api: API) -> None:
     models = api.client.get("/v1/models").json()["data"]
-    assert [model["id"] for model in models] == ["base", "french"]
-    assert api.client.get("/v1/models/french").json()["id"] == "french"
+    assert [(model["id"], model["parent"]) for model in models] == [("base", None), ("french", "base")]
+    french = api.client.get("/v1/models/french").json()
+    assert (french["id"], french["parent"]) == ("french", "base")
     for model in ("base", "french"):
         answer = api.ask("/v1/completions", prompt="hi", model=model, max_tokens=4, temperature=0)
         assert answer["model"] == model
