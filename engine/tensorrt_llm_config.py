@@ -13,6 +13,9 @@ from typing import Any
 
 from errors.engine_tar import EngineUnreadable
 
+_TOKENS_PER_BLOCK = 64
+"""trtllm-build's default."""
+
 
 @dataclass(frozen=True)
 class CompiledConfig:
@@ -32,6 +35,8 @@ class CompiledConfig:
     """Input padding is removed and context FMHA is on: prompts may be longer than ``max_input_len``."""
     has_paged_context: bool
     """Built with ``--use_paged_context_fmha``: what chunked context and reuse of KV blocks need."""
+    tokens_per_block: int = _TOKENS_PER_BLOCK
+    """Of the KV cache."""
 
     def prompt_limit(self, *, is_chunked: bool) -> int:
         """The longest prompt that the executor takes.
@@ -71,6 +76,7 @@ def _parse(document: dict[str, Any]) -> CompiledConfig:
         max_input_len=int(build.get("max_input_len") or max_seq_len - 1),
         is_packed=_is_on(plugins, "remove_input_padding", "context_fmha"),
         has_paged_context=is_paged and _is_on(plugins, "use_paged_context_fmha"),
+        tokens_per_block=int(plugins.get("tokens_per_block") or _TOKENS_PER_BLOCK),
     )
 
 

@@ -209,6 +209,8 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         """Record the metrics and, if wanted, the lines that load tests read."""
         record = self.scope.record_metric
         record("input_token_count", generation.input_token_count)
+        if generation.cached_token_count is not None:
+            record("cached_token_count", generation.cached_token_count)
         record("output_token_count", generation.output_token_count)
         if generation.finish_reason is not None:
             record("finish_reason", generation.finish_reason)

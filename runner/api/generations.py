@@ -70,6 +70,12 @@ class Generations:
         return sum(each.input_token_count for each in self._firsts)
 
     @property
+    def cached_tokens(self) -> int | None:
+        """Of the prompts' tokens; None if the engine does not know."""
+        known = [each.cached_token_count for each in self._firsts if each.cached_token_count is not None]
+        return sum(known) if known else None
+
+    @property
     def output_tokens(self) -> int:
         return sum(each.output_token_count for each in self._all)
 

@@ -25,6 +25,7 @@ from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
 from runner.engines.protocol.adapter import EngineAdapter
 from runner.engines.protocol.messages import (
+    Cached,
     Failed,
     Finished,
     FinishReason,
@@ -62,6 +63,9 @@ class SocketSink:
 
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         self._sender.send(LogProbs(list(new)))
+
+    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+        self._sender.send(Cached(list(new)))
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None

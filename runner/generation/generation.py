@@ -89,6 +89,8 @@ class Generation:
         self._ended_s: float | None = None
         self.input_token_count = 0
         self.output_token_count = 0
+        self.cached_token_count: int | None = None
+        """Of the input tokens, those that the engine did not compute; None: it does not know."""
         self.finish_reason: FinishReason | None = None
         self._log_probs: list[tuple[int, TokenLogProb]] = []
 
@@ -152,6 +154,7 @@ class Generation:
             is_finished=self._is_over(),
             error=self._error,
             input_tokens=self.input_token_count,
+            cached_tokens=self.cached_token_count or 0,
             output_tokens=self.output_token_count,
             detokenize_s=self.budget.detokenize_s,
         )
@@ -163,6 +166,7 @@ class Generation:
             finish_reason=self.finish_reason,
             error=self._error,
             input_token_count=self.input_token_count,
+            cached_token_count=self.cached_token_count,
             output_token_count=self.output_token_count,
             duration_s=self.duration_s,
             time_to_first_token_s=self.time_to_first_token_s,
@@ -200,6 +204,8 @@ class Generation:
         """The text or the parts that an output makes certain. Sets the finish reason."""
         arrived_s = time.perf_counter()
         tokens, reason = output.tokens, output.finish_reason
+        if output.cached_tokens is not None:
+            self.cached_token_count = output.cached_tokens
         if reason is not None:
             self.budget.received_last(output.times_s, arrived_s)
         if tokens:

@@ -90,6 +90,7 @@ class GenerationSummary:
     error: str
     """Its code, else the name of its class, but never its sentence, which may quote what a client sent."""
     input_token_count: int
+    cached_token_count: int | None
     output_token_count: int
     duration_s: float
     time_to_first_token_s: float | None
@@ -110,6 +111,8 @@ def log_generation(api: str, generation: GenerationSummary) -> None:
         "output_tokens": generation.output_token_count,
         "duration_s": round(generation.duration_s, 6),
     }
+    if generation.cached_token_count is not None:
+        fields["cached_tokens"] = generation.cached_token_count
     if generation.time_to_first_token_s is not None:
         fields["time_to_first_token_s"] = round(generation.time_to_first_token_s, 6)
     _log_end(fields, trace_id=generation.trace_id, code=generation.error)

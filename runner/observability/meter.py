@@ -113,12 +113,20 @@ class RequestMeter:
         self._last_s = now_s
 
     def ended(
-        self, *, is_finished: bool, error: str, input_tokens: int, output_tokens: int, detokenize_s: float
+        self,
+        *,
+        is_finished: bool,
+        error: str,
+        input_tokens: int,
+        output_tokens: int,
+        detokenize_s: float,
+        cached_tokens: int = 0,
     ) -> None:
         """``is_finished``: the text is complete. Else, without an error's code, its client cancelled it."""
         meter = self._meter
         meter.add(metrics.ACTIVE, -1)
         meter.add(metrics.INPUT_TOKENS, input_tokens)
+        meter.add(metrics.CACHED_TOKENS, cached_tokens)
         meter.add(metrics.OUTPUT_TOKENS, output_tokens)
         meter.observe(metrics.DURATION, time.perf_counter() - self._arrived_s)
         if self._last_s:

@@ -100,6 +100,11 @@ PHASES, ENGINE_PHASE_TIMES = (
     for phases in (("tokenize", "detokenize"), ENGINE_PHASES)
 )
 INPUT_TOKENS = Metric("cog_triton_input_tokens_total", "counter", "Input tokens")
+CACHED_TOKENS = Metric(
+    "cog_triton_cached_input_tokens_total",
+    "counter",
+    "Input tokens that the engine did not compute, because it kept them of earlier requests",
+)
 OUTPUT_TOKENS = Metric(
     "cog_triton_output_tokens_total",
     "counter",
@@ -109,7 +114,7 @@ TRITON_RESTARTS = Metric("cog_triton_triton_restarts_total", "counter", "Restart
 
 METRICS = (
     *(REQUESTS, ACTIVE, QUEUE, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY, DURATION, PHASES),
-    *(INPUT_TOKENS, OUTPUT_TOKENS, TRITON_RESTARTS),
+    *(INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS, TRITON_RESTARTS),
 )
 """What the processes of both APIs count, with the further label ``api``."""
 

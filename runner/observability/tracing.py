@@ -138,6 +138,8 @@ class RequestTrace:
             span.set_status(Status(StatusCode.ERROR, generation.error))
         if span.is_recording():
             span.set_attribute("gen_ai.usage.input_tokens", generation.input_token_count)
+            if generation.cached_token_count is not None:
+                span.set_attribute("gen_ai.usage.cache_read.input_tokens", generation.cached_token_count)
             span.set_attribute("gen_ai.usage.output_tokens", generation.output_token_count)
             if generation.finish_reason is not None:
                 span.set_attribute("gen_ai.response.finish_reasons", [generation.finish_reason])

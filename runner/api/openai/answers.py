@@ -11,11 +11,16 @@ class OutputTokens(msgspec.Struct):
     reasoning_tokens: int
 
 
+class InputTokens(msgspec.Struct):
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     completion_tokens_details: OutputTokens | msgspec.UnsetType = msgspec.UNSET
+    prompt_tokens_details: InputTokens | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogProb(msgspec.Struct):

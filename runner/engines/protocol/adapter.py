@@ -17,6 +17,12 @@ class Sink(Protocol):
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         """For requests that want them: a value for each of the tokens that ``tokens`` gets next."""
 
+    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+        """How many tokens of a prompt were not computed: (request id, number) pairs.
+
+        Sent to the client with its next tokens, or its end.
+        """
+
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
     ) -> None:

@@ -24,6 +24,7 @@ from errors.engines import EngineCrashed
 from errors.requests import ClientStalled
 from errors.triton import TritonTimeout
 from runner.engines.protocol.messages import (
+    Cached,
     Cancel,
     Failed,
     Finished,
@@ -182,6 +183,10 @@ class _Connection(asyncio.Protocol):
                         for request_id, log_probs in values:
                             if (stream := find(request_id)) is not None:
                                 stream.output.log_probs += log_probs
+                    case Cached(new=counts):
+                        for request_id, count in counts:
+                            if (stream := find(request_id)) is not None:
+                                stream.output.cached_tokens = count
                     case Ready() | Statistics():
                         self.is_ready = True
                         self.alive_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""The messages between the engine server and its clients: eight types, in frames of ``protocol.wire``.
+"""The messages between the engine server and its clients: nine types, in frames of ``protocol.wire``.
 
 A client sends ``Submit`` and ``Cancel``. The engine server sends ``Ready`` once, ``Statistics`` about once a
-second, and for each request ``Tokens`` (with ``LogProbs`` before them) and one ``Finished`` or ``Failed``. An
-engine that runs in a child of the engine server exchanges the same messages with it.
+second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before them) and one ``Finished`` or
+``Failed``. An engine that runs in a child of the engine server exchanges the same messages with it.
 """
 
 from __future__ import annotations
@@ -156,6 +156,16 @@ class LogProbs(msgspec.Struct, frozen=True, tag=True):
     """(request id, a value for each of the tokens that follow) pairs."""
 
 
+class Cached(msgspec.Struct, frozen=True, tag=True):
+    """How many tokens of a prompt the engine did not compute, because it kept them of an earlier request.
+
+    Sent once for each request, at the latest before its end, by engines that know it.
+    """
+
+    new: list[tuple[int, int]]
+    """(request id, number of tokens) pairs."""
+
+
 class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The request is done, all its tokens were sent before, and nothing of it is held any more."""
 
@@ -187,7 +197,7 @@ class Statistics(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 FromClient = Submit | Cancel
-ToClient = Ready | LogProbs | Tokens | Finished | Failed | Statistics
+ToClient = Ready | Cached | LogProbs | Tokens | Finished | Failed | Statistics
 
 
 @dataclass(slots=True, eq=False)
@@ -201,3 +211,5 @@ class Output:
     """Of the last output."""
     times_s: tuple[float, float] | None = None
     """See ``Finished``."""
+    cached_tokens: int | None = None
+    """See ``Cached``; in one output of a request."""

@@ -16,6 +16,7 @@ from errors.engines import EngineCrashed, EngineStartFailed
 from errors.wire import ExitReason
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
+    Cached,
     Cancel,
     Failed,
     Finished,
@@ -100,6 +101,8 @@ class ChildEngine:
                 self._sink.tokens(new)
             case LogProbs(new=values):
                 self._sink.log_probs(values)
+            case Cached(new=counts):
+                self._sink.cached(counts)
             case Finished(request_id=request_id, reason=reason, sequences=sequences):
                 self._sink.finished(request_id, reason, sequences)
             case Failed(request_id=request_id, error=error):

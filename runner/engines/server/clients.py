@@ -11,6 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from runner.engines.protocol.messages import (
+    Cached,
     Failed,
     Finished,
     FromClient,
@@ -94,6 +95,7 @@ class ClientConnection:
         self._running: dict[int, Request] = {}
         self._lock = threading.Lock()
         """Of what follows: the answers of the next frame. ``_messages`` come after the tokens."""
+        self._cached: list[tuple[int, int]] = []
         self._tokens: list[tuple[int, list[int]]] = []
         self._log_probs: list[tuple[int, list[TokenLogProb]]] = []
         self._messages: list[ToClient] = []
@@ -150,6 +152,11 @@ class ClientConnection:
                 if self._running.get(request_id) is request:
                     del self._running[request_id]
 
+    def cached(self, request: Request, count: int) -> None:
+        """See ``runner.engines.server.requests.Client``."""
+        with self._lock:
+            self._cached.append((request.submit.request_id, count))
+
     def flush(self) -> None:
         """Send what there is. An error ends this connection and nothing else."""
         with self._lock:
@@ -192,6 +199,9 @@ class ClientConnection:
     def _take(self) -> bytes:
         """What there is to send, as a frame. Called with the lock held."""
         messages: list[ToClient] = []
+        if self._cached:
+            messages.append(Cached(self._cached))
+            self._cached = []
         if self._log_probs:
             messages.append(LogProbs(self._log_probs))
             self._log_probs = []

@@ -52,6 +52,9 @@ class Client(Protocol):
     ) -> None:
         """Send these with the next ``flush``."""
 
+    def cached(self, request: Request, count: int) -> None:
+        """The same for ``Cached``. Called from the engine's thread."""
+
     def flush(self) -> None: ...
 
 
@@ -171,6 +174,11 @@ class Requests:
             if (request := self._running.get(number)) is not None:
                 request.log_probs += map(_finite, values)
                 request.num_log_probs += len(values)
+
+    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+        for number, count in new:
+            if (request := self._running.get(number)) is not None:
+                request.client.cached(request, count)
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None

@@ -47,19 +47,28 @@ class _Running:
     request_id: int
     is_beam_search: bool
     is_cancelled: bool = False
+    is_cache_known: bool = False
 
 
 class TensorrtLlmEngine:
     """See ``protocol.adapter.EngineAdapter``. The executor assigns its own request ids: both ids are kept."""
 
     def __init__(
-        self, bindings: Any, executor: Any, sink: Sink, ready: Ready, check: Callable[[Submit], None]
+        self,
+        bindings: Any,
+        executor: Any,
+        sink: Sink,
+        ready: Ready,
+        check: Callable[[Submit], None],
+        reused_block_tokens: int = 0,
     ) -> None:
+        """``reused_block_tokens``: size of a block of the KV cache; 0 if blocks are not reused."""
         self._bindings = bindings
         self._executor = executor
         self._sink = sink
         self.ready = ready
         self._check = check
+        self._reused_block_tokens = reused_block_tokens
         self._running: dict[int, _Running] = {}
         self._executor_ids: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -78,7 +87,8 @@ class TensorrtLlmEngine:
     def submit(self, request: Submit) -> None:
         try:
             self._check(request)
-            message = executor_request(self._bindings, request)
+            reuses_blocks = bool(self._reused_block_tokens)
+            message = executor_request(self._bindings, request, reuses_blocks=reuses_blocks)
             with self._lock:
                 executor_id = self._executor.enqueue_request(message)
                 self._running[executor_id] = _Running(request.request_id, request.sampling.beam_width > 1)
@@ -137,6 +147,7 @@ class TensorrtLlmEngine:
     def _report(self, responses: list[Any]) -> None:
         """Report all tokens of a step together, then the ends."""
         tokens: list[tuple[int, list[int]]] = []
+        cached: list[tuple[int, int]] = []
         ended: list[tuple[_Running, Any]] = []
         with self._lock:
             for response in responses:
@@ -147,11 +158,20 @@ class TensorrtLlmEngine:
                     del self._running[response.request_id]
                     del self._executor_ids[running.request_id]
                     ended.append((running, response))
-                if not (response.has_error() or running.is_beam_search):
+                if response.has_error():
+                    continue
+                metrics = response.result.request_perf_metrics if self._reused_block_tokens else None
+                if metrics is not None and not running.is_cache_known:
+                    running.is_cache_known = True
+                    count = metrics.kv_cache_metrics.num_reused_blocks * self._reused_block_tokens
+                    cached.append((running.request_id, count))
+                if not running.is_beam_search:
                     # NOTE: the result of a cancelled request is empty: no beams, or beams without tokens.
                     sequences = response.result.output_token_ids
                     if sequences and sequences[0]:
                         tokens.append((running.request_id, list(sequences[0])))
+        if cached:
+            self._sink.cached(cached)
         if tokens:
             self._sink.tokens(tokens)
         for running, response in ended:
@@ -198,7 +218,14 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> TensorrtLl
         "prompt_limit": compiled.prompt_limit(is_chunked=is_chunked(parsed, compiled)),
         "max_beam_width": parsed.get("max_beam_width", 1),
     }
-    return TensorrtLlmEngine(bindings, executor, sink, ready, partial(check, ready=ready, **limits))
+    return TensorrtLlmEngine(
+        bindings,
+        executor,
+        sink,
+        ready,
+        partial(check, ready=ready, **limits),
+        compiled.tokens_per_block if parsed.get("enable_kv_cache_reuse") else 0,
+    )
 
 
 def num_ranks(engine_dir: Path) -> int:

@@ -51,7 +51,7 @@ def check(request: Submit, ready: Ready, prompt_limit: int, max_beam_width: int)
         raise InvalidTensor(name="runtime_top_p_reset_ids", expected=expected, value=reset_id)
 
 
-def executor_request(bindings: Any, request: Submit) -> Any:
+def executor_request(bindings: Any, request: Submit, *, reuses_blocks: bool = False) -> Any:
     """Raises TypeError or RuntimeError of the bindings for an invalid value."""
     is_beam_search = request.sampling.beam_width > 1
     return bindings.Request(
@@ -61,7 +61,9 @@ def executor_request(bindings: Any, request: Submit) -> Any:
         streaming=not is_beam_search,
         sampling_config=bindings.SamplingConfig(**_sampling(request)),
         # NOTE: otherwise a result that is not streamed begins with the prompt.
-        output_config=bindings.OutputConfig(exclude_input_from_output=True),
+        output_config=bindings.OutputConfig(
+            exclude_input_from_output=True, return_perf_metrics=reuses_blocks
+        ),
         # NOTE: without an end id generation runs to max_tokens.
         end_id=_NO_END if request.end_id is None else request.end_id,
         pad_id=request.pad_id,

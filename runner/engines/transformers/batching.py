@@ -25,7 +25,11 @@ from transformers.generation.continuous_batching.continuous_api import (
     OutputRouter,
 )
 from transformers.generation.continuous_batching.model_runner import infer_max_single_request_tokens
-from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState
+from transformers.generation.continuous_batching.requests import (
+    GenerationOutput,
+    RequestState,
+    RequestStatus,
+)
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
 from errors.coded_error import CodedError
@@ -61,6 +65,8 @@ class RunningSequences(dict[str, Sequence]):
         stepped = [(output, self[output.request_id]) for output in outputs]
         for output, sequence in stepped:
             _append(sequence, output.generated_tokens[-1])
+        if first := [each for _, each in stepped if each.num_generated == 1]:
+            self._sink.cached([(each.request.request_id, each.cached_tokens) for each in first])
         sound = [sequence for _, sequence in stepped if sequence.error is None]
         wanting = [sequence for sequence in sound if sequence.log_probs]
         if wanting:
@@ -133,6 +139,14 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
             self._running.end(state.request_id)
         else:
             super().add_waiting_request(state)
+
+    def _infer_request_tokens(self, state: RequestState, started: set[str]) -> list[int]:
+        is_new = state.status == RequestStatus.PENDING
+        tokens: list[int] = super()._infer_request_tokens(state, started)
+        # NOTE: after its first token a request that gave its cache back is new again.
+        if is_new and (sequence := self._running.get(state.request_id)) and not sequence.num_generated:
+            sequence.cached_tokens = state.position_offset
+        return tokens
 
     def clear_cancelled_requests(self) -> list[RequestState]:
         states: list[RequestState] = super().clear_cancelled_requests()

@@ -31,6 +31,8 @@ class Sequence:
         seed = request.sampling.seed
         self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
         self.is_cancelled = False
+        self.cached_tokens = 0
+        """See ``messages.Cached``."""
         self.finish_reason: FinishReason | None = None
         self._stop_words = Words(request.stop_words)
         self._bad_words = Words(request.bad_words)

@@ -113,12 +113,15 @@ class VllmEngine:
         """Report one step: all its tokens in one call, then the ends."""
         new: list[tuple[int, list[int]]] = []
         log_probs: list[tuple[int, list[TokenLogProb]]] = []
+        cached: list[tuple[int, int]] = []
         ended: list[EngineCoreOutput] = []
         for output in outputs.outputs:
             request = self._running.get(output.request_id)
             if request is None or request.aborted_for is not None:
                 continue
             tokens, is_stopped = request.take(output.new_token_ids)
+            if output.prefill_stats is not None:  # In the first output alone.
+                cached.append((request.request_id, output.prefill_stats.num_cached_tokens))
             if tokens:
                 new.append((request.request_id, tokens))
                 if output.new_logprobs is not None:
@@ -127,6 +130,8 @@ class VllmEngine:
                 self._abort(output.request_id, "stop")
             elif output.finish_reason is not None:
                 ended.append(output)
+        if cached:
+            self._sink.cached(cached)
         if log_probs:
             self._sink.log_probs(log_probs)
         if new:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.engines.protocol.messages import (
+    Cached,
     Cancel,
     Failed,
     Finished,
@@ -104,6 +105,11 @@ class Listening:
     def log_probs(self, request_id: int) -> list[TokenLogProb]:
         batches = [message.new for message in self.messages if isinstance(message, LogProbs)]
         return [value for batch in batches for its_id, new in batch if its_id == request_id for value in new]
+
+    def cached(self, request_id: int) -> list[int]:
+        """What the engine said of tokens of the prompt that it had already; once, if all is well."""
+        batches = [message.new for message in self.messages if isinstance(message, Cached)]
+        return [count for batch in batches for its_id, count in batch if its_id == request_id]
 
     def ends(self, request_id: int) -> list[str]:
         """How a request ended: finish reasons and errors; one, if all is well."""

@@ -57,7 +57,8 @@ def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path)
     for is_finished, code in ((True, ""), (False, ""), (False, "E2101"), (False, "E9999")):
         request = RequestMeter(meter)
         request.began()
-        request.ended(is_finished=is_finished, error=code, input_tokens=2, output_tokens=3, detokenize_s=0.0)
+        counts = {"input_tokens": 2, "cached_tokens": 1, "output_tokens": 3}
+        request.ended(is_finished=is_finished, error=code, **counts, detokenize_s=0.0)
     found = samples(exposition(tmp_path))
     for outcome, code in (
         ("succeeded", ""),
@@ -68,6 +69,7 @@ def test_every_request_ends_in_one_outcome_and_none_stays_active(tmp_path: Path)
         assert found[f'cog_triton_requests_total{{api="cog",code="{code}",outcome="{outcome}"}}'] == 1
     assert found['cog_triton_active_requests{api="cog"}'] == 0
     assert found['cog_triton_input_tokens_total{api="cog"}'] == 8
+    assert found['cog_triton_cached_input_tokens_total{api="cog"}'] == 4
     assert found['cog_triton_output_tokens_total{api="cog"}'] == 12
 
 

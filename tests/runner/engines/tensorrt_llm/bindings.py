@@ -29,6 +29,7 @@ class RecordingSink:
         self.ends: dict[int, Any] = {}
         self.sequences: dict[int, list[list[int]]] = {}
         self.breaks: list[Exception] = []
+        self.cache_hits: list[tuple[int, int]] = []
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         with self._news:
@@ -37,6 +38,9 @@ class RecordingSink:
 
     def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
         raise AssertionError(new)
+
+    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+        self.cache_hits += new
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None

@@ -71,6 +71,16 @@ def test_ends_have_their_reason(load_engine: Load) -> None:
     assert sink.of(3) == [5, 8, 8, 5]
 
 
+def test_tokens_of_reused_blocks_are_told_once_where_blocks_are_reused(load_engine: Load) -> None:
+    prompt = [*range(1, 151)]
+    for options, hits in (({"enable_kv_cache_reuse": "true"}, [(1, 0), (2, 128)]), ({}, [])):
+        engine, sink = load_engine(**options)
+        for number in (1, 2):
+            engine.submit(Submit(number, prompt, 3, GREEDY))
+            assert sink.end_of(number) == "length"
+        assert sink.cache_hits == hits
+
+
 def test_an_end_token_at_once_is_an_end_without_tokens(load_engine: Load) -> None:
     engine, sink = load_engine()
     engine.submit(Submit(1, [5], 20, GREEDY, end_id=5))

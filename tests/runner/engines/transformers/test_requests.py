@@ -46,6 +46,16 @@ def test_a_seed_gives_the_same_output_alone_and_in_a_batch(served: Served, sampl
     assert all(served.sink.wait(request_id)[0] != alone[0] for request_id in beside)
 
 
+def test_tokens_of_the_prompt_that_were_computed_before_are_told_once(served: Served) -> None:
+    long = prompt(100, seed=77)
+    hits = []
+    for _ in range(2):
+        request_id = served.submit(long, 5, Sampling(top_k=1))
+        served.sink.wait(request_id)
+        hits.append([count for its_id, count in served.sink.cache_hits if its_id == request_id])
+    assert hits == [[0], [96]]
+
+
 def test_other_seeds_and_no_seed_give_other_outputs(served: Served) -> None:
     samplings = [Sampling(seed=0), Sampling(seed=1), Sampling(), Sampling()]
     together = [served.submit(PROMPT, 30, sampling) for sampling in samplings]

@@ -62,6 +62,7 @@ class RecordingSink:
         self.errors: dict[int, Exception] = {}
         self.ends: list[int] = []
         self.breaks: list[Exception] = []
+        self.cache_hits: list[tuple[int, int]] = []
         self.changed = threading.Condition()
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
@@ -76,6 +77,9 @@ class RecordingSink:
         with self.changed:
             for request_id, log_probs in new:
                 self.token_log_probs.setdefault(request_id, []).extend(log_probs)
+
+    def cached(self, new: Iterable[tuple[int, int]]) -> None:
+        self.cache_hits += new
 
     def finished(
         self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None

@@ -73,6 +73,13 @@ def test_log_probs_come_for_who_wants_them(engine: Listening) -> None:
     assert engine.log_probs(12) == []
 
 
+def test_tokens_of_the_prompt_that_vllm_had_already_are_told_once(engine: Listening) -> None:
+    prompt = [*range(1, 41)]
+    for number, cached in ((30, 0), (31, 32)):
+        assert engine.answer(Submit(number, prompt, 3, GREEDY)) == ([41, 42, 43], "length")
+        assert engine.cached(number) == [cached]
+
+
 def test_an_adapter_is_found_by_name(engine: Listening) -> None:
     assert engine.answer(Submit(10, [7], 1, GREEDY, lora_name="french"))[1] == "length"
 

@@ -118,6 +118,17 @@ def test_an_adapter_is_a_model_of_the_api(api: API) -> None:
     assert "base or french" in error["message"]
 
 
+def test_tokens_of_the_prompt_that_the_engine_had_are_in_the_usage(api: API) -> None:
+    body = {"prompt": [*range(1, 60)], "max_tokens": 4, "temperature": 0}
+    usages = [api.ask("/v1/completions", **body)["usage"] for _ in range(2)]
+    events = api.events("/v1/completions", **body, stream_options={"include_usage": True})
+    found = [usage["prompt_tokens_details"] for usage in (*usages, events[-1]["usage"])]
+    assert found == [{"cached_tokens": 0}, {"cached_tokens": 48}, {"cached_tokens": 48}]
+    stopped = api.ask("/v1/completions", **body | {"n": 2, "max_tokens": 9, "stop": "a"})
+    assert stopped["usage"]["prompt_tokens_details"] == {"cached_tokens": 48}
+    assert 'cog_triton_cached_input_tokens_total{api="openai"}' in api.client.get("/metrics").text
+
+
 def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
     assert "E1104" in triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"}).text
 

@@ -31,6 +31,7 @@ class AsyncEngineArgs:
     enable_lora: bool = False
     max_loras: int = 1
     max_lora_rank: int = 16
+    scheduling_policy: str = "fcfs"
 
     def create_engine_config(self, usage_context: Any = None, headless: bool = False) -> VllmConfig:
         config = json.loads((Path(self.model) / "config.json").read_text())
@@ -40,5 +41,5 @@ class AsyncEngineArgs:
         os.environ["STANDIN_TENSOR_PARALLEL_SIZE"] = str(self.tensor_parallel_size)
         return VllmConfig(
             model_config=ModelConfig(config["vocab_size"], self.max_model_len or limit),
-            scheduler_config=SchedulerConfig(self.max_num_seqs or 256),
+            scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
         )

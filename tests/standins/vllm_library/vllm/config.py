@@ -18,6 +18,7 @@ class ModelConfig:
 @dataclasses.dataclass
 class SchedulerConfig:
     max_num_seqs: int
+    policy: str = "fcfs"
     async_scheduling: bool = True
     scheduler_cls: Any = None
 

@@ -42,6 +42,7 @@ class Executor:
         self._responses: dict[int, list[Response]] = {}
         self._ended: set[int] = set()
         self._cancelled: set[int] = set()
+        self._kept: set[tuple[int, ...]] = set()
         self._stats: deque[IterationStats] = deque(maxlen=self._config.iter_stats_max_iterations or None)
         self._next_id = 1
         self._iteration = 0
@@ -189,6 +190,7 @@ class Executor:
                 new.append(Response(request_id, error, request.client_id))
             else:
                 self._active.append(Sequence(request_id, request, self._vocab_size, self._max_seq_len))
+                self._active[-1].reused_blocks = self._reuse(request.input_token_ids)
         for sequence in self._active:
             sequence.is_cancelled = sequence.request_id in self._cancelled
             if (response := sequence.step()) is not None:
@@ -203,6 +205,16 @@ class Executor:
         self._note(scheduled)
         if new:
             self._lock.notify_all()
+
+    def _reuse(self, ids: list[int]) -> int:
+        """The number of blocks at the beginning that an earlier request had. The last token is computed."""
+        if not self._config.kv_cache_config.enable_block_reuse:
+            return 0
+        ends = range(_TOKENS_PER_BLOCK, len(ids), _TOKENS_PER_BLOCK)
+        prefixes = {tuple(ids[:end]) for end in ends}
+        reused = len(prefixes & self._kept)
+        self._kept |= prefixes
+        return reused
 
     def _refusal(self, request: Request) -> str | None:
         length = len(request.input_token_ids)

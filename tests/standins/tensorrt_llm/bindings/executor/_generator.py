@@ -10,7 +10,7 @@ import hashlib
 from typing import Any
 
 from ._request import Request
-from ._result import CANCELLED, FinishReason, Response, Result
+from ._result import CANCELLED, FinishReason, RequestPerfMetrics, Response, Result
 
 
 class Sequence:
@@ -23,6 +23,7 @@ class Sequence:
         self.output: list[int] = []
         self.sent = 0
         self.is_cancelled = False
+        self.reused_blocks = 0
         self._vocab_size = vocab_size
 
     @property
@@ -86,6 +87,9 @@ class Sequence:
         ]
         result.finish_reasons = [reason] * width
         result.decoding_iter = len(self.output)
+        if self.request.output_config.return_perf_metrics:
+            result.request_perf_metrics = RequestPerfMetrics()
+            result.request_perf_metrics.kv_cache_metrics.num_reused_blocks = self.reused_blocks
         if self.request.output_config.return_log_probs and reason is not CANCELLED:
             result.log_probs = [[-0.5] * len(self.output) for _ in range(width)]
             result.cum_log_probs = [-0.5 * len(self.output) for _ in range(width)]

@@ -23,6 +23,26 @@ class _Unnamed:
 CANCELLED: Any = _Unnamed()
 
 
+class KvCacheMetrics:
+    __slots__ = (
+        *("num_total_allocated_blocks", "num_new_allocated_blocks", "num_reused_blocks"),
+        *("num_missed_blocks", "kv_cache_hit_rate"),
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+
+class RequestPerfMetrics:
+    __slots__ = ("first_iter", "iter", "kv_cache_metrics", "last_iter", "timing_metrics")
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, None)
+        self.kv_cache_metrics = KvCacheMetrics()
+
+
 class Result:
     __slots__ = (
         *("is_final", "output_token_ids", "cum_log_probs", "log_probs", "context_logits"),

@@ -9,7 +9,7 @@ import msgspec
 
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 
 
 class FinishReason(enum.IntEnum):
@@ -33,6 +33,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=
     lora_request: LoRARequest | None
     cache_salt: str | None
     data_parallel_rank: int | None
+    priority: int = 0
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -42,6 +43,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
     """``LogprobsLists``: its ``logprobs`` [tokens, 1] are the chosen tokens'."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    prefill_stats: PrefillStats | None = None
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 
 BREAKS_THE_ENGINE = 666
 """A prompt that ends with it ends the engine core."""
@@ -24,6 +24,8 @@ DOES_NOT_START = 999
 """A vocabulary of this size does not fit into memory."""
 
 _STEP_S = 0.001
+_BLOCK_TOKENS = 16
+"""Of the KV cache, whose blocks are kept for later requests."""
 
 log = logging.getLogger("vllm.v1.engine.core")
 
@@ -41,6 +43,8 @@ class SyncMPClient:
         self.outputs_queue: queue.Queue[EngineCoreOutputs | Exception] = queue.Queue()
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[EngineCoreRequest, list[int]]] = {}
+        self._kept: set[tuple[object, ...]] = set()
+        self._has_priorities = vllm_config.scheduler_config.policy == "priority"
         self._is_closed = False
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -78,7 +82,7 @@ class SyncMPClient:
         while not self._is_closed:
             time.sleep(_STEP_S)
             with self._lock:
-                outputs = [self._step(*each) for each in list(self._requests.values())[: self._slots]]
+                outputs = [self._step(*each) for each in self._scheduled()]
                 for output in outputs:
                     if output is not None and output.finish_reason is not None:
                         del self._requests[output.request_id]
@@ -96,6 +100,21 @@ class SyncMPClient:
                 self.outputs_queue.put(EngineCoreOutputs([each for each in outputs if each], stats))
                 told = stats
 
+    def _scheduled(self) -> list[tuple[EngineCoreRequest, list[int]]]:
+        """As many as fit: running ones, then by priority if that is the policy, then by arrival."""
+        requests = list(self._requests.values())
+        if self._has_priorities:
+            requests.sort(key=lambda each: (not each[1], each[0].priority))
+        return requests[: self._slots]
+
+    def _prefill(self, request: EngineCoreRequest) -> PrefillStats:
+        """The blocks at the beginning that an earlier request had. The last token is computed."""
+        ids, key = request.prompt_token_ids or [], (request.cache_salt, request.lora_request)
+        prefixes = {(*key, *ids[:end]) for end in range(_BLOCK_TOKENS, len(ids), _BLOCK_TOKENS)}
+        cached = len(prefixes & self._kept) * _BLOCK_TOKENS
+        self._kept |= prefixes
+        return PrefillStats(len(ids), cached)
+
     def _step(self, request: EngineCoreRequest, made: list[int]) -> EngineCoreOutput | None:
         prompt, parameters = request.prompt_token_ids or [], request.sampling_params
         assert parameters is not None
@@ -103,8 +122,9 @@ class SyncMPClient:
             return None
         if prompt[-1] == FAILS_ALONE:
             return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
+        prefill_stats = None if made else self._prefill(request)
         made.append(self._next([*prompt, *made], parameters))
-        output = EngineCoreOutput(request.request_id, made[-1:])
+        output = EngineCoreOutput(request.request_id, made[-1:], prefill_stats=prefill_stats)
         if parameters.logprobs is not None:
             output.new_logprobs = SimpleNamespace(
                 logprob_token_ids=np.array([made[-1:]]), logprobs=np.array([[-made[-1] / 1000]])

@@ -4,6 +4,12 @@ import dataclasses
 
 
 @dataclasses.dataclass
+class PrefillStats:
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+
+
+@dataclasses.dataclass
 class SchedulerStats:
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
