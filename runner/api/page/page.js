@@ -4,7 +4,7 @@
 // Arguments of the openai package; other fields go into extra_body.
 const PACKAGE = new Set(["model", "messages", "prompt", "stream", "stream_options", "max_tokens", "temperature",
   "max_completion_tokens", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop",
-  "response_format", "tools", "tool_choice", "echo"]);
+  "response_format", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "echo"]);
 const EXAMPLES = {
   chat: ["Explain in three sentences what a GPU does.", "Write a Python function that tests for palindromes.",
     "Compare three planets in a table.", "Translate into French: Where is the station?"],

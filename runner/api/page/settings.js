@@ -25,8 +25,8 @@ function resolved(schema) {
 function kindOf(schema) {
   const kinds = schema.anyOf ?? [schema];
   if (kinds.some(each => each.type === "array" && each.items.type === "string")) return "lines";
+  if (kinds.some(each => each.enum)) return "choice";
   if (schema.anyOf) return "json";
-  if (schema.enum) return "choice";
   return { integer: "number", number: "number", boolean: "choice", string: "text" }[schema.type] ?? "json";
 }
 
@@ -46,7 +46,7 @@ function control(name, schema, kind) {
       step: schema.type === "integer" ? 1 : "any", placeholder: schema.default ?? "not sent" });
   }
   if (kind === "choice") {
-    const values = schema.enum ?? [true, false];
+    const values = [schema, ...schema.anyOf ?? []].find(each => each.enum)?.enum ?? [true, false];
     return element("select", common, element("option", { value: "", textContent: "not sent" }),
       ...values.map(each => element("option", { value: JSON.stringify(each), textContent: String(each) })));
   }
