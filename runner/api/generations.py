@@ -80,7 +80,10 @@ class Generations:
         return sum(each.output_token_count for each in self._all)
 
     @property
-    def reasoning_tokens(self) -> int:
+    def reasoning_tokens(self) -> int | None:
+        """None if the answers are plain text."""
+        if not any(each.has_parts for each in self._all):
+            return None
         return sum(each.reasoning_token_count for each in self._all)
 
     def fail(self, error: CodedError) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from errors.coded_error import CodedError
 from runner.api.error_response import Fields, error_body
 from runner.api.generations import Generations, Piece
-from runner.api.openai.answers import Answer, Choice, InputTokens, Usage
+from runner.api.openai.answers import Answer, Choice, InputTokens, OutputTokens, Usage
 from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.openai.formats import Format
 from runner.api.openai.guides import body_field
@@ -70,4 +70,6 @@ def _usage(generations: Generations) -> Usage:
     usage = Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
     if (cached_tokens := generations.cached_tokens) is not None:
         usage.prompt_tokens_details = InputTokens(cached_tokens)
+    if (reasoning_tokens := generations.reasoning_tokens) is not None:
+        usage.completion_tokens_details = OutputTokens(reasoning_tokens)
     return usage

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from runner.api.openai.bodies import CompletionBody
-from runner.api.openai.requests import completion_requests
+from runner.api.openai.bodies import ChatBody, CompletionBody, Function, Tool
+from runner.api.openai.requests import chat_request, completion_requests
 from runner.api.served import Served
+from runner.chat.families.family import AnswerForm, Family
+from runner.chat.families.hermes import HERMES
 from runner.chat.template import ChatTemplate
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -46,3 +50,29 @@ def test_special_tokens_are_left_out_unless_the_client_asks_for_them(
     served: Served, given: bool | None, skips: bool
 ) -> None:
     assert request_of(served, skip_special_tokens=given).skips_special_tokens == skips
+
+
+CHAT = ChatTemplate({"default": "{{ messages[0].content }}{% if thinks %}<think>\n{% endif %}"}, {})
+SILENT = Family("silent", HERMES.calls)
+"""Calls tools, but does not reason."""
+TOOLS = [Tool(Function(name="look"))]
+
+
+def form_of(served: Served, family: Family | None, **fields: object) -> AnswerForm | None:
+    model = replace(MODEL, chat=CHAT, family=family)
+    body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
+    return chat_request(body, replace(served, model=model)).request.answer
+
+
+def test_an_answer_has_the_form_of_the_models_family_where_it_has_one(served: Served) -> None:
+    assert form_of(served, None) is form_of(served, None, tools=TOOLS) is form_of(served, SILENT) is None
+    assert form_of(served, HERMES) == AnswerForm(HERMES)
+    opened = form_of(served, HERMES, chat_template_kwargs={"thinks": True})
+    assert opened == AnswerForm(HERMES, starts_in_reasoning=True)
+    for family in (SILENT, HERMES):
+        form = form_of(served, family, tools=TOOLS)
+        assert form is not None
+        assert form.tools is not None
+        assert form.tools.tools[0].name == "look"
+    assert form_of(served, HERMES, tools=TOOLS, tool_choice="none") == AnswerForm(HERMES)
+    assert form_of(served, HERMES, tools=TOOLS, skip_special_tokens=False) is None
