@@ -9,7 +9,8 @@ import msgspec
 from engine.kinds import KINDS, argument_remedy
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
-from runner.engines.protocol.messages import Sampling, Submit, TokenId, TokenLogProb
+from runner.engines.protocol.checks import NO_CHAT_FORM
+from runner.engines.protocol.messages import GUIDE_TYPES, Sampling, Submit, TokenId, TokenLogProb
 
 N = TypeVar("N", int, float)
 
@@ -32,7 +33,8 @@ _SAMPLING_TENSORS = {
 def tensors_of(submit: Submit) -> dict[str, Any]:
     """The tensors by name, without those that have the slot's default.
 
-    Triton refuses inputs that the model does not have. Raises E1104 for an adapter's name, which it drops.
+    Triton refuses inputs that the model does not have. Raises E1104 for an adapter's name, which it drops,
+    and for a guide that only our own engines follow.
     """
     if submit.lora_name is not None:
         remedy = argument_remedy(_KIND, "lora_name")
@@ -58,7 +60,10 @@ def tensors_of(submit: Submit) -> dict[str, Any]:
     if submit.end_id is not None:
         tensors["end_id"] = submit.end_id
     if submit.guide is not None:
-        tensors["guided_decoding_guide_type"] = submit.guide.type
+        name, type_ = "guided_decoding_guide_type", submit.guide.type
+        if type_ not in GUIDE_TYPES:
+            raise UnsupportedArgument(name=name, value=type_, engine_kind=_KIND, remedy=NO_CHAT_FORM)
+        tensors[name] = type_
         if submit.guide.text:
             tensors["guided_decoding_guide"] = submit.guide.text
     if sampling.logit_bias:

@@ -99,7 +99,9 @@ class GuideCompiler:
             if answer.error is not None:
                 return answer.error.restore()
             made = matcher(self._tokenizer, answer.grammar)
-            compiled = CompiledGuide(guide, made, answer.num_bytes + _LEAST_BYTES, check(guide, made))
+            compiled = CompiledGuide(
+                guide, answer.grammar, made, answer.num_bytes + _LEAST_BYTES, check(guide, made)
+            )
             self._keep(compiled)
             return Follower(compiled, self._end_mark, self._slow_masks)
         except CodedError as error:

@@ -47,6 +47,8 @@ class CompiledGuide:
     """A guide, for any number of outputs."""
 
     guide: Guide
+    grammar: str
+    """For llguidance."""
     matcher: LLMatcher
     num_bytes: int
     slowest_mask_s: float
@@ -63,6 +65,11 @@ class Follower:
         self._end_mark = end_mark
         self._num_tokens = 0
         self._spent_s = 0.0
+
+    @property
+    def grammar(self) -> str:
+        """For llguidance."""
+        return self._compiled.grammar
 
     @property
     def is_complete(self) -> bool:

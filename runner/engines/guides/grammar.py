@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
 from errors.requests import InvalidGuide
+from runner.engines.guides.chat_form import form_grammar
 from runner.engines.guides.errors import REMEDY, complexity_reason, first_line, regex_reason, schema_reason
 from runner.engines.protocol.messages import ANY_JSON, Guide
 
@@ -68,6 +69,10 @@ def grammar_of(guide: Guide, tokenizer: LLTokenizer) -> str:
             grammar = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(guide.text, 'd')}/")
         case "ebnf_grammar":
             grammar = _converted(guide)
+        case "chat_form":
+            grammar, tested = form_grammar(guide, lambda part: grammar_of(part, tokenizer))
+            check(guide, matcher(tokenizer, tested))
+            return grammar
     check(guide, matcher(tokenizer, grammar))
     return str(grammar)
 

@@ -15,8 +15,15 @@ MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_LORA_NAME = 256
 """In characters."""
-_MAX_GUIDE_BYTES: dict[GuideType, int] = {"json_schema": 1 << 16, "regex": 1 << 14, "ebnf_grammar": 1 << 14}
+_MAX_GUIDE_BYTES: dict[GuideType, int] = {
+    "json_schema": 1 << 16,
+    "regex": 1 << 14,
+    "ebnf_grammar": 1 << 14,
+    "chat_form": 1 << 17,
+}
 """Limits of a guide's text. What it takes to compile has limits of its own (``runner/engines/guides``)."""
+
+NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transformers and vllm alone"
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
@@ -73,7 +80,8 @@ def _check_supported(request: Submit, ready: Ready) -> None:
     if guide is None:
         return
     if guide.type not in ready.guide_types:
-        raise _unsupported("guided_decoding_guide_type", guide.type, kind)
+        reason = NO_CHAT_FORM if guide.type == "chat_form" and ready.guide_types else None
+        raise _unsupported("guided_decoding_guide_type", guide.type, kind, reason)
     if sampling.beam_width > 1:
         remedy = "a beam search can't follow a guide: leave one of the two out"
         raise _unsupported("beam_width", sampling.beam_width, kind, remedy)

@@ -65,9 +65,12 @@ class Tensor(msgspec.Struct, frozen=True):
     data: bytes
 
 
-GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
-"""NVIDIA's names. ``json``: any object or array; ``ebnf_grammar``: GBNF, as llama.cpp and XGrammar do."""
+GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar", "chat_form"]
+"""NVIDIA's names. ``json``: any object or array; ``ebnf_grammar``: GBNF, as llama.cpp and XGrammar do.
+``chat_form``: our own, a ``ChatForm``, which only our own APIs make."""
 GUIDE_TYPES: tuple[GuideType, ...] = ("json", "json_schema", "regex", "ebnf_grammar")
+"""Those of clients."""
+ALL_GUIDE_TYPES: tuple[GuideType, ...] = (*GUIDE_TYPES, "chat_form")
 
 ANY_JSON = '{"type": ["object", "array"]}'
 """The schema of a guide of type ``json``."""
@@ -78,7 +81,19 @@ class Guide(msgspec.Struct, frozen=True):
 
     type: GuideType
     text: str = ""
-    """The schema, regular expression or grammar; empty for ``json``."""
+    """The schema, regular expression or grammar; empty for ``json``; JSON of a ``ChatForm``."""
+
+
+class ChatForm(msgspec.Struct, frozen=True):
+    """How an answer of a chat is written: reasoning, calls of tools, and what the content follows."""
+
+    rules: str
+    """In llguidance's Lark. Markers are numbers of tokens. ``part_0`` is the first of ``parts``."""
+    parts: list[tuple[str, Guide]] = []
+    """Guides of the client, each with what it is, for errors."""
+
+    def guide(self) -> Guide:
+        return Guide("chat_form", msgspec.json.encode(self).decode())
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from errors.engines import EngineStartFailed
 from runner.engines.guides.compile import GuideCompiler, open_guides
 from runner.engines.guides.follow import Follower
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Statistics, Submit
+from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready, Statistics, Submit
 from runner.engines.transformers import attention, gpu_attention
 from runner.engines.transformers.batching import ENGINE_KIND, LIBRARY_LOGGER, Batching
 from runner.engines.transformers.sequence import Sequence
@@ -100,7 +100,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> Transforme
         guides = loader.submit(open_guides, engine_dir).result()
         batching, ready = loading.result()
     if guides is not None:
-        ready = msgspec.structs.replace(ready, guide_types=GUIDE_TYPES)
+        ready = msgspec.structs.replace(ready, guide_types=ALL_GUIDE_TYPES)
     batching.start()
     return TransformersEngine(batching, sink, ready, guides)
 

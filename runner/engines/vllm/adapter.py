@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.kinds import LORA_FOLDER
 from errors.engines import VllmMissing
 from runner.engines.protocol.adapter import EngineAdapter, Sink
-from runner.engines.protocol.messages import GUIDE_TYPES, Ready
+from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready
 from runner.engines.vllm.arguments import (
     ENGINE_KIND,
     guide_end_id,
@@ -56,6 +56,6 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         vocab_size=config.model_config.get_vocab_size(),
         max_sequence_length=config.model_config.max_model_len,
         max_batch_size=config.scheduler_config.max_num_seqs,
-        guide_types=() if guides is None else GUIDE_TYPES,
+        guide_types=() if guides is None else ALL_GUIDE_TYPES,
     )
     return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id)

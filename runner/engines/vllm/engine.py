@@ -14,9 +14,16 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 from errors.coded_error import CodedError
 from errors.engines import VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
-from runner.engines.protocol.messages import FinishReason, Ready, Statistics, Submit, TokenLogProb
+from runner.engines.protocol.messages import FinishReason, Guide, Ready, Statistics, Submit, TokenLogProb
 from runner.engines.vllm.client import Client
-from runner.engines.vllm.request import Adapters, Running, check_limits, core_request, token_log_probs
+from runner.engines.vllm.request import (
+    Adapters,
+    Running,
+    check_limits,
+    core_request,
+    structured_outputs,
+    token_log_probs,
+)
 
 if TYPE_CHECKING:
     from runner.engines.guides.compile import GuideCompiler
@@ -64,14 +71,18 @@ class VllmEngine:
         else:
             assert self._guides is not None, "the engine server rejects guides that Ready does not list"
             is_wanted = partial(self._is_wanted, message.request_id)
-            self._guides.submit(request.guide, partial(self._add_guided, message), is_wanted)
+            self._guides.submit(request.guide, partial(self._add_guided, message, request.guide), is_wanted)
 
-    def _add_guided(self, message: EngineCoreRequest, answer: Follower | CodedError | None) -> None:
+    def _add_guided(
+        self, message: EngineCoreRequest, guide: Guide, answer: Follower | CodedError | None
+    ) -> None:
         """NOTE: vLLM compiles the guide again with the same library; an error there ends the engine core."""
         key = message.request_id
         if isinstance(answer, CodedError):
             self._fail(key, answer)
-        elif self._is_wanted(key):
+        elif answer is not None and self._is_wanted(key):
+            if guide.type == "chat_form":
+                message.sampling_params.structured_outputs = structured_outputs(guide, answer.grammar)
             self._add(message)
             if not self._is_wanted(key):
                 self._client.abort_requests([key])  # It was aborted before vLLM received it.

@@ -77,7 +77,7 @@ def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParam
         # Only the request's end id and stop words end it, not the model's own end ids.
         ignore_eos=True,
         stop_token_ids=_stop_ids(request, guide_end_id),
-        structured_outputs=_structured_outputs(request.guide),
+        structured_outputs=structured_outputs(request.guide),
         max_tokens=request.max_tokens,
         min_tokens=min(request.min_tokens, request.max_tokens),
         # 0: only that of the chosen token.
@@ -120,7 +120,8 @@ def _stop_ids(request: Submit, guide_end_id: int | None = None) -> list[int]:
     return sorted(ids | {end_id for end_id in ends if end_id is not None})
 
 
-def _structured_outputs(guide: Guide | None) -> StructuredOutputsParams | None:
+def structured_outputs(guide: Guide | None, grammar: str | None = None) -> StructuredOutputsParams | None:
+    """``grammar``: of a ``chat_form``, which vLLM gets once it is compiled."""
     match guide:
         case None:
             return None
@@ -130,8 +131,10 @@ def _structured_outputs(guide: Guide | None) -> StructuredOutputsParams | None:
             parameters = StructuredOutputsParams(json=text)
         case Guide(type="regex", text=text):
             parameters = StructuredOutputsParams(regex=text)
+        case Guide(type="chat_form") if grammar is None:
+            return None
         case Guide(text=text):
-            parameters = StructuredOutputsParams(grammar=text)
+            parameters = StructuredOutputsParams(grammar=grammar or text)
     # NOTE: the backend that also checked the guide. vLLM's own front end sets this attribute, too.
     parameters._backend = _GUIDE_BACKEND
     return parameters

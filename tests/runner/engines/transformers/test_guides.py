@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from errors.coded_error import CodedError
 from errors.requests import GuideFailed, InvalidGuide
-from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Sampling
+from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Guide, GuideType, Sampling
 from runner.engines.transformers import batching as transformers_batching
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.transformers.transformers_models import (
@@ -346,7 +346,7 @@ def test_a_guided_request_is_cancelled_like_any_other(served: Served) -> None:
 
 def test_an_engine_without_a_tokenizer_offers_no_guides(tmp_path: Path, directory: Path) -> None:
     with serve(directory) as served:
-        assert served.engine.ready.guide_types == GUIDE_TYPES
+        assert served.engine.ready.guide_types == ALL_GUIDE_TYPES
     with serve(save_model(llama(), tmp_path)) as served:
         assert served.engine.ready.guide_types == ()
         served.answer(PROMPT, 3)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("llguidance", reason="is in the engine environment")
 
 
-from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, Guide, Ready, Sampling, Submit
+from runner.engines.protocol.messages import ANY_JSON, GUIDE_TYPES, ChatForm, Guide, Ready, Sampling, Submit
 from runner.engines.vllm.arguments import guide_end_id, read_arguments
 from tests.runner.engines.guides.byte_tokenizer import END_ID, save_byte_tokenizer
 from tests.runner.engines.listening import Listening
@@ -68,17 +68,30 @@ def test_a_guide_is_handed_over_with_an_end(
     assert (free.structured_outputs, free.stop_token_ids) == (None, [7])
 
 
+def test_a_chat_form_is_handed_over_once_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(LIBRARY))
+    from runner.engines.vllm.request import core_request, structured_outputs
+
+    guide = Guide("chat_form", "{}")
+    message = core_request(Submit(1, [5], 3, GREEDY, guide=guide), None, END_ID)
+    assert message.sampling_params.structured_outputs is None
+    parameters = structured_outputs(guide, 'start: "a"')
+    assert (parameters.grammar, parameters._backend) == ('start: "a"', "guidance")
+
+
 def test_a_wrong_guide_fails_alone_before_vllm_sees_it(engine: Listening) -> None:
     engine.send(Submit(1, [5], 3, GREEDY, guide=Guide("regex", "a(")))
     engine.send(Submit(2, [5], 3, GREEDY, guide=Guide("regex", "a*")))
     engine.send(Submit(3, [5], 3, GREEDY))
-    for request_id in (1, 2, 3):
+    form = ChatForm("start: part_0", [("the guide", Guide("regex", "b*"))])
+    engine.send(Submit(4, [5], 3, GREEDY, guide=form.guide()))
+    for request_id in (1, 2, 3, 4):
         engine.wait_for_end(request_id)
     assert (
         "E1105 InvalidGuide: The regex can't guide the output: at character 2: unclosed group."
         in engine.ends(1)[0]
     )
-    assert engine.ends(2) == engine.ends(3) == ["length"]
+    assert engine.ends(2) == engine.ends(3) == engine.ends(4) == ["length"]
     assert not engine.is_closed
 
 

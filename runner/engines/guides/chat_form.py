@@ -1,0 +1,72 @@
+"""A chat's form as one grammar of llguidance: its rules, and the client's schemas and grammars as parts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import msgspec
+from llguidance import regex_to_lark
+
+from errors.requests import InvalidGuide
+from runner.engines.protocol.messages import ChatForm, Guide
+
+_HEAD = "%llguidance {}"
+_TOKEN = re.compile(r"<\[(\d+)\]>")
+_TEST_TOKENS = range(0xF8, 0x100)
+"""Bytes that no text has: they stand for markers where a guide is checked without a vocabulary."""
+_WORD = re.compile(r""""(?:\\.|[^"\\])*"i?|/(?:\\.|[^/\\])+/[a-z]*|(?://|\#)[^\n]*|[A-Za-z_][\w-]*|%""")
+"""In Lark: a text, a regular expression, a comment, the name of a rule, or the beginning of a directive."""
+
+
+def form_grammar(guide: Guide, grammar_of: Callable[[Guide], str]) -> tuple[str, str]:
+    """The grammar, and the one to check. ``grammar_of``: of a part. Raises InvalidGuide for a part."""
+    form = msgspec.json.decode(guide.text, type=ChatForm)
+    parts = []
+    known: dict[Guide, int] = {}
+    for index, (place, part) in enumerate(form.parts):
+        if part in known:
+            parts.append(f"part_{index}: part_{known[part]}")
+            continue
+        known[part] = index
+        try:
+            parts.append(_part(f"part_{index}", part, grammar_of(part)))
+        except InvalidGuide as error:
+            raise InvalidGuide(guide_type=part.type, reason=f"{place}: {error.facts['reason']}") from error
+    return _joined(form.rules, parts), _joined(_TOKEN.sub(_test_token, form.rules), parts)
+
+
+def _joined(rules: str, parts: list[str]) -> str:
+    return "\n".join([_HEAD, rules, *parts])
+
+
+def _test_token(match: re.Match[str]) -> str:
+    return f"<[{_TEST_TOKENS[int(match[1]) % len(_TEST_TOKENS)]}]>"
+
+
+def _part(name: str, guide: Guide, grammar: str) -> str:
+    match guide.type:
+        case "json" | "json_schema":
+            schema = json.loads(grammar)["grammars"][0]["json_schema"]
+            return f"{name}: %json {json.dumps(schema)}"
+        case "regex":
+            return f"{name}: /{regex_to_lark(guide.text, 'd')}/"
+    return _renamed(grammar.removeprefix(_HEAD), name)
+
+
+def _renamed(grammar: str, name: str) -> str:
+    """A grammar whose rules have names of their own; ``start`` has ``name``. Raises InvalidGuide."""
+
+    def new(match: re.Match[str]) -> str:
+        word = match[0]
+        if word == "%":
+            reason = "it is the guide of a chat's content, which can't have % directives; leave them out"
+            raise InvalidGuide(guide_type="ebnf_grammar", reason=reason)
+        if not (word[0].isalpha() or word[0] == "_"):
+            return word
+        if word == "start":
+            return name
+        return f"{name.upper() if word.lstrip('_')[:1].isupper() else name}_{word}"
+
+    return _WORD.sub(new, grammar)
