@@ -89,3 +89,11 @@ class EngineNotPackable(CodedError):
     code = "E1313"
     summary = "A folder contains something that an engine.tar can't contain"
     template = "{name!r} in {place} can't be packed: it {reason}; replace it by a plain file or remove it."
+
+
+class PoolingUnsupported(CodedError):
+    code = "E1328"
+    summary = "An embedding model makes its vectors in a way that is not supported"
+    template = (
+        "{place} can't be served: {reason}; choose an embedding model with mean, CLS or last-token pooling."
+    )
