@@ -69,6 +69,12 @@ class ClientStalled(CodedError):
     )
 
 
+class WrongTask(CodedError):
+    code = "E1010"
+    summary = "An embedding model was asked to generate text, or a generating model to make embeddings"
+    template = "This server's model {model_task}: {remedy}."
+
+
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
     summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"

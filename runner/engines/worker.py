@@ -68,9 +68,13 @@ class SocketSink:
         self._sender.send(Cached(list(new)))
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
-        self._sender.send(Finished(request_id, reason, sequences))
+        self._sender.send(Finished(request_id, reason, sequences, embedding))
 
     def failed(self, request_id: int, error: Exception) -> None:
         coded = as_coded(error, EngineFailed, self._engine_kind)

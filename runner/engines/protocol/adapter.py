@@ -24,11 +24,15 @@ class Sink(Protocol):
         """
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
         """The request is done and holds nothing any more. Sent exactly once, unless ``failed`` is.
 
-        ``sequences``: of a beam search, which has no ``tokens`` before.
+        ``sequences``: of a beam search, which has no ``tokens`` before. ``embedding``: see ``Finished``.
         """
 
     def failed(self, request_id: int, error: Exception) -> None:

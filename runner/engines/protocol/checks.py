@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from engine.kinds import Capability, argument_remedy, find_kind, supports
-from errors.requests import InvalidGuide, InvalidTensor, PromptTooLong, UnsupportedArgument
+from errors.requests import InvalidGuide, InvalidTensor, PromptTooLong, UnsupportedArgument, WrongTask
 from runner.engines.protocol.messages import Guide, GuideType, Ready, Sampling, Submit
 
 MAX_WORDS = 128
@@ -27,10 +27,11 @@ NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transform
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """The engine server's checks, for every kind. Raises E1002, E1103 or E1104.
+    """The engine server's checks, for every kind. Raises E1002, E1010, E1103 or E1104.
 
     ``extremes``: the lowest and the highest input id, if they are known.
     """
+    check_task(embeds=request.embeds, is_embedding=ready.is_embedding)
     if not request.input_ids:
         raise InvalidTensor(name="input_ids", expected="at least one token", value=[])
     _check_ids("input_ids", extremes or request.input_ids, ready)
@@ -51,6 +52,16 @@ def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | Non
     _check_supported(request, ready)
     if request.guide is not None:
         check_guide(request.guide)
+
+
+def check_task(*, embeds: bool, is_embedding: bool) -> None:
+    """Raise E1010 if a model is asked to do what it can't."""
+    if embeds and not is_embedding:
+        remedy = "serve an embedding model, one with sentence-transformers' modules.json"
+        raise WrongTask(model_task="generates text and makes no embeddings", remedy=remedy)
+    if is_embedding and not embeds:
+        remedy = "send its input to /v1/embeddings"
+        raise WrongTask(model_task="makes embeddings and generates no text", remedy=remedy)
 
 
 def check_guide(guide: Guide) -> None:
@@ -126,11 +137,12 @@ def _check_ids(name: str, ids: Sequence[int], ready: Ready) -> None:
 
 
 def _check_lengths(request: Submit, ready: Ready) -> None:
+    longest = ready.max_sequence_length - (not request.embeds)
+    if len(request.input_ids) > longest:
+        raise PromptTooLong(prompt_tokens=len(request.input_ids), max_input_tokens=longest)
+    if request.embeds:
+        return
     room = ready.max_sequence_length - len(request.input_ids)
-    if room < 1:
-        raise PromptTooLong(
-            prompt_tokens=len(request.input_ids), max_input_tokens=ready.max_sequence_length - 1
-        )
     if not 1 <= request.max_tokens <= room:
         expected = (
             f"from 1 to {room} (this engine holds {ready.max_sequence_length} tokens a sequence, "

@@ -75,6 +75,7 @@ class _ReceivedStream:
             return
         self.output.finish_reason = message.reason
         self.output.times_s = message.times_s
+        self.output.embedding = message.embedding
         self.is_ended = True
         if not self.has_output:
             self._has_first(now_s)

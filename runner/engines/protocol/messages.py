@@ -122,6 +122,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     guide: Guide | None = None
     num_top_log_probs: int = 0
     """With these: those of so many of the likeliest tokens at its place."""
+    embeds: bool = False
+    """Embed ``input_ids`` instead of generating: ``Finished`` has the embedding."""
     returns_times: bool = False
     """``Finished`` has ``times_s``."""
     sent_s: float | None = None
@@ -147,6 +149,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     max_batch_size: int
     guide_types: tuple[GuideType, ...] = ()
     """The guides it can follow."""
+    is_embedding: bool = False
+    """It embeds, and does not generate."""
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):
@@ -188,6 +192,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     reason: FinishReason
     sequences: list[list[TokenId]] | None = None
     """Of a beam search: the output of each beam, best first. Nothing of it was sent before."""
+    embedding: bytes | None = None
+    """Little-endian 32-bit floats."""
     times_s: tuple[float, float] | None = None
     """When the engine server received the request, and its last token, by ``perf_counter``."""
 
@@ -225,6 +231,7 @@ class Output:
     finish_reason: FinishReason | None = None
     """Of the last output."""
     times_s: tuple[float, float] | None = None
-    """See ``Finished``."""
+    """See ``Finished``; also ``embedding``."""
     cached_tokens: int | None = None
     """See ``Cached``; in one output of a request."""
+    embedding: bytes | None = None

@@ -103,8 +103,8 @@ class ChildEngine:
                 self._sink.log_probs(values)
             case Cached(new=counts):
                 self._sink.cached(counts)
-            case Finished(request_id=request_id, reason=reason, sequences=sequences):
-                self._sink.finished(request_id, reason, sequences)
+            case Finished(request_id=request_id, reason=reason):
+                self._sink.finished(request_id, reason, message.sequences, message.embedding)
             case Failed(request_id=request_id, error=error):
                 self._sink.failed(request_id, error.restore())
             case Statistics():

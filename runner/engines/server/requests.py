@@ -77,6 +77,7 @@ class Request:
     """Those that came for the next tokens."""
     sequences: list[list[int]] | None = None
     """Of a beam search, set before its end."""
+    embedding: bytes | None = None
     num_tokens: int = 0
     """Sent so far, of a traced request."""
 
@@ -181,11 +182,18 @@ class Requests:
                 request.client.cached(request, count)
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
-        if sequences is not None and (request := self._running.get(request_id)) is not None:
+        request = self._running.get(request_id)
+        if sequences is not None and request is not None:
             self._metrics.received(sum(map(len, sequences)))
             request.sequences = sequences
+        if embedding is not None and request is not None:
+            request.embedding = embedding
         self._end(request_id, reason)
 
     def failed(self, request_id: int, error: Exception) -> None:
@@ -258,7 +266,7 @@ class Requests:
             message = Failed(client_id, WireError.of(end))
         elif end is not None:
             times_s = (request.arrival_s, request.last_token_s) if request.submit.returns_times else None
-            message = Finished(client_id, end, request.sequences, times_s)
+            message = Finished(client_id, end, request.sequences, request.embedding, times_s)
         request.client.respond(request, tokens, log_probs, message)
         self._answered.add(request.client)
         if isinstance(end, CodedError) and not self._is_broken:

@@ -33,7 +33,11 @@ class Collector:
         raise AssertionError(new)
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
         self.ends.put((request_id, reason))
 

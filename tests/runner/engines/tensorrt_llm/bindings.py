@@ -43,7 +43,11 @@ class RecordingSink:
         self.cache_hits += new
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
         if sequences is not None:
             self.sequences[request_id] = sequences
