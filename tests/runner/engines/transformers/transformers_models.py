@@ -59,6 +59,7 @@ class RecordingSink:
         self.outputs: dict[int, list[int]] = {}
         self.token_log_probs: dict[int, list[TokenLogProb]] = {}
         self.reasons: dict[int, FinishReason] = {}
+        self.embeddings: dict[int, bytes] = {}
         self.errors: dict[int, Exception] = {}
         self.ends: list[int] = []
         self.breaks: list[Exception] = []
@@ -82,10 +83,16 @@ class RecordingSink:
         self.cache_hits += new
 
     def finished(
-        self, request_id: int, reason: FinishReason, sequences: list[list[int]] | None = None
+        self,
+        request_id: int,
+        reason: FinishReason,
+        sequences: list[list[int]] | None = None,
+        embedding: bytes | None = None,
     ) -> None:
         with self.changed:
             self.reasons[request_id] = reason
+            if embedding is not None:
+                self.embeddings[request_id] = embedding
             self.ends.append(request_id)
             self.changed.notify_all()
 
