@@ -38,7 +38,7 @@ _DECIDED = _by_name(
             "tokenizer tokenizer_mode tokenizer_revision skip_tokenizer_init"
         ),
         "each request has its sampling parameters": "generation_config override_generation_config",
-        "the engine generates text": "runner convert pooler_config",
+        "the model's files tell whether it generates or embeds": "runner convert pooler_config",
         "the engine slot sets it": (
             "served_model_name tokens_only enable_prompt_embeds io_processor_plugin disable_log_stats "
             "scheduler_cls enable_log_requests aggregate_engine_logging"

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from engine.kinds import LORA_FOLDER
+from engine.pooling import read_pooling
 from errors.engines import VllmMissing
 from runner.engines.protocol.adapter import EngineAdapter, Sink
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, Ready
@@ -32,8 +33,10 @@ log = logging.getLogger("cog_triton.engine")
 def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdapter:
     """Start vLLM on the engine. ``options``: see ``arguments``, and ``engine_cache_dir``.
 
-    Raises InvalidSetting, EngineStartFailed, VllmMissing, VllmArgumentsRefused, VllmStartFailed.
+    Raises InvalidSetting, EngineStartFailed, PoolingUnsupported, VllmMissing, VllmArgumentsRefused,
+    VllmStartFailed.
     """
+    pooling = read_pooling(engine_dir)
     arguments = read_arguments(engine_dir, options)
     prepare_environment(arguments, options.get("engine_cache_dir"))
     try:
@@ -44,18 +47,20 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         raise VllmMissing(python=sys.executable, reason=exc) from exc
     if (found := version("vllm")) != PINNED_VERSION:
         log.warning("vLLM %s is installed; only %s is tested", found, PINNED_VERSION)
-    config = make_config(arguments)
+    config = make_config(arguments, pooling)
     client = start(config)
     guides, end_id = None, guide_end_id(engine_dir)
-    if end_id is not None:
+    if end_id is not None and pooling is None:
         from runner.engines.guides.compile import open_guides
 
         guides = open_guides(engine_dir)
+    max_length = config.model_config.max_model_len
     ready = Ready(
         engine_kind=ENGINE_KIND,
         vocab_size=config.model_config.get_vocab_size(),
-        max_sequence_length=config.model_config.max_model_len,
+        max_sequence_length=max_length if pooling is None else pooling.limit(max_length),
         max_batch_size=config.scheduler_config.max_num_seqs,
         guide_types=() if guides is None else ALL_GUIDE_TYPES,
+        is_embedding=pooling is not None,
     )
-    return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id)
+    return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id, pooling)

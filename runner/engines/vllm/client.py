@@ -12,15 +12,17 @@ import threading
 from typing import Any
 
 from vllm import AsyncEngineArgs
-from vllm.config import VllmConfig
+from vllm.config import PoolerConfig, VllmConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.executor import Executor
 
+from engine.pooling import Pooling, PoolingMode
 from errors.engines import VllmArgumentsRefused, VllmStartFailed
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
 _REASON_BYTES = 2000
+_POOLING_TYPES: dict[PoolingMode, str] = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}
 _KILLED = "its process was killed or crashed"
 
 
@@ -52,9 +54,14 @@ class Client(SyncMPClient):  # type: ignore[misc]
         return _one_line(self._root_cause.first() or (_KILLED if self._is_shut_down else str(error)))
 
 
-def make_config(arguments: dict[str, Any]) -> VllmConfig:
+def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> VllmConfig:
     """vLLM's configuration. Raises VllmArgumentsRefused."""
     try:
+        if pooling is not None:
+            pooler = PoolerConfig(
+                seq_pooling_type=_POOLING_TYPES[pooling.mode], use_activation=pooling.is_normalized
+            )
+            arguments = {**arguments, "runner": "pooling", "pooler_config": pooler}
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     # vLLM raises ValueError, AssertionError, pydantic's and many other errors.
     except Exception as exc:

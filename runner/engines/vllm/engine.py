@@ -9,8 +9,10 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 
+from engine.pooling import Pooling
 from errors.coded_error import CodedError
 from errors.engines import VllmEngineDied, VllmRequestFailed
 from runner.engines.protocol.adapter import Sink
@@ -41,6 +43,7 @@ class VllmEngine:
         adapters: Adapters,
         guides: GuideCompiler | None,
         guide_end_id: int | None,
+        pooling: Pooling | None = None,
     ) -> None:
         self._client = client
         self._sink = sink
@@ -49,6 +52,7 @@ class VllmEngine:
         self._guides = guides
         self._guide_end_id = guide_end_id
         """The token at which vLLM ends guided outputs."""
+        self._pooling = pooling
         self._running: dict[str, Running] = {}
         """By vLLM's request id. The code that removes a request reports its end, so only once."""
         self._statistics = Statistics(active=0, queued=0, cache_used=0.0)
@@ -61,7 +65,8 @@ class VllmEngine:
     def submit(self, request: Submit) -> None:
         try:
             check_limits(request)
-            message = core_request(request, self._adapters.find(request.lora_name), self._guide_end_id)
+            lora = self._adapters.find(request.lora_name)
+            message = core_request(request, lora, self._guide_end_id, self._pooling)
         except CodedError as error:
             self._sink.failed(request.request_id, error)
             return
@@ -161,7 +166,10 @@ class VllmEngine:
         """Report a request that vLLM has ended, and whose resources it has freed."""
         request = self._running.get(output.request_id)
         reason = None if request is None else request.reason(output)
-        if reason is None:
+        if output.pooling_output is not None:
+            embedding = np.asarray(output.pooling_output.float(), "<f4")
+            self._finish(output.request_id, "end", embedding.tobytes())
+        elif reason is None:
             self._fail(output.request_id, VllmRequestFailed(reason=str(output.finish_reason)))
         else:
             self._finish(output.request_id, reason)
@@ -201,10 +209,10 @@ class VllmEngine:
     def _died(self, error: Exception) -> VllmEngineDied:
         return VllmEngineDied(reason=self._client.death_reason(error))
 
-    def _finish(self, key: str, reason: FinishReason) -> None:
+    def _finish(self, key: str, reason: FinishReason, embedding: bytes | None = None) -> None:
         request = self._running.pop(key, None)
         if request is not None:
-            self._sink.finished(request.request_id, reason)
+            self._sink.finished(request.request_id, reason, embedding=embedding)
 
     def _fail(self, key: str, error: CodedError) -> None:
         request = self._running.pop(key, None)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm.lora.request import LoRARequest
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
+from engine.pooling import Pooling
 from errors.requests import InvalidTensor
 from runner.engines.protocol import messages
 from runner.engines.protocol.messages import ANY_JSON, Guide, Sampling, Submit, TokenLogProb
@@ -51,20 +53,28 @@ def check_limits(request: Submit) -> None:
 
 
 def core_request(
-    request: Submit, lora: LoRARequest | None, guide_end_id: int | None = None
+    request: Submit,
+    lora: LoRARequest | None,
+    guide_end_id: int | None = None,
+    pooling: Pooling | None = None,
 ) -> EngineCoreRequest:
     """The engine core's request. ``request`` is checked. If guided, it also ends at ``guide_end_id``."""
     return EngineCoreRequest(
         request_id=str(request.request_id),
         prompt_token_ids=request.input_ids,
         mm_features=None,
-        sampling_params=_sampling_params(request, guide_end_id),
-        pooling_params=None,
+        sampling_params=None if pooling else _sampling_params(request, guide_end_id),
+        pooling_params=None if pooling is None else _pooling_params(pooling),
         arrival_time=time.time(),
         lora_request=lora,
         cache_salt=None,
         data_parallel_rank=None,
     )
+
+
+def _pooling_params(pooling: Pooling) -> PoolingParams:
+    """NOTE: vLLM's front end fills in these defaults, which the engine core does not do."""
+    return PoolingParams(task="embed", use_activation=pooling.is_normalized, skip_reading_prefix_cache=False)
 
 
 def _sampling_params(request: Submit, guide_end_id: int | None) -> SamplingParams:

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runner.engines.protocol.messages import Sampling, Submit
+from tests.engine.pooling_files import write_pooling
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
 
@@ -215,3 +217,29 @@ def test_the_servers_options_win_over_the_engines_arguments(engine_dir: Path, py
     with running(engine_dir, python, max_batch_size="3") as client:
         client.send(*(Submit(number, [1], 1500, GREEDY) for number in range(5)))
         client.wait_for(lambda: any((each.active, each.queued) == (3, 2) for each in client.statistics()))
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory, python: str) -> Iterator[Listening]:
+    folder = make_vllm_directory(tmp_path_factory.mktemp("embedding"), max_num_seqs=4)
+    with running(write_pooling(folder, "lasttoken", max_tokens=512), python) as client:
+        yield client
+
+
+def test_an_embedding_model_answers_with_vectors(embedding: Listening) -> None:
+    assert embedding.ready.is_embedding
+    assert embedding.ready.max_sequence_length == 512
+    numbers = range(1, 21)
+    embedding.send(*(Submit(number, [number, 7], 0, embeds=True) for number in numbers))
+    for number in numbers:
+        assert embedding.wait_for_end(number) == "end"
+        vector = np.frombuffer(embedding.finished(number).embedding or b"", "<f4")
+        expected = np.array([number, 7, (number + 7) / 2])
+        np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-6)
+
+
+def test_a_model_does_one_of_both(embedding: Listening, engine: Listening) -> None:
+    assert "E1010 WrongTask" in embedding.answer(Submit(100, [7], 5))[1]
+    assert "E1010 WrongTask" in engine.answer(Submit(900, [7], 0, embeds=True))[1]
+    assert "E1002 PromptTooLong" in embedding.answer(Submit(101, [7] * 513, 0, embeds=True))[1]
+    assert embedding.answer(Submit(102, [7] * 512, 0, embeds=True))[1] == "end"

@@ -24,6 +24,8 @@ NAMES = (
     "vllm.v1.metrics.stats.SchedulerStats",
     "vllm.sampling_params.SamplingParams",
     "vllm.sampling_params.StructuredOutputsParams",
+    "vllm.pooling_params.PoolingParams",
+    "vllm.config.PoolerConfig",
     "vllm.lora.request.LoRARequest",
     "vllm.v1.executor.Executor",
 )

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vllm.config import ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import ModelConfig, PoolerConfig, SchedulerConfig, VllmConfig
 
 
 @dataclasses.dataclass
@@ -32,6 +32,8 @@ class AsyncEngineArgs:
     max_loras: int = 1
     max_lora_rank: int = 16
     scheduling_policy: str = "fcfs"
+    runner: str = "auto"
+    pooler_config: PoolerConfig | None = None
 
     def create_engine_config(self, usage_context: Any = None, headless: bool = False) -> VllmConfig:
         config = json.loads((Path(self.model) / "config.json").read_text())
@@ -40,6 +42,8 @@ class AsyncEngineArgs:
             raise ValueError(f"max_model_len ({self.max_model_len}) is greater than {limit}")
         os.environ["STANDIN_TENSOR_PARALLEL_SIZE"] = str(self.tensor_parallel_size)
         return VllmConfig(
-            model_config=ModelConfig(config["vocab_size"], self.max_model_len or limit),
+            model_config=ModelConfig(
+                config["vocab_size"], self.max_model_len or limit, self.runner, self.pooler_config
+            ),
             scheduler_config=SchedulerConfig(self.max_num_seqs or 256, self.scheduling_policy),
         )

@@ -7,9 +7,17 @@ from typing import Any
 
 
 @dataclasses.dataclass
+class PoolerConfig:
+    seq_pooling_type: str | None = None
+    use_activation: bool | None = None
+
+
+@dataclasses.dataclass
 class ModelConfig:
     vocab_size: int
     max_model_len: int
+    runner_type: str = "generate"
+    pooler_config: PoolerConfig | None = None
 
     def get_vocab_size(self) -> int:
         return self.vocab_size

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from vllm.lora.request import LoRARequest
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 
@@ -28,7 +29,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=
     prompt_token_ids: list[int] | None
     mm_features: None
     sampling_params: SamplingParams | None
-    pooling_params: None
+    pooling_params: PoolingParams | None
     arrival_time: float
     lora_request: LoRARequest | None
     cache_salt: str | None
@@ -41,6 +42,8 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=F
     new_token_ids: list[int]
     new_logprobs: Any = None
     """``LogprobsLists``: its ``logprobs`` [tokens, 1] are the chosen tokens'."""
+    pooling_output: Any = None
+    """A tensor."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     prefill_stats: PrefillStats | None = None

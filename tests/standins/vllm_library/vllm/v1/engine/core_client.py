@@ -20,6 +20,8 @@ FAILS_ALONE = 667
 """A prompt that ends with it ends with vLLM's ``error``."""
 KILLS_THE_CORE = 668
 """A prompt that ends with it ends the engine core without an error, as SIGKILL does."""
+NEVER_EMBEDDED = 669
+"""An input that ends with it runs until it is aborted."""
 DOES_NOT_START = 999
 """A vocabulary of this size does not fit into memory."""
 
@@ -32,7 +34,9 @@ log = logging.getLogger("vllm.v1.engine.core")
 
 class SyncMPClient:
     def __init__(self, vllm_config: Any, executor_class: Any, log_stats: bool) -> None:
-        self._vocab_size = vllm_config.model_config.vocab_size
+        model = vllm_config.model_config
+        self._vocab_size = model.vocab_size
+        assert (model.runner_type == "pooling") == (model.pooler_config is not None)
         if self._vocab_size == DOES_NOT_START:
             try:
                 raise MemoryError("No available memory for the cache blocks")
@@ -116,6 +120,8 @@ class SyncMPClient:
         return PrefillStats(len(ids), cached)
 
     def _step(self, request: EngineCoreRequest, made: list[int]) -> EngineCoreOutput | None:
+        if request.pooling_params is not None:
+            return self._pool(request)
         prompt, parameters = request.prompt_token_ids or [], request.sampling_params
         assert parameters is not None
         if prompt[-1] == BREAKS_THE_ENGINE:
@@ -135,6 +141,22 @@ class SyncMPClient:
             output.finish_reason, output.stop_reason = FinishReason.STOP, made[-1]
         elif len(made) >= (parameters.max_tokens or 0):
             output.finish_reason = FinishReason.LENGTH
+        return output
+
+    def _pool(self, request: EngineCoreRequest) -> EngineCoreOutput:
+        """The first and the last token, the mean, or their vector of length 1."""
+        prompt, parameters = request.prompt_token_ids or [], request.pooling_params
+        assert parameters is not None
+        assert parameters.task == "embed"
+        if prompt[-1] == FAILS_ALONE:
+            return EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.ERROR)
+        if prompt[-1] == NEVER_EMBEDDED:
+            return EngineCoreOutput(request.request_id, [])
+        vector = np.array([prompt[0], prompt[-1], np.mean(prompt)], np.float32)
+        if parameters.use_activation:
+            vector /= np.linalg.norm(vector)
+        output = EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.STOP)
+        output.pooling_output = SimpleNamespace(float=lambda: vector)
         return output
 
     def _next(self, tokens: list[int], parameters: Any) -> int:
