@@ -11,6 +11,7 @@ from builder.steps import EnginePlan, Step, Work, model_steps, place_fast_tokeni
 from builder.weights.checkpoint import ModelConfig, check_shards, read_config, read_object, safetensors_dtype
 from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
+from engine.pooling import pooling_names, read_pooling
 from engine.tar.manifest import EngineFacts
 from errors.build_config import ModelUnusable
 
@@ -49,7 +50,10 @@ def _check_model(work: Work) -> None:
 
 
 def place_configuration(work: Work) -> None:
-    """Place the model's configuration and, with trust_remote_code, its Python files."""
+    """Place the model's configuration and, with trust_remote_code, its Python files.
+
+    Raises PoolingUnsupported for an embedding model, whose ``facts`` get its lengths.
+    """
     place(work.model.files["config.json"], work.directory / "config.json")
     if "generation_config.json" in work.model.files:
         read_object(work.model, "generation_config.json")
@@ -58,6 +62,13 @@ def place_configuration(work: Work) -> None:
         for name in supporting_names(work.model.files, code=True):
             if name.endswith(".py"):
                 place(work.model.files[name], work.directory / name)
+    for name in pooling_names(work.model.files):
+        (work.directory / name).parent.mkdir(exist_ok=True)
+        place(work.model.files[name], work.directory / name)
+    if (pooling := read_pooling(work.directory)) is not None:
+        asked = work.facts.max_seq_len
+        length = pooling.max_tokens if asked is None else pooling.limit(asked)
+        work.facts = work.facts.model_copy(update={"max_seq_len": length, "max_input_len": length})
 
 
 def place_weights(work: Work) -> None:

@@ -9,6 +9,7 @@ from builder.config.config import BuildConfig, LoraAdapter
 from builder.weights.hub import Hub
 from builder.weights.model_files import Model, Sources, supporting_names, weight_names
 from builder.weights.model_tar import obtain_model_tar
+from engine.pooling import pooling_names
 from errors.build_config import ModelPathInvalid, ModelUnusable
 
 
@@ -61,6 +62,7 @@ def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: boo
             raise ModelUnusable(model=config.model_name, problem=problem)
         return [config.gguf_file]
     wanted = supporting_names(names, code=config.trust_remote_code)
+    wanted += pooling_names(names)
     if with_weights:
         wanted += weight_names(config.model_name, names, config.weight_format)[1]
     return wanted
@@ -68,6 +70,7 @@ def wanted_names(config: BuildConfig, names: Sequence[str], *, with_weights: boo
 
 def _of_folder(model: str, folder: Path, choose: _Choose, revision: str | None = None) -> Model:
     names = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
+    names += [path.relative_to(folder).as_posix() for path in sorted(folder.glob("*/config.json"))]
     return Model(model, revision, {name: folder / name for name in choose(names)})
 
 
