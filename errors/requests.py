@@ -70,7 +70,7 @@ class ClientStalled(CodedError):
 
 
 class WrongTask(CodedError):
-    code = "E1010"
+    code = "E1011"
     summary = "An embedding model was asked to generate text, or a generating model to make embeddings"
     template = "This server's model {model_task}: {remedy}."
 

@@ -23,7 +23,7 @@ from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.body_reader import BodyReader
-from runner.api.call import call_of
+from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, call_of
 from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
@@ -37,20 +37,24 @@ from runner.api.openai.bodies import (
     ChatBody,
     CompletionBody,
     DetokenizeBody,
+    EmbeddingBody,
     GenerationBody,
     TokenizeBody,
 )
 from runner.api.openai.choices_writer import ChoicesWriter
+from runner.api.openai.embeddings import EmbeddingResponse
 from runner.api.openai.formats import ChatFormat, CompletionFormat, TokenTexts
 from runner.api.openai.requests import (
     chat_prompt,
     chat_request,
     completion_requests,
+    embedding_requests,
     num_prompts,
     num_texts,
 )
 from runner.api.page.response import page_response
 from runner.api.served import Served
+from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
 from runner.observability.request_id import REQUEST_ID_HEADER
 from runner.settings.api_keys import APIKeys
@@ -92,6 +96,7 @@ class API:
         return [
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route(EMBEDDINGS_PATH, self.embeddings, methods=["POST"]),
             Route(
                 "/v1/models",
                 _json(models),
@@ -137,6 +142,15 @@ class API:
         texts = num_texts(body, num_prompts, self._admission.limit)
         return GenerationResponse(self._service, texts, prepare, writer, is_stream=bool(body.stream))
 
+    async def embeddings(self, request: Request) -> Response:
+        body = await self._read(request, EmbeddingBody)
+        model = self._served.find(body.model)
+        if call_of(request.scope).is_large or num_prompts(body.input) > _MANY_PROMPTS:
+            requests = await asyncio.to_thread(embedding_requests, body, self._served)
+        else:
+            requests = embedding_requests(body, self._served)
+        return EmbeddingResponse(self._service, body, requests, model)
+
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))
 
@@ -170,7 +184,10 @@ class API:
         return _json(Text((await self._run(texts, request))[0]))
 
     async def _read(self, request: Request, kind: type[B]) -> B:
-        """The body. Raises E1607 before it is read if the server could do nothing with it now."""
+        """The body. Raises E1011 or E1607 before it is read if the server could do nothing with it now."""
+        if request.url.path in GENERATION_PATHS:
+            is_embedding = self._served.model.pooling is not None
+            check_task(embeds=request.url.path == EMBEDDINGS_PATH, is_embedding=is_embedding)
         self._admission.check(1)
         return await self._bodies.read(request, kind)
 

@@ -12,7 +12,12 @@ from starlette.types import Scope
 
 from errors.coded_error import CodedError
 
-GENERATION_PATHS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+EMBEDDINGS_PATH = "/v1/embeddings"
+GENERATION_PATHS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    EMBEDDINGS_PATH: "embeddings",
+}
 """With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"

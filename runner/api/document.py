@@ -10,19 +10,21 @@ from typing import Any
 import msgspec
 
 from engine.kinds import Capability, supports
+from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS
 from runner.api.error_response import ErrorAnswer
 from runner.api.keys import is_guarded
 from runner.api.openai.answers import (
     Answer,
     ChatChoice,
     CompletionChoice,
+    Embeddings,
     Model,
     Models,
     State,
     Text,
     Tokens,
 )
-from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from runner.api.openai.guides import GUIDE_FIELDS
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, PARAMETERS
 from runner.api.served import Served
@@ -31,6 +33,7 @@ from runner.engines.protocol.messages import Sampling
 _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
     ("post", "/v1/completions", "The continuation of a prompt", CompletionBody, Answer[CompletionChoice]),
+    ("post", EMBEDDINGS_PATH, "A vector for each input", EmbeddingBody, Embeddings),
     ("get", "/v1/models", "What is served", None, Models),
     ("get", "/v1/models/{name}", "One of what is served", None, Model),
     ("post", "/tokenize", "Token ids of a prompt or a chat", TokenizeBody, Tokens),
@@ -51,7 +54,7 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
 
 def make_document(served: Served) -> dict[str, Any]:
     """An OpenAPI 3.1 document."""
-    operations = [each for each in _OPERATIONS if each[3] is not ChatBody or served.model.chat.exists]
+    operations = [each for each in _OPERATIONS if _is_offered(each[1], served)]
     types = {kind for *_, body, answer in operations for kind in (body, answer) if kind} | {ErrorAnswer}
     ordered = sorted(types, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
@@ -59,7 +62,9 @@ def make_document(served: Served) -> dict[str, Any]:
     for kind in (ChatBody, CompletionBody):
         if kind in types:
             _fit(components[kind.__name__]["properties"], served.engine_kind)
-    components[CompletionBody.__name__]["properties"]["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
+    if CompletionBody in types:
+        fields = components[CompletionBody.__name__]["properties"]
+        fields["max_tokens"]["default"] = DEFAULT_COMPLETION_TOKENS
     paths: dict[str, Any] = {}
     for method, path, summary, body, answer in operations:
         good = {"description": "Done"} | ({} if answer is None else {"content": _json(refs[answer])})
@@ -82,6 +87,12 @@ def make_document(served: Served) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _is_offered(path: str, served: Served) -> bool:
+    if path in GENERATION_PATHS and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
+        return False
+    return GENERATION_PATHS.get(path) != "chat" or served.model.chat.exists
 
 
 def _fit(fields: dict[str, Any], engine_kind: str) -> None:

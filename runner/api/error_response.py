@@ -53,7 +53,7 @@ _MAX_MESSAGE_CHARACTERS = 1000
 """A message quotes what was sent, which may be of any length."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
-_PROMPT_TENSOR = "input_ids"
+_PROMPTS = ("input_ids", "prompt")
 _GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
 _FIELDS = {
     "request_output_len": "max_tokens",
@@ -119,7 +119,7 @@ def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, 
         return fields.guide, sentence
     if not isinstance(name, str):
         return None, sentence
-    field = fields.prompt if name == _PROMPT_TENSOR else _FIELDS.get(name)
+    field = fields.prompt if name in _PROMPTS else _FIELDS.get(name)
     if field is None:
         return _top_field(name), sentence
     return field, sentence.replace(name, field, 1)

@@ -92,6 +92,8 @@ class Generation:
         self.cached_token_count: int | None = None
         """Of the input tokens, those that the engine did not compute; None: it does not know."""
         self.finish_reason: FinishReason | None = None
+        self.embedding: bytes | None = None
+        """Of a request that embeds: see ``Finished``."""
         self._log_probs: list[tuple[int, TokenLogProb]] = []
 
     @property
@@ -207,6 +209,7 @@ class Generation:
         if output.cached_tokens is not None:
             self.cached_token_count = output.cached_tokens
         if reason is not None:
+            self.embedding = output.embedding
             self.budget.received_last(output.times_s, arrived_s)
         if tokens:
             self._meter.received(len(tokens), arrived_s)

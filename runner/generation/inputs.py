@@ -20,6 +20,10 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
     """Lengths are cut to the room in the sequence. Raises E1002 if the prompt is too long."""
     if len(input_ids) > model.max_input_length:
         raise PromptTooLong(prompt_tokens=len(input_ids), max_input_tokens=model.max_input_length)
+    if request.embeds:
+        return Submit(
+            request_id=0, input_ids=input_ids, max_tokens=0, lora_name=request.lora_name, embeds=True
+        )
     max_tokens = min(request.max_tokens, model.max_sequence_length - len(input_ids))
     return Submit(
         request_id=0,

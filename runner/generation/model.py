@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from engine.directory import Engine
 from engine.end_ids import as_ids, read_end_ids, read_json
 from engine.kinds import KINDS
+from engine.pooling import Pooling, read_pooling
 from engine.tensorrt_llm_config import read_compiled_config
 from errors.settings import InvalidSetting
 from errors.triton import TritonTokenizerError
@@ -46,6 +47,8 @@ class ModelFacts:
     chat: ChatTemplate
     family: Family | None = None
     """How the model writes calls and reasoning; None: not known."""
+    pooling: Pooling | None = None
+    """Of an embedding model; None: it generates text."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -70,7 +73,11 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         end_ids = (settings.end_id,)
     pad_id = next(iter(as_ids(config.get("pad_token_id"))), end_ids[0])
     max_sequence_length = settings.max_sequence_length or _max_sequence_length(engine, config)
-    max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
+    pooling = read_pooling(engine.path)
+    if pooling is None:
+        max_input_length = min(_max_input_length(engine, max_sequence_length), max_sequence_length - 1)
+    else:
+        max_input_length = max_sequence_length = pooling.limit(max_sequence_length)
     default_bytes = max(_BYTES_PER_TOKEN * max_input_length, _MIN_PROMPT_BYTES)
     max_prompt_bytes = settings.max_prompt_bytes or default_bytes
     control = NONE if settings.allows_special_tokens else _control_tokens(tokenizer)
@@ -88,6 +95,7 @@ def load_model_facts(engine: Engine, settings: Settings) -> ModelFacts:
         max_input_length=max_input_length,
         chat=chat,
         family=find_family(settings.chat_family, chat.text, tokenizer),
+        pooling=pooling,
     )
 
 

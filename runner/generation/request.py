@@ -46,6 +46,8 @@ class GenerationRequest:
     """A LoRA adapter of the engine; None: the model without adapters."""
     answer: AnswerForm | None = None
     """How the answer is read as parts; None: it is text."""
+    embeds: bool = False
+    """Embed the prompt: there is no text."""
 
     prompt_ids: PromptIds = field(default_factory=PromptIds, repr=False, compare=False)
     """Shared by all texts of one prompt: ``dataclasses.replace`` keeps it, unless the prompt is another."""

@@ -15,6 +15,24 @@ class InputTokens(msgspec.Struct):
     cached_tokens: int
 
 
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(msgspec.Struct):
+    index: int
+    embedding: list[float] | str
+    object: str = "embedding"
+
+
+class Embeddings(msgspec.Struct):
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int

@@ -182,6 +182,18 @@ class ChatBody(GenerationBody, kw_only=True):
     chat_template_kwargs: TemplateArguments | None = None
 
 
+class EmbeddingBody(Body, kw_only=True):
+    """POST /v1/embeddings"""
+
+    input: Annotated[Prompt, Meta(description="A string, token ids, or a list of either.")]
+    model: Annotated[str, Meta(description="One of GET /v1/models.")] | None = None
+    encoding_format: Annotated[
+        Literal["float", "base64"], Meta(description="base64: little-endian 32-bit floats.")
+    ] = "float"
+    dimensions: Annotated[Count, Meta(description="Numbers of an embedding.")] | None = None
+    user: Annotated[str, Meta(description="No effect.")] | None = None
+
+
 class TokenizeBody(Body, kw_only=True):
     """POST /tokenize"""
 

@@ -8,10 +8,19 @@ from dataclasses import replace
 import msgspec
 
 from engine.kinds import Capability, supports
+from engine.pooling import Pooling
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
 from runner.api.generations import PromptRequest
-from runner.api.openai.bodies import MAX_INT32, ChatBody, CompletionBody, GenerationBody, Prompt, TokenizeBody
+from runner.api.openai.bodies import (
+    MAX_INT32,
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    Prompt,
+    TokenizeBody,
+)
 from runner.api.openai.guides import guide_of
 from runner.api.openai.reasoning import template_arguments
 from runner.api.openai.tool_use import shown_tools, tool_use
@@ -25,6 +34,8 @@ from runner.settings.settings import Settings
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for completions. A chat's answer may use all that the model has room for."""
+MAX_INPUTS = 2048
+"""OpenAI's limit of inputs that one call embeds."""
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 PARAMETERS = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
 """Fields that are sampling parameters of the core by the same names."""
@@ -46,6 +57,35 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
         request = replace(first, prompt=prompt, sampling=sampling)
         requests.append(PromptRequest(request, body.n or 1, echo))
     return requests
+
+
+def embedding_requests(body: EmbeddingBody, served: Served) -> list[GenerationRequest]:
+    """One per input. Raises a CodedError that names the field."""
+    pooling = served.model.pooling
+    assert pooling is not None
+    if body.dimensions is not None and not pooling.allows(body.dimensions):
+        raise InvalidInput(name="dimensions", expected=_dimensions(pooling), value=body.dimensions)
+    inputs = _prompts(body.input, "input")
+    if len(inputs) > MAX_INPUTS:
+        raise InvalidInput(name="input", expected=f"at most {MAX_INPUTS} inputs", value=len(inputs))
+    first = GenerationRequest(
+        prompt=inputs[0],
+        max_tokens=0,
+        min_tokens=0,
+        stop_sequences=(),
+        sampling=Sampling(),
+        lora_name=served.adapter(body.model),
+        embeds=True,
+    )
+    return [replace(first, prompt=each) for each in inputs]
+
+
+def _dimensions(pooling: Pooling) -> str:
+    if pooling.shorter is None:
+        return f"{pooling.size} or left out, as the model's config.json allows no other (is_matryoshka)"
+    if pooling.shorter:
+        return f"one of {', '.join(map(str, (*pooling.shorter, pooling.size)))}"
+    return f"from 1 to {pooling.size}"
 
 
 def num_prompts(given: Prompt) -> int:
@@ -187,14 +227,14 @@ def _stops(body: GenerationBody, settings: Settings) -> tuple[str, ...]:
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
 
 
-def _prompts(given: Prompt) -> list[str | list[int]]:
+def _prompts(given: Prompt, field: str = "prompt") -> list[str | list[int]]:
     """The prompts of a string, token ids, or a list of either. Raises E1005 for a mixture."""
     if isinstance(given, str):
         return [given]
     kinds = {type(each) for each in given}
     if len(kinds) > 1:
         raise InvalidInput(
-            name="prompt", expected="a list of strings only, or of lists of token ids only", value=given
+            name=field, expected="a list of strings only, or of lists of token ids only", value=given
         )
     if kinds == {int}:
         return [[each for each in given if isinstance(each, int)]]

@@ -254,6 +254,7 @@ async function start() {
   try {
     api = await (await fetch(address("openapi.json"))).json();
     const chat = api.paths["/" + PATHS.chat], texts = api.paths["/" + PATHS.text];
+    if (!texts) return fail({ message: "This model makes embeddings: send its inputs to v1/embeddings." });
     $("mode-field").hidden = !chat;
     $(chat ? "mode-chat" : "mode-text").checked = true;
     $("key-field").hidden = !texts.post.security;

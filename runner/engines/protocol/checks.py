@@ -27,7 +27,7 @@ NO_CHAT_FORM = "calls of tools and reasoning are enforced by the kinds transform
 
 
 def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | None = None) -> None:
-    """The engine server's checks, for every kind. Raises E1002, E1010, E1103 or E1104.
+    """The engine server's checks, for every kind. Raises E1002, E1011, E1103 or E1104.
 
     ``extremes``: the lowest and the highest input id, if they are known.
     """
@@ -55,7 +55,7 @@ def check_request(request: Submit, ready: Ready, extremes: tuple[int, int] | Non
 
 
 def check_task(*, embeds: bool, is_embedding: bool) -> None:
-    """Raise E1010 if a model is asked to do what it can't."""
+    """Raise E1011 if a model is asked to do what it can't."""
     if embeds and not is_embedding:
         remedy = "serve an embedding model, one with sentence-transformers' modules.json"
         raise WrongTask(model_task="generates text and makes no embeddings", remedy=remedy)

@@ -239,7 +239,7 @@ def test_an_embedding_model_answers_with_vectors(embedding: Listening) -> None:
 
 
 def test_a_model_does_one_of_both(embedding: Listening, engine: Listening) -> None:
-    assert "E1010 WrongTask" in embedding.answer(Submit(100, [7], 5))[1]
-    assert "E1010 WrongTask" in engine.answer(Submit(900, [7], 0, embeds=True))[1]
+    assert "E1011 WrongTask" in embedding.answer(Submit(100, [7], 5))[1]
+    assert "E1011 WrongTask" in engine.answer(Submit(900, [7], 0, embeds=True))[1]
     assert "E1002 PromptTooLong" in embedding.answer(Submit(101, [7] * 513, 0, embeds=True))[1]
     assert embedding.answer(Submit(102, [7] * 512, 0, embeds=True))[1] == "end"

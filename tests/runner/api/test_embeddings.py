@@ -1,0 +1,185 @@
+"""/v1/embeddings in front of the vLLM adapter, whose stand-in embeds as [first token, last token, mean]."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.engine.pooling_files import write_pooling
+from tests.runner.api.alone import APIAlone
+from tests.runner.api.apis import API, error_of
+from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory
+from tests.runner.paced_engine import PacedModel, make_tokenizer
+from tests.runner.servers import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.servers
+
+PATH = "/v1/embeddings"
+NEVER_EMBEDDED = 669
+FAILS_ALONE = 667
+JSON = {"content-type": "application/json"}
+MAX_TOKENS = 2000
+
+
+class Embeddings(APIAlone):
+    def __init__(self, model: PacedModel, folder: Path, **environment: str) -> None:
+        super().__init__(model, folder, **environment)
+        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+
+    def ask(self, given: object, **fields: Any) -> dict[str, Any]:
+        response = self.client.post(PATH, json={"input": given, **fields})
+        assert response.status_code == 200, response.text
+        document: dict[str, Any] = response.json()
+        return document
+
+    def refused(self, path: str = PATH, **fields: Any) -> dict[str, Any]:
+        response = self.client.post(path, json=fields)
+        assert response.status_code == 400, response.text
+        return error_of(response)
+
+    def metric(self, name: str) -> float:
+        found = re.search(
+            rf"^cog_triton_{re.escape(name)} (\S+)$", self.client.get("/metrics").text, re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
+
+    def close(self) -> None:
+        self.client.close()
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embeddings]:
+    folder = tmp_path_factory.mktemp("embeddings")
+    engine = make_vllm_directory(folder / "engine")
+    config = {"model_type": "bert", "matryoshka_dimensions": [2]}
+    write_pooling(engine, size=3, max_tokens=MAX_TOKENS, config=config)
+    (engine / "model.safetensors").touch()
+    tokenizer = make_tokenizer()
+    tokenizer.save(str(engine / "tokenizer.json"))
+    python = make_python(folder / "python", sys.executable)
+    model = PacedModel(engine, folder / "none", tokenizer)
+    server = Embeddings(model, folder, COG_TRITON_ENGINE_PYTHON=python, OPENAI_MODELS="small")
+    server.tokenizer = tokenizer
+    yield server
+    server.close()
+
+
+def expected(ids: list[int], size: int = 3) -> np.ndarray:
+    vector = np.array([ids[0], ids[-1], np.mean(ids)])[:size]
+    found: np.ndarray = vector / np.linalg.norm(vector)
+    return found
+
+
+def vectors(answer: dict[str, Any]) -> list[Any]:
+    assert answer["object"] == "list"
+    assert [each["index"] for each in answer["data"]] == [*range(len(answer["data"]))]
+    return [each["embedding"] for each in answer["data"]]
+
+
+def test_texts_and_token_ids_one_and_many(server: Embeddings) -> None:
+    text = "Water + Fire = Steam"
+    ids = server.tokenizer.encode(text).ids
+    for given in (text, [text], ids, [ids]):
+        answer = server.ask(given, model="small", user="somebody")
+        np.testing.assert_allclose(vectors(answer), [expected(ids)], rtol=1e-6)
+        assert answer["model"] == "small"
+        assert answer["usage"] == {"prompt_tokens": len(ids), "total_tokens": len(ids)}
+        assert answer["data"][0]["object"] == "embedding"
+
+
+def test_many_inputs_keep_their_order(server: Embeddings) -> None:
+    inputs = [[1 + number % 300, number % 400] for number in range(2048)]
+    answer = server.ask(inputs)
+    np.testing.assert_allclose(vectors(answer), [expected(ids) for ids in inputs], rtol=1e-6)
+    assert answer["usage"]["prompt_tokens"] == 2 * len(inputs)
+
+
+def test_base64_has_the_same_numbers(server: Embeddings) -> None:
+    inputs = ["Once upon a time", "a"]
+    encoded = [base64.b64decode(each) for each in vectors(server.ask(inputs, encoding_format="base64"))]
+    found = [np.frombuffer(each, "<f4") for each in encoded]
+    np.testing.assert_array_equal(np.array(found), np.array(vectors(server.ask(inputs)), np.float32))
+
+
+def test_an_embedding_is_cut_where_the_model_allows_it(server: Embeddings) -> None:
+    (cut,) = vectors(server.ask([3, 4], dimensions=2))
+    np.testing.assert_allclose(cut, expected([3, 4], 2), rtol=1e-6)
+    assert vectors(server.ask([3, 4], dimensions=3)) == vectors(server.ask([3, 4]))
+    error = server.refused(input=[3, 4], dimensions=1)
+    assert (error["code"], error["param"]) == ("E1005", "dimensions")
+    assert "one of 2, 3" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({}, "E1005", "input"),
+        ({"input": []}, "E1005", "input"),
+        ({"input": ["a", [1]]}, "E1005", "input"),
+        ({"input": ["a"] * 2049}, "E1005", "input"),
+        ({"input": [[1], []]}, "E1005", "input"),
+        ({"input": [5000]}, "E1103", "input"),
+        ({"input": [7] * (MAX_TOKENS + 1)}, "E1002", "input"),
+        ({"input": "a" * 70_000}, "E1002", "input"),
+        ({"input": "a", "encoding_format": "int8"}, "E1005", "encoding_format"),
+        ({"input": "a", "stream": True}, "E1601", "stream"),
+        ({"input": [[7], [FAILS_ALONE]]}, "E2204", None),
+    ],
+)
+def test_what_can_not_be_embedded_is_told(
+    server: Embeddings, fields: dict[str, Any], code: str, param: str | None
+) -> None:
+    response = server.client.post(PATH, json=fields)
+    assert response.status_code == (500 if code == "E2204" else 400)
+    error = error_of(response)
+    assert (error["code"], error["param"]) == (code, param)
+    assert len(vectors(server.ask("a"))) == 1
+
+
+def test_the_longest_input_is_embedded(server: Embeddings) -> None:
+    np.testing.assert_allclose(vectors(server.ask([7] * MAX_TOKENS)), [expected([7])], rtol=1e-6)
+
+
+def test_the_model_generates_no_text(server: Embeddings) -> None:
+    for path, fields in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ):
+        error = server.refused(path, **fields)
+        assert error["code"] == "E1011"
+        assert "/v1/embeddings" in error["message"]
+    paths = server.client.get("/openapi.json").json()["paths"]
+    assert PATH in paths
+    assert "/v1/completions" not in paths
+
+
+def test_calls_are_counted_and_a_client_that_disconnects_frees_the_engine(server: Embeddings) -> None:
+    outcomes = {
+        name: f'requests_total{{api="openai",code="",outcome="{name}"}}'
+        for name in ("succeeded", "cancelled")
+    }
+    before = {name: server.metric(metric) for name, metric in outcomes.items()}
+    server.ask(["a", "b"])
+    wait_until(lambda: server.metric(outcomes["succeeded"]) == before["succeeded"] + 2)
+    inputs = [[number, NEVER_EMBEDDED] for number in range(100)]
+    with pytest.raises(httpx.ReadTimeout):
+        server.client.post(PATH, content=json.dumps({"input": inputs}), headers=JSON, timeout=1)
+    wait_until(lambda: server.metric("slot_running_requests") == 0)
+    wait_until(lambda: server.metric(outcomes["cancelled"]) == before["cancelled"] + 64)
+
+
+def test_a_model_that_generates_makes_no_embeddings(api: API) -> None:
+    error = api.refused(PATH, 400, input="a")
+    assert error["code"] == "E1011"
+    assert "serve an embedding model" in error["message"]
+    assert PATH not in api.client.get("/openapi.json").json()["paths"]
