@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 
 from runner.api.openai.bodies import ChatBody, CompletionBody
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS
+from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API
 from tests.runner.api.browser import CHROMIUM, Browser, Page
 from tests.runner.paced_engine import make_paced_model
@@ -255,6 +257,34 @@ def test_reasoning_and_tool_calls_are_shown_and_calls_stay_in_the_chat(page: Pag
     }
     said = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
     assert page.run("latest.messages[1]") == said
+
+
+@needs_chromium
+def test_a_models_reasoning_and_calls_are_shown_as_they_are_streamed(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.yaml"
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+    script.write_text(json.dumps([{"answer": f"<think>A city.</think>Let me **see**.{call}"}]))
+    monkeypatch.setenv("COG_TRITON_SCRIPT", str(script))
+    server = APIAlone(make_paced_model(tmp_path / "model", 200), tmp_path, CHAT_FAMILY="hermes")
+    try:
+        page = browser.open(server.url + "/")
+        page.wait(f"{IS_READY} && $('model').textContent")
+        page.run("""$('field-tools').value = '[{"type": "function", "function": {"name": "weather"}}]'""")
+        assert page.run("[...$('field-tool_choice').options].map(each => each.textContent)") == [
+            *("not sent", "auto", "none", "required")
+        ]
+        ask(page, "Weather in Paris?")
+        assert page.text(".reasoning div") == "A city."
+        assert page.text(".assistant .text") == "Let me see."
+        assert page.text(".call") == 'Calls weather{"city": "Paris"}'
+        assert page.text("#status").startswith("Done: the model calls tools")
+        ask(page, "And now?")
+        assert page.run("latest.messages[1].tool_calls[0].id").startswith("call_")
+        page.close()
+    finally:
+        server.close()
 
 
 @needs_chromium
