@@ -30,7 +30,10 @@ class UnknownModel(CodedError):
 class InvalidAPIKey(CodedError):
     code = "E1604"
     summary = "The API key is missing or wrong"
-    template = "The API key is missing or wrong; send a key of this server as `Authorization: Bearer KEY`."
+    template = (
+        "The API key is missing or wrong; "
+        "send a key of this server as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+    )
 
 
 class UnknownEndpoint(CodedError):

@@ -31,6 +31,11 @@ from runner.api.generations import PromptRequest
 from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
 from runner.api.keys import RequireKey
 from runner.api.limits import Admission, run_within
+from runner.api.messages import order as messages_order
+from runner.api.messages.answers import InputTokens
+from runner.api.messages.bodies import CountTokensBody, MessagesBody
+from runner.api.messages.writer import FIELDS as MESSAGES_FIELDS
+from runner.api.messages.writer import MessagesWriter
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
 from runner.api.openai.bodies import (
     Body,
@@ -53,6 +58,9 @@ from runner.api.openai.requests import (
     num_texts,
 )
 from runner.api.page.response import page_response
+from runner.api.responses import order as responses_order
+from runner.api.responses.bodies import ResponsesBody
+from runner.api.responses.writer import ResponsesWriter
 from runner.api.served import Served
 from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
@@ -97,6 +105,9 @@ class API:
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route(EMBEDDINGS_PATH, self.embeddings, methods=["POST"]),
+            Route("/v1/responses", self.responses, methods=["POST"]),
+            Route("/v1/messages", self.messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route(
                 "/v1/models",
                 _json(models),
@@ -135,6 +146,46 @@ class API:
 
         writer = ChoicesWriter(body, CompletionFormat(self._tokens), model)
         return self._generated(body, count, prepare, writer)
+
+    async def responses(self, request: Request) -> Response:
+        body = await self._read(request, ResponsesBody)
+        model = self._served.find(body.model)
+        is_large = call_of(request.scope).is_large
+        order = self._order(request, body, responses_order.chat_body)
+        writer = ResponsesWriter(body, model, is_large=is_large)
+        return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
+
+    async def messages(self, request: Request) -> Response:
+        body = await self._read(request, MessagesBody)
+        order = self._order(request, body, messages_order.chat_body)
+        writer = MessagesWriter(self._served.find(body.model))
+        return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
+
+    def _order(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
+        """Makes the request of a body of which ``chat_body`` makes an order of a chat."""
+
+        def work(body: B, served: Served) -> PromptRequest:
+            return chat_request(chat_body(body), served)
+
+        async def prepare() -> list[PromptRequest]:
+            return [await self._with_template(work, request, body)]
+
+        return prepare
+
+    async def count_tokens(self, request: Request) -> Response:
+        body = await self._read(request, CountTokensBody)
+        self._served.find(body.model)
+        try:
+            return _json(await self._run(self._counted(body, request), request))
+        except CodedError as exc:
+            return ErrorResponse(exc, MESSAGES_FIELDS)
+
+    async def _counted(self, body: CountTokensBody, request: Request) -> InputTokens:
+        def work(body: CountTokensBody, served: Served) -> str:
+            return chat_prompt(messages_order.chat_body(body), served)
+
+        text = await self._with_template(work, request, body)
+        return InputTokens(len(await self._served.model.encode(text, adds_special_tokens=False)))
 
     def _generated(
         self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter

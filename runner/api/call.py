@@ -17,6 +17,8 @@ GENERATION_PATHS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
     EMBEDDINGS_PATH: "embeddings",
+    "/v1/messages": "chat",
+    "/v1/responses": "chat",
 }
 """With the name of the operation by OpenTelemetry's conventions. Requests for other paths are not counted."""
 _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")

@@ -13,6 +13,8 @@ from engine.kinds import Capability, supports
 from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS
 from runner.api.error_response import ErrorAnswer
 from runner.api.keys import is_guarded
+from runner.api.messages.answers import InputTokens, MessageAnswer
+from runner.api.messages.bodies import CountTokensBody, MessagesBody
 from runner.api.openai.answers import (
     Answer,
     ChatChoice,
@@ -27,6 +29,8 @@ from runner.api.openai.answers import (
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from runner.api.openai.guides import GUIDE_FIELDS
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, PARAMETERS
+from runner.api.responses.answers import Response
+from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served
 from runner.engines.protocol.messages import Sampling
 
@@ -34,6 +38,9 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/chat/completions", "The model's answer to a chat", ChatBody, Answer[ChatChoice]),
     ("post", "/v1/completions", "The continuation of a prompt", CompletionBody, Answer[CompletionChoice]),
     ("post", EMBEDDINGS_PATH, "A vector for each input", EmbeddingBody, Embeddings),
+    ("post", "/v1/responses", "The model's answer, by the Responses API", ResponsesBody, Response),
+    ("post", "/v1/messages", "The model's answer, by the Messages API", MessagesBody, MessageAnswer),
+    ("post", "/v1/messages/count_tokens", "Tokens of a prompt", CountTokensBody, InputTokens),
     ("get", "/v1/models", "What is served", None, Models),
     ("get", "/v1/models/{name}", "One of what is served", None, Model),
     ("post", "/tokenize", "Token ids of a prompt or a chat", TokenizeBody, Tokens),
@@ -42,6 +49,8 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("get", "/ready", "Whether Triton and the engine answer", None, State),
     ("get", "/metrics", "Metrics for Prometheus", None, None),
 )
+_CHATS = (ChatBody, ResponsesBody, MessagesBody, CountTokensBody)
+"""Those that are orders of a chat."""
 _REF = "#/components/schemas/{name}"
 _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "log_probs": ("logprobs", "top_logprobs"),
@@ -59,7 +68,7 @@ def make_document(served: Served) -> dict[str, Any]:
     ordered = sorted(types, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     refs = dict(zip(ordered, schemas, strict=True))
-    for kind in (ChatBody, CompletionBody):
+    for kind in (*_CHATS, CompletionBody):
         if kind in types:
             _fit(components[kind.__name__]["properties"], served.engine_kind)
     if CompletionBody in types:
@@ -90,9 +99,10 @@ def make_document(served: Served) -> dict[str, Any]:
 
 
 def _is_offered(path: str, served: Served) -> bool:
-    if path in GENERATION_PATHS and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
+    operation = GENERATION_PATHS.get(path.removesuffix("/count_tokens"))
+    if operation is not None and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
         return False
-    return GENERATION_PATHS.get(path) != "chat" or served.model.chat.exists
+    return operation != "chat" or served.model.chat.exists
 
 
 def _fit(fields: dict[str, Any], engine_kind: str) -> None:

@@ -1,7 +1,9 @@
-"""Coded errors as HTTP responses: their status, and a body in OpenAI's format."""
+"""Coded errors as HTTP responses: their status, and a body in OpenAI's or Anthropic's format."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -49,6 +51,9 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+_MESSAGES_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error", 504: "timeout_error"}
+"""Those that Anthropic's API calls otherwise."""
+_MESSAGES_PATH = "/v1/messages"
 _MAX_MESSAGE_CHARACTERS = 1000
 """A message quotes what was sent, which may be of any length."""
 _RETRY_AFTER_S = {429: 1, 503: 2}
@@ -92,10 +97,27 @@ class Fields:
     prompt: str | None = None
     guide: str | None = None
     """The first field that constrains the output."""
+    names: Sequence[tuple[str, str]] = ()
+    """Regular expressions of fields that this API calls otherwise than chat completions, and their names."""
+
+    def rename(self, field: str) -> str:
+        changed = (re.sub(pattern, name, field) for pattern, name in self.names)
+        return next((each for each in changed if each != field), field)
 
 
 def error_body(error: CodedError, fields: Fields) -> bytes:
     """``{"error": {message, type, param, code}}``; ``code`` is ours."""
+    return msgspec.json.encode(ErrorAnswer(describe(error, fields)))
+
+
+def messages_error_body(error: CodedError, fields: Fields) -> bytes:
+    """``{"type": "error", "error": {type, message, param, code}}``, as Anthropic's API answers."""
+    described = describe(error, fields)
+    described.type = _MESSAGES_TYPES.get(status_of(error), described.type)
+    return msgspec.json.encode({"type": "error", "error": described})
+
+
+def describe(error: CodedError, fields: Fields) -> Error:
     # NOTE: frames hold the request's body, and refer to the error: a cycle, which stays for long.
     error.__traceback__ = error.__context__ = error.__cause__ = None
     kind = _TYPES.get(status_of(error), "server_error")
@@ -103,7 +125,7 @@ def error_body(error: CodedError, fields: Fields) -> bytes:
     if len(sentence) > _MAX_MESSAGE_CHARACTERS:
         sentence = f"{sentence[:_MAX_MESSAGE_CHARACTERS]} ..."
     error.facts.pop("value", None)  # It may be all of the body too.
-    return msgspec.json.encode(ErrorAnswer(Error(sentence, kind, field, error.code)))
+    return Error(sentence, kind, field, error.code)
 
 
 def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, str]:
@@ -114,15 +136,13 @@ def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, 
     if isinstance(error, PromptTooLong):
         return fields.prompt, sentence
     if isinstance(error, ChatTemplateMissing | ChatTemplateRefused):
-        return "messages", sentence
+        return fields.prompt or "messages", sentence
     if isinstance(error, InvalidGuide | GuideFailed) or name in _GUIDE_TENSORS:
         return fields.guide, sentence
     if not isinstance(name, str):
         return None, sentence
-    field = fields.prompt if name in _PROMPTS else _FIELDS.get(name)
-    if field is None:
-        return _top_field(name), sentence
-    return field, sentence.replace(name, field, 1)
+    field = fields.prompt if name in _PROMPTS else fields.rename(_FIELDS.get(name, name))
+    return _top_field(field or name), sentence.replace(name, field or name, 1)
 
 
 def _top_field(path: str) -> str | None:
@@ -139,10 +159,13 @@ class ErrorResponse(Response):
         headers = {"Retry-After": str(_RETRY_AFTER_S[status])} if status in _RETRY_AFTER_S else {}
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        body = error_body(error, fields or Fields())
-        super().__init__(body, status, headers, media_type="application/json")
+        super().__init__(None, status, headers, media_type="application/json")
         self._error = error
+        self._fields = fields or Fields()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call_of(scope).error = self._error
+        is_of_messages = scope["path"].startswith(_MESSAGES_PATH)
+        self.body = (messages_error_body if is_of_messages else error_body)(self._error, self._fields)
+        self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)

@@ -44,6 +44,8 @@ class Piece:
     """Of the tokens that arrived, by their ids; empty unless the request asked for them."""
     parts: list[Part] = field(default_factory=list)
     """In place of ``text``, if the request has an answer form."""
+    stop_sequence: str | None = None
+    """The one that ended the text; of the last piece."""
 
 
 class Generations:
@@ -116,7 +118,13 @@ async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerat
         async for text in texts:
             yield Piece(index, echo + text, None, generation.take_log_probs())
             echo = ""
-    yield Piece(index, echo, generation.finish_reason, generation.take_log_probs())
+    yield Piece(
+        index,
+        echo,
+        generation.finish_reason,
+        generation.take_log_probs(),
+        stop_sequence=generation.stop_sequence,
+    )
 
 
 async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[list[Piece], None]:

@@ -8,6 +8,7 @@ from errors.api import InvalidAPIKey
 from runner.api.error_response import ErrorResponse
 from runner.settings.api_keys import APIKeys
 
+_HEADERS = (b"authorization", b"x-api-key")
 _GUARDED = ("/v1/", "/tokenize", "/detokenize")
 
 
@@ -27,12 +28,15 @@ class RequireKey:
         if (
             scope["type"] == "http"
             and is_guarded(scope["path"])
-            and not self._keys.accept(_authorization(scope))
+            and not any(self._keys.accept(each) for each in _authorizations(scope))
         ):
             await ErrorResponse(InvalidAPIKey())(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-def _authorization(scope: Scope) -> bytes:
-    return next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+def _authorizations(scope: Scope) -> list[bytes]:
+    """Of ``authorization`` and ``x-api-key``, the header of Anthropic's clients, which may send both."""
+    headers = {name: value for name, value in reversed(scope["headers"]) if name in _HEADERS}
+    own = headers.get(b"x-api-key")
+    return [headers.get(b"authorization", b""), b"" if own is None else b"Bearer " + own]

@@ -40,6 +40,7 @@ _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
 _type_info = cache(inspect.type_info)
 
 B = TypeVar("B", bound=msgspec.Struct)
+T = TypeVar("T")
 Path = Iterator[re.Match[str]] | None
 
 
@@ -55,6 +56,16 @@ def decode(content: bytearray, kind: type[B]) -> B:
             raise InvalidBody(reason=f"it is not valid ({exc})") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidBody(reason=f"it is not JSON ({exc})".replace("\n", " ")) from exc
+
+
+def convert(value: object, kind: type[T], name: str = "") -> T:
+    """A part of a document, found at ``name``. Raises E1601, or E1005 with the field."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        found = _PATH.search(str(exc))
+        _check(value, inspect.type_info(kind), name, _STEP.finditer(found[1] if found else ""))
+        raise InvalidBody(reason=f"{name or 'it'} is not valid ({exc})") from exc
 
 
 def check_document(document: object, kind: type, refusal: str = "") -> None:

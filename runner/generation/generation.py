@@ -102,6 +102,11 @@ class Generation:
         return (self._ended_s or time.perf_counter()) - self._started_s
 
     @property
+    def stop_sequence(self) -> str | None:
+        """The one that ended the text."""
+        return self._stop.matched
+
+    @property
     def time_to_first_token_s(self) -> float | None:
         return None if self._first_token_s is None else self._first_token_s - self._started_s
 

@@ -124,11 +124,10 @@ Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum of tokens 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-class GenerationBody(Body, kw_only=True):
-    """The fields of both completions and chat completions."""
+class SamplingBody(Body, kw_only=True):
+    """The fields of all APIs that generate text."""
 
     model: Annotated[str, Meta(description="One of GET /v1/models.")] | None = None
-    max_tokens: Annotated[Count, Meta(description="Maximum of tokens.")] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32, description="Minimum of tokens.")] | None = None
     temperature: Temperature | None = None
     top_p: Annotated[Share, Meta(description="Sample from the most likely, up to this sum.")] | None = None
@@ -139,9 +138,16 @@ class GenerationBody(Body, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, description="Above 1: less repetition.")] | None = None
     logit_bias: Annotated[Biases, Meta(description="By token id.")] | None = None
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
-    stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
     skip_special_tokens: Annotated[bool, Meta(description="false: the text has them.")] | None = None
+    stream: bool | None = None
+
+
+class GenerationBody(SamplingBody, kw_only=True):
+    """The fields of both completions and chat completions."""
+
+    max_tokens: Annotated[Count, Meta(description="Maximum of tokens.")] | None = None
+    stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
     structured_outputs: Annotated[StructuredOutputs, Meta(description="The guided fields.")] | None = None
     guided_json: Schema | None = None
@@ -149,7 +155,6 @@ class GenerationBody(Body, kw_only=True):
     guided_choice: Annotated[Choices, Meta(description="The output is one of these.")] | None = None
     guided_grammar: Annotated[Pattern, Meta(description="A GBNF grammar of the output.")] | None = None
     n: Annotated[int, Meta(ge=1, le=128, description="Number of texts.")] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Meta(description="No effect.")] | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=_MAX_KEYS, description="No effect.")] | None = None

@@ -1,0 +1,84 @@
+"""The parts of an answer as blocks: a text, a reasoning or a call of a tool each."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from runner.api.generations import Piece
+from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
+
+Kind = Literal["text", "reasoning", "call"]
+_KINDS: dict[type[Part], Kind] = {Content: "text", Reasoning: "reasoning", CallArguments: "call"}
+
+
+class Block(msgspec.Struct):
+    index: int
+    kind: Kind
+    id: str
+    name: str
+    """Of the tool."""
+    call_id: str
+    """As the model wrote it, or a random one."""
+    texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """So far. Of a call: its arguments."""
+        return "".join(self.texts)
+
+
+class Began(msgspec.Struct, frozen=True):
+    block: Block
+
+
+class Grew(msgspec.Struct, frozen=True):
+    block: Block
+    text: str
+
+
+class Ended(msgspec.Struct, frozen=True):
+    block: Block
+
+
+Step = Began | Grew | Ended
+
+
+class Blocks:
+    """All blocks of one answer. The last one is open until ``finish``."""
+
+    def __init__(self) -> None:
+        self.all: list[Block] = []
+
+    def push(self, pieces: Iterable[Piece]) -> Iterator[Step]:
+        for piece in pieces:
+            for part in parts_of(piece):
+                if isinstance(part, CallStart):
+                    yield from self.begin("call", part.name, part.id)
+                elif part.text:
+                    kind = _KINDS[type(part)]
+                    if not self.all or self.all[-1].kind != kind:
+                        yield from self.begin(kind)
+                    self.all[-1].texts.append(part.text)
+                    yield Grew(self.all[-1], part.text)
+
+    def begin(self, kind: Kind, name: str = "", call_id: str = "") -> Iterator[Step]:
+        yield from self.finish()
+        own_id = secrets.token_hex(12)
+        self.all.append(Block(len(self.all), kind, own_id, name, call_id or f"call_{own_id}"))
+        yield Began(self.all[-1])
+
+    def finish(self) -> Iterator[Step]:
+        if self.all:
+            yield Ended(self.all[-1])
+
+    @property
+    def has_calls(self) -> bool:
+        return any(each.kind == "call" for each in self.all)
+
+
+def parts_of(piece: Piece) -> Sequence[Part]:
+    return piece.parts or ([Content(piece.text)] if piece.text else [])

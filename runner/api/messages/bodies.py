@@ -1,0 +1,130 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens.
+
+Unknown fields of blocks and tools are ignored, as clients send back what other servers wrote there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from runner.api.openai.bodies import MAX_INT32, Count, Object, SamplingBody, Stop, TemplateArguments
+
+NoEffect = Annotated[Any, Meta(description="No effect.")]
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: Object
+
+
+class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result"):
+    tool_use_id: str
+    content: str | list[TextBlock] = ""
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    thinking: str
+
+
+class RedactedThinkingBlock(msgspec.Struct, tag_field="type", tag="redacted_thinking"):
+    """Nothing that this model wrote."""
+
+
+AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock
+
+
+class UserMessage(msgspec.Struct, tag_field="role", tag="user"):
+    content: str | list[TextBlock | ToolResultBlock]
+
+
+class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
+    content: str | list[AssistantBlock]
+
+
+class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
+    content: str | list[TextBlock]
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    type: Literal["custom"] | None = None
+    name: str
+    input_schema: Object
+    description: str | None = None
+    strict: bool | None = None
+
+
+class Auto(msgspec.Struct, tag_field="type", tag="auto"):
+    disable_parallel_tool_use: bool = False
+
+
+class AnyTool(msgspec.Struct, tag_field="type", tag="any"):
+    disable_parallel_tool_use: bool = False
+
+
+class NamedTool(msgspec.Struct, tag_field="type", tag="tool"):
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+class NoTool(msgspec.Struct, tag_field="type", tag="none"):
+    disable_parallel_tool_use: bool = False
+
+
+ToolChoice = Auto | AnyTool | NamedTool | NoTool
+
+
+class ThinkingEnabled(msgspec.Struct, tag_field="type", tag="enabled"):
+    budget_tokens: Annotated[int, Meta(ge=1, le=MAX_INT32)]
+
+
+class ThinkingDisabled(msgspec.Struct, tag_field="type", tag="disabled"):
+    pass
+
+
+class ThinkingAdaptive(msgspec.Struct, tag_field="type", tag="adaptive"):
+    pass
+
+
+class OutputFormat(msgspec.Struct, tag_field="type", tag="json_schema"):
+    schema: Object
+
+
+class OutputOptions(msgspec.Struct, kw_only=True):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class CountTokensBody(SamplingBody, kw_only=True):
+    """POST /v1/messages/count_tokens"""
+
+    messages: list[UserMessage | AssistantMessage | SystemMessage]
+    system: Annotated[str | list[TextBlock], Meta(description="The system prompt.")] | None = None
+    tools: Annotated[list[Tool], Meta(description="Tools that the model may use.")] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingEnabled | ThinkingDisabled | ThinkingAdaptive | None = None
+    output_config: OutputOptions | None = None
+    chat_template_kwargs: TemplateArguments | None = None
+    cache_control: NoEffect = None
+    context_management: NoEffect = None
+    speed: NoEffect = None
+
+
+class MessagesBody(CountTokensBody, kw_only=True):
+    """POST /v1/messages"""
+
+    max_tokens: Annotated[Count, Meta(description="Maximum of tokens.")]
+    stop_sequences: (
+        Annotated[list[Stop], Meta(max_length=16, description="The text ends before these strings.")] | None
+    ) = None
+    metadata: NoEffect = None
+    service_tier: NoEffect = None
+    inference_geo: NoEffect = None
+    diagnostics: NoEffect = None

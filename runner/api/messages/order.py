@@ -1,0 +1,145 @@
+"""From the body of POST /v1/messages to the order of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from errors.requests import InvalidInput
+from runner.api.messages.bodies import (
+    AnyTool,
+    AssistantMessage,
+    CountTokensBody,
+    MessagesBody,
+    NamedTool,
+    NoTool,
+    OutputOptions,
+    SystemMessage,
+    TextBlock,
+    ThinkingBlock,
+    ThinkingDisabled,
+    ThinkingEnabled,
+    Tool,
+    ToolChoice,
+    ToolUseBlock,
+    UserMessage,
+)
+from runner.api.openai.bodies import ChatBody, Object
+from runner.api.openai.orders import chat_order
+
+NAMES = (
+    (r"^response_format.*", "output_config.format"),
+    (r"^stop\b", "stop_sequences"),
+    (r"^thinking_token_budget", "thinking.budget_tokens"),
+    (r"^reasoning_effort", "thinking"),
+    (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+    (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
+)
+"""Fields of the chat's order by their names here, as regular expressions."""
+_CHOICES = {AnyTool: "required", NoTool: "none"}
+
+
+def chat_body(body: CountTokensBody) -> ChatBody:
+    """Raises E1005 with the field."""
+    if not body.messages:
+        raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
+    messages = list(_messages(body))
+    continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    choice, thinking, output = body.tool_choice, body.thinking, body.output_config or OutputOptions()
+    effort = {} if output.effort is None else {"reasoning_effort": output.effort}
+    return chat_order(
+        body,
+        messages=messages,
+        continue_final_message=continues or None,
+        add_generation_prompt=False if continues else None,
+        tools=None if body.tools is None else [_tool(each) for each in body.tools],
+        tool_choice=_tool_choice(choice),
+        parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
+        reasoning_effort="none" if isinstance(thinking, ThinkingDisabled) else None,
+        thinking_token_budget=thinking.budget_tokens if isinstance(thinking, ThinkingEnabled) else None,
+        # NOTE: Claude Code sends an effort by itself: a template that knows none ignores it.
+        chat_template_kwargs={**effort, **(body.chat_template_kwargs or {})} or None,
+        response_format=_response_format(output),
+        **(_limits(body) if isinstance(body, MessagesBody) else {}),
+    )
+
+
+def _limits(body: MessagesBody) -> dict[str, Any]:
+    return {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
+
+
+def _response_format(output: OutputOptions) -> Object | None:
+    if output.format is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output.format.schema}}
+
+
+def _tool(tool: Tool) -> Object:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": tool.strict,
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice | None) -> str | Object | None:
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    return None if choice is None else _CHOICES.get(type(choice))
+
+
+def _messages(body: CountTokensBody) -> Iterator[dict[str, Any]]:
+    if body.system:
+        yield {"role": "system", "content": _text(body.system)}
+    for message in body.messages:
+        match message:
+            case UserMessage(content):
+                yield from _of_user(content)
+            case AssistantMessage(content):
+                yield _of_assistant(content)
+            case SystemMessage(content):
+                yield {"role": "system", "content": _text(content)}
+
+
+def _of_user(content: Any) -> Iterator[dict[str, Any]]:
+    """Results of tools are messages of their own. Texts between them stay together."""
+    texts: list[TextBlock] = []
+    if isinstance(content, str):
+        yield {"role": "user", "content": content}
+        return
+    for block in content:
+        if isinstance(block, TextBlock):
+            texts.append(block)
+            continue
+        if texts:
+            yield {"role": "user", "content": _text(texts)}
+            texts = []
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
+    if texts or not content:
+        yield {"role": "user", "content": _text(texts)}
+
+
+def _of_assistant(content: Any) -> dict[str, Any]:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    message: dict[str, Any] = {"role": "assistant"}
+    texts = [block for block in content if isinstance(block, TextBlock)]
+    calls = [_call(block) for block in content if isinstance(block, ToolUseBlock)]
+    if thoughts := [block.thinking for block in content if isinstance(block, ThinkingBlock)]:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if texts or not calls:
+        message["content"] = _text(texts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(block: ToolUseBlock) -> dict[str, Any]:
+    function = {"name": block.name, "arguments": block.input}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _text(content: str | list[TextBlock]) -> str:
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)

@@ -1,0 +1,174 @@
+"""From the body of POST /v1/responses to the order of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from errors.api import UnknownField
+from errors.requests import InvalidInput
+from runner.api.openai.bodies import AnyObject, ChatBody, Object
+from runner.api.openai.orders import chat_order
+from runner.api.responses.bodies import (
+    ITEMS,
+    Content,
+    FunctionCall,
+    FunctionCallOutput,
+    FunctionTool,
+    MessageItem,
+    NamedSchema,
+    ReasoningItem,
+    ResponsesBody,
+)
+from runner.api.validation import convert
+
+NAMES = (
+    (r"^max_tokens", "max_output_tokens"),
+    (r"^messages.*", "input"),
+    (r"^response_format.*", "text.format"),
+    (r"^reasoning_effort", "reasoning.effort"),
+    (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
+    (r"^tool_choice\.allowed_tools(.*)\.function", r"tool_choice\1"),
+)
+"""Fields of the chat's order by their names here, as regular expressions."""
+_INCLUDED_WITHOUT_EFFECT = ("reasoning.encrypted_content",)
+_NOT_STORED = "send the whole conversation as input, because this server stores no responses"
+_REFUSED = {
+    "previous_response_id": _NOT_STORED,
+    "conversation": _NOT_STORED,
+    "prompt": "send its text as instructions and input",
+    "context_management": "leave it out, and shorten the input yourself",
+    "moderation": "leave it out",
+}
+_OWN_TOOLS_ONLY = "function, because this server runs no tools itself"
+
+
+def chat_body(body: ResponsesBody) -> ChatBody:
+    """Raises E1005 and E1601 with the field."""
+    _check_supported(body)
+    return chat_order(
+        body,
+        messages=_messages(body),
+        max_tokens=body.max_output_tokens,
+        response_format=_response_format(body),
+        tools=None if body.tools is None else [_tool(each, at) for at, each in enumerate(body.tools)],
+        tool_choice=_tool_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+
+
+def _check_supported(body: ResponsesBody) -> None:
+    for name, remedy in _REFUSED.items():
+        if getattr(body, name) is not None:
+            raise UnknownField(name=name, remedy=remedy)
+    if body.background:
+        raise InvalidInput(name="background", expected="false, as nothing is stored", value=True)
+    for at, each in enumerate(body.include or ()):
+        if each not in _INCLUDED_WITHOUT_EFFECT:
+            raise InvalidInput(name=f"include[{at}]", expected=_INCLUDED_WITHOUT_EFFECT[0], value=each)
+
+
+def _response_format(body: ResponsesBody) -> Object | None:
+    match body.text and body.text.format:
+        case AnyObject():
+            return {"type": "json_object"}
+        case NamedSchema(name=name, schema=schema):
+            return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+    return None
+
+
+def _tool(tool: Object, at: int) -> Object:
+    place = f"tools[{at}]"
+    if tool.get("type") != "function":
+        raise InvalidInput(name=f"{place}.type", expected=_OWN_TOOLS_ONLY, value=tool.get("type"))
+    function = convert(tool, FunctionTool, place)
+    return {"type": "function", "function": msgspec.structs.asdict(function)}
+
+
+def _tool_choice(choice: str | Object | None) -> str | Object | None:
+    match choice:
+        case {"type": "function", "name": name}:
+            return _named(name)
+        case {"type": "allowed_tools", "mode": mode, "tools": [*tools]}:
+            names = [_named(each.get("name") if isinstance(each, dict) else None) for each in tools]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
+        case dict():
+            expected = "auto, none, required, or of type function (with a name) or allowed_tools"
+            raise InvalidInput(name="tool_choice", expected=expected, value=choice)
+    return choice
+
+
+def _named(name: object) -> Object:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _messages(body: ResponsesBody) -> list[Object]:
+    messages = _Messages()
+    if body.instructions:
+        messages.add_system(body.instructions)
+    if isinstance(body.input, str):
+        return [*messages.all, {"role": "user", "content": body.input}]
+    if not body.input:
+        raise InvalidInput(name="input", expected="a text, or a list of at least one item", value=[])
+    for at, item in enumerate(body.input):
+        messages.add(item, f"input[{at}]")
+    return messages.all
+
+
+class _Messages:
+    """Items that the assistant wrote one after the other are one message of a chat."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+
+    def add(self, item: Object, place: str) -> None:
+        kind = item.get("type", "message")
+        if not isinstance(kind, str) or kind not in ITEMS:
+            raise InvalidInput(name=f"{place}.type", expected=" or ".join(ITEMS), value=kind)
+        match convert(item, ITEMS[kind], place):
+            case MessageItem("assistant", content):
+                self._assistant("content", "tool_calls")["content"] = _text(content)
+            case MessageItem("system" | "developer", content):
+                self.add_system(_text(content))
+            case MessageItem(role, content):
+                self.all.append({"role": role, "content": _text(content)})
+            case FunctionCall() as call:
+                _check_json(call.arguments, f"{place}.arguments")
+                function = {"name": call.name, "arguments": call.arguments}
+                calls = self._assistant().setdefault("tool_calls", [])
+                calls.append({"id": call.call_id, "type": "function", "function": function})
+            case FunctionCallOutput(call_id, output):
+                self.all.append({"role": "tool", "tool_call_id": call_id, "content": _text(output)})
+            case ReasoningItem(summary, written):
+                text = "\n".join(each.text for each in written or summary)
+                message = self._assistant("content", "tool_calls", "reasoning_content")
+                message["reasoning_content"] = text
+
+    def add_system(self, text: str) -> None:
+        """NOTE: some templates take one system message at most, at the front, and none of a developer."""
+        if len(self.all) == 1 and self.all[0]["role"] == "system":
+            self.all[0]["content"] += f"\n\n{text}"
+        else:
+            self.all.append({"role": "system", "content": text})
+
+    def _assistant(self, *later: str) -> dict[str, Any]:
+        """The assistant's last message; a new one if it has one of the fields that come later."""
+        last: Mapping[str, Any] = self.all[-1] if self.all else {}
+        if last.get("role") != "assistant" or any(name in last for name in later):
+            self.all.append({"role": "assistant"})
+        return self.all[-1]
+
+
+def _text(content: Content) -> str:
+    return content if isinstance(content, str) else "\n".join(each.text for each in content)
+
+
+def _check_json(text: str, name: str) -> None:
+    try:
+        msgspec.json.decode(text or "{}", type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise InvalidInput(name=name, expected="JSON", value=text) from exc

@@ -1,0 +1,117 @@
+"""The Responses API: a response and its events are those of OpenAI's clients, refusals name its own fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.runner.api.apis import API
+
+pytestmark = pytest.mark.servers
+
+PATH = "/v1/responses"
+QUESTION = "What is machine learning?"
+RENDERED = f"<user>{QUESTION}<assistant>"
+
+
+def events(api: API, **body: Any) -> list[dict[str, Any]]:
+    response = api.post(PATH, stream=True, **body)
+    assert response.status_code == 200, response.text
+    found = []
+    for event in response.text.strip().split("\n\n"):
+        name, data = event.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    assert [each["sequence_number"] for each in found] == list(range(len(found)))
+    return found
+
+
+def test_a_response_has_text_status_and_usage(api: API) -> None:
+    answer = api.ask(PATH, input=QUESTION, max_output_tokens=12, model="small", instructions="Be short.")
+    rendered = f"<system>Be short.{RENDERED}"
+    (message,) = answer["output"]
+    (content,) = message["content"]
+    assert content["text"] == api.model.expected_text(rendered, 12)
+    assert (answer["object"], answer["model"], answer["store"]) == ("response", "small", False)
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert message["status"] == "incomplete"
+    usage = answer["usage"]
+    assert usage["input_tokens"] == len(api.model.ids(rendered))
+    assert (usage["output_tokens"], usage["total_tokens"]) == (12, usage["input_tokens"] + 12)
+
+
+def test_events_put_together_are_the_response(api: API) -> None:
+    first, second, *found, last = events(
+        api, input=[{"role": "user", "content": QUESTION}], max_output_tokens=9
+    )
+    assert [first["type"], second["type"]] == ["response.created", "response.in_progress"]
+    assert first["response"]["status"] == "in_progress"
+    added, part_added, *deltas, done, part_done, item_done = found
+    assert [each["type"] for each in (added, part_added, done, part_done, item_done)] == [
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+    ]
+    text = api.model.expected_text(RENDERED, 9)
+    assert {each["type"] for each in deltas} == {"response.output_text.delta"}
+    assert "".join(each["delta"] for each in deltas) == done["text"] == part_done["part"]["text"] == text
+    assert last["type"] == "response.incomplete"
+    assert last["response"]["output"] == [item_done["item"]]
+    assert last["response"]["usage"]["output_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "E1601"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "E1601"),
+        ({"background": True}, "background", "E1005"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "E1005"),
+        ({"max_tokens": 5}, "max_tokens", "E1601"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "E1005"),
+        ({"min_tokens": 9, "max_output_tokens": 5}, "min_tokens", "E1005"),
+        ({"text": {"format": {"type": "json_object"}}}, "text", "E1602"),
+        ({"truncation": "auto"}, "truncation", "E1005"),
+        ({"include": ["message.output_text.logprobs"]}, "include", "E1005"),
+        ({"input": []}, "input", "E1005"),
+        ({"input": "x " * 5000}, "input", "E1002"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "input",
+            "E1005",
+        ),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input", "E1005"),
+        (
+            {"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+            "input",
+            "E1005",
+        ),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice", "E1005"),
+        ({"model": "gpt-5"}, "model", "E1603"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_its_name(
+    api: API, fields: dict[str, Any], param: str, code: str
+) -> None:
+    error = api.refused(PATH, 404 if code == "E1603" else 400, **{"input": "Earth", **fields})
+    assert (error["param"], error["code"]) == (param, code)
+    assert "messages" not in error["message"]
+
+
+def test_what_agents_send_without_effect_is_accepted(api: API) -> None:
+    body = {
+        "store": False,
+        "stream": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "thread",
+        "reasoning": None,
+        "service_tier": "auto",
+        "text": {"verbosity": "low"},
+        "metadata": {"trace": "1"},
+    }
+    answer = api.ask(PATH, input="Earth", max_output_tokens=2, **body)
+    assert answer["metadata"] == {"trace": "1"}
