@@ -112,19 +112,13 @@ async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerat
         async with aclosing(generation.parts()) as several:
             async for parts in several:
                 yield Piece(index, "", None, generation.take_log_probs(), parts)
-        yield Piece(index, "", generation.finish_reason, generation.take_log_probs())
-        return
-    async with aclosing(generation.text()) as texts:
-        async for text in texts:
-            yield Piece(index, echo + text, None, generation.take_log_probs())
-            echo = ""
-    yield Piece(
-        index,
-        echo,
-        generation.finish_reason,
-        generation.take_log_probs(),
-        stop_sequence=generation.stop_sequence,
-    )
+    else:
+        async with aclosing(generation.text()) as texts:
+            async for text in texts:
+                yield Piece(index, echo + text, None, generation.take_log_probs())
+                echo = ""
+    reason, log_probs = generation.finish_reason, generation.take_log_probs()
+    yield Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)
 
 
 async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[list[Piece], None]:

@@ -1,4 +1,4 @@
-"""The Responses API: a response and its events are those of OpenAI's clients, refusals name its own fields."""
+"""The Responses API: its answers and events are those of OpenAI, refusals name its own fields."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_events_put_together_are_the_response(api: API) -> None:
         ({"max_tokens": 5}, "max_tokens", "E1601"),
         ({"max_output_tokens": 0}, "max_output_tokens", "E1005"),
         ({"min_tokens": 9, "max_output_tokens": 5}, "min_tokens", "E1005"),
-        ({"text": {"format": {"type": "json_object"}}}, "text", "E1602"),
+        ({"text": {"format": {"type": "json_object"}}}, "text", "E1104"),
         ({"truncation": "auto"}, "truncation", "E1005"),
         ({"include": ["message.output_text.logprobs"]}, "include", "E1005"),
         ({"input": []}, "input", "E1005"),
