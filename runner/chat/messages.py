@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from typing import Any
 
 from errors.requests import InvalidInput
@@ -11,6 +12,7 @@ from errors.requests import InvalidInput
 Message = dict[str, Any]
 
 _ROLE = re.compile(r"[\w.-]{1,64}")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of what an assistant reasoned, each known to some clients and templates."""
 
@@ -33,6 +35,18 @@ def with_system_prompt(messages: list[Message], system_prompt: str) -> list[Mess
     if messages[0]["role"] in ("system", "developer") or not system_prompt:
         return messages
     return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def with_short_ids(messages: list[Message]) -> list[Message]:
+    """With ids of calls as Mistral's templates require them: 9 letters and digits."""
+    for message in messages:
+        for holder, key in (
+            *((call, "id") for call in message.get("tool_calls", ())),
+            (message, "tool_call_id"),
+        ):
+            if isinstance(given := holder.get(key), str) and not _SHORT_ID.fullmatch(given):
+                holder[key] = sha256(given.encode(errors="surrogatepass")).hexdigest()[:9]
+    return messages
 
 
 def _checked(message: object, place: str) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Protocol
 
 import msgspec
@@ -11,10 +12,11 @@ from errors.chat import ChatTemplateRefused
 from errors.requests import InvalidInput, PromptTooLong
 from errors.wire import WireError
 from runner.chat.control_tokens import NONE, ControlTokens, Hider
-from runner.chat.messages import Message, checked_messages, with_system_prompt
+from runner.chat.messages import Message, checked_messages, with_short_ids, with_system_prompt
 
 MAX_TEXT_BYTES = 1 << 24
 
+_NEEDS_SHORT_IDS = re.compile(r"length\s*!=\s*9\b")
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -57,7 +59,10 @@ class Answer(msgspec.Struct):
 
 def render(template: Template, message: Render, compiled: Compile) -> Answer:
     """Raises E1002, E1005, E1702, and what a template raises."""
-    chat = with_system_prompt(checked_messages(_read(message.messages)), message.system_prompt)
+    chat = checked_messages(_read(message.messages))
+    if _NEEDS_SHORT_IDS.search(compiled.sources[message.name]):
+        chat = with_short_ids(chat)
+    chat = with_system_prompt(chat, message.system_prompt)
     hider = Hider(compiled.control_tokens)
     chat = hider.hide_messages(chat)
     final = _open_final(chat) if message.continues else ""

@@ -126,6 +126,18 @@ def test_arguments_of_tool_calls_are_read_and_none_is_left_out() -> None:
         checked_messages([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}])
 
 
+def test_ids_of_calls_are_short_where_the_template_requires_it() -> None:
+    given = "call_0123456789abcdef"
+    call = {"id": given, "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": given, "content": "5"}
+    chat = [{"role": "assistant", "tool_calls": [call]}, result]
+    source = "{{ messages[0].tool_calls[0].id }} {{ messages[1].tool_call_id }}"
+    assert template(source).render(chat).split() == [given] * 2
+    required = "{% if messages[0].tool_calls[0].id | length != 9 %}{{ raise_exception('short!') }}{% endif %}"
+    first, second = template(required + source).render(chat).split()
+    assert first == second
+
+
 def test_the_servers_system_prompt_is_for_chats_that_bring_none() -> None:
     assert with_system_prompt(ASKED, "") == ASKED
     assert with_system_prompt(ASKED, "Be brief.")[0] == {"role": "system", "content": "Be brief."}
