@@ -19,6 +19,7 @@ COMMANDS = {
     "cold-start": ("perf.cold_start", "time from an engine.tar's URL to READY"),
     "compare-engines": ("perf.compare_engines", "put the same load on several engines"),
     "real-model": ("perf.real_model", "a real model beside transformers' own generate"),
+    "tool-calls": ("perf.tool_calls", "required calls of tools, asked of several servers"),
     "soak": ("perf.soak", "many requests with known answers; memory, threads, files"),
     "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
     "faults": ("perf.faults", "kill and stop each process under load"),
