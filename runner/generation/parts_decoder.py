@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Tokenizer
 
-from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import AnswerForm
+from runner.chat.families.harmony import HarmonyAnswer
+from runner.chat.families.marked_answer import MarkedAnswer
 from runner.chat.families.parts import Content, Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
@@ -21,7 +22,7 @@ class PartsDecoder:
     def __init__(
         self, form: AnswerForm, tokenizer: Tokenizer, detokenizer: Detokenizer, stops: Sequence[str]
     ) -> None:
-        self._reader = AnswerReader(form, tokenizer)
+        self._reader = (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)
         self._characters = self._reader.markers.characters
         self._detokenizer = detokenizer
         self._stops = StopSequences(stops)

@@ -1,53 +1,34 @@
-"""The state machine of an answer: content, reasoning and calls, in the form of a family."""
+"""The state machine of an answer: what all forms of answers have in common."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tokenizers import Tokenizer
 
 from runner.chat.families.family import AnswerForm
-from runner.chat.families.markers import is_token, markers_of
-from runner.chat.families.parts import Content, Part, Reasoning
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.markers import markers_of
+from runner.chat.families.parts import Part
+from runner.chat.families.reader import Reader, Reading
 
 
 class AnswerReader:
     """Reads one answer. ``markers`` tells which tokens to push as which characters; other tokens are text."""
 
-    def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
-        family = form.family
-        self._tools = form.tools
-        self._calls = None if form.tools is None else family.calls
-        of_calls = () if self._calls is None else self._calls.markers
-        of_reasoning = () if family.reasoning is None else (family.reasoning.begin, family.reasoning.end)
-        self.markers = markers_of(tokenizer, (*of_calls, *of_reasoning))
-        written = self.markers.written
-        self._call_begins = {written(begin) for begin in (self._calls.begins if self._calls else ())}
-        self._think, self._end_think = map(written, of_reasoning or ("", ""))
-        self._content_stops = self.markers.stops(*(self._calls.begins if self._calls else ()))
-        self._reasoning_stops = self.markers.stops(*of_reasoning[1:])
-        self._reader = Reader(self.markers)
+    needs_single_tokens: bool = False
+    """Whether several tokens must be pushed one by one, so that those of the reasoning can be counted."""
+
+    def __init__(self, form: AnswerForm, tokenizer: Tokenizer, markers: Iterable[str]) -> None:
+        self.markers = markers_of(tokenizer, tuple(markers))
         self.is_reasoning = form.starts_in_reasoning
-        self._is_trying = False
-        self._blank: list[str] | None = []
-        """The whitespace of a section that has nothing else yet."""
-        self._space = ""
-        """Whitespace at the end of the reasoning so far: left out if nothing follows."""
-        self._drops_blank = False
-        """Whether whitespace at the beginning of the content belongs to the form of the family."""
+        self._tools = form.tools
+        self._reader = Reader(self.markers)
         self._steps = self._read()
-        next(self._steps)
 
     @property
     def num_sections(self) -> int:
         """Counts calls and changes between reasoning and content."""
         return self._reader.num_sections
-
-    @property
-    def needs_single_tokens(self) -> bool:
-        """Whether several tokens must be pushed one by one, so that those of the reasoning can be counted."""
-        if self.is_reasoning:
-            return self._is_trying or not is_token(self._end_think)
-        return self._blank is not None and bool(self._think) and not is_token(self._think)
 
     def push(self, text: str) -> list[Part]:
         """The parts that this further text makes certain."""
@@ -65,97 +46,5 @@ class AnswerReader:
         return self._reader.take_parts()
 
     def _read(self) -> Reading[None]:
-        while (yield from self._read_reasoning() if self.is_reasoning else self._read_content()):
-            pass
-        if self._blank and not self._drops_blank:
-            self._reader.emit(Content, "".join(self._blank))
-        while not self._reader.is_ended:  # Nothing arrives after a syntax that reads the whole answer.
-            yield
-
-    def _read_content(self) -> Reading[bool]:
-        """Read content and what ends it. False at the end of the answer."""
-        reader = self._reader
-        if self._blank is not None and (yield from self._read_beginning()):
-            return True
-        found = yield from reader.until(self._content_stops, self._content)
-        if found in self._call_begins:
-            yield from self._try_calls(found)
-        elif found and found == self._think:
-            self._begin_section(is_reasoning=True)
-        return bool(found)
-
-    def _read_beginning(self) -> Reading[bool]:
-        """Read calls and reasoning that can only stand before all content. False if it is something else."""
-        reader = self._reader
-        while (next_ := (yield from reader.peek())).isspace():
-            self._content(reader.take(reader.at + 1))
-        if self._calls is not None and next_ and next_ in self._calls.bare:
-            return (yield from self._try_calls(""))
-        if self._think and (yield from reader.marker(self._think)):
-            self._begin_section(is_reasoning=True)
-            return True
-        return False
-
-    def _read_reasoning(self) -> Reading[bool]:
-        """Read reasoning and what ends it. False at the end of the answer."""
-        found = yield from self._reader.until(self._reasoning_stops, self._reasoning)
-        if found in self._call_begins:
-            yield from self._try_calls(found)
-        elif found == self._end_think:
-            self._begin_section(is_reasoning=False)
-        elif found != self._think:
-            self._reasoning(self.markers.plain(found))
-        return bool(found)
-
-    def _try_calls(self, begin: str) -> Reading[bool]:
-        """Read calls. False if there are none: then it is text."""
-        reader = self._reader
-        assert self._calls is not None
-        assert self._tools is not None
-        self._is_trying = True
-        num_sections = reader.num_sections
-        reader.begin_trying(begin)
-        try:
-            yield from self._calls.read(reader, self._tools, begin)
-            tried = ""
-        except NotACall:
-            tried = reader.end_trying()
-            if begin and is_token(begin) and reader.is_ended and reader.at == len(reader.text):
-                tried = ""  # The model was cut off after it had begun a call.
-        self._is_trying = False
-        has_calls = reader.num_sections > num_sections
-        if has_calls:
-            self._begin_section(is_reasoning=False)
-        (self._reasoning if self.is_reasoning else self._content)(tried)
-        return has_calls
-
-    def _begin_section(self, *, is_reasoning: bool) -> None:
-        self._drops_blank = True
-        self.is_reasoning = is_reasoning
-        self._blank = []
-        self._space = ""
-        self._reader.num_sections += 1
-
-    def _content(self, text: str) -> None:
-        if self._blank is not None:
-            self._blank.append(text)
-            if not text or text.isspace():
-                return
-            text = "".join(self._blank)
-            if self._drops_blank:
-                text = text.lstrip()
-            self._blank = None
-        self._reader.emit(Content, text)
-
-    def _reasoning(self, text: str) -> None:
-        """Without whitespace around it."""
-        if self._blank is not None:
-            text = text.lstrip()
-            if not text:
-                return
-            self._blank = None
-        if stripped := text.rstrip():
-            self._reader.emit(Reasoning, self._space + stripped)
-            self._space = text[len(stripped) :]
-        else:
-            self._space += text
+        """Read the whole answer."""
+        raise NotImplementedError

@@ -43,10 +43,17 @@ class Span(msgspec.Struct, frozen=True):
     end: str
 
 
+NOTHING = Span("", "")
+
+
 class Family(msgspec.Struct, frozen=True):
     name: str
     calls: CallSyntax | None = None
     reasoning: Span | None = None
+    wrapper: Span | None = None
+    """Around the content; models write it or not."""
+    has_channels: bool = False
+    """Whether an answer is several messages with headers (harmony)."""
 
     def opens_reasoning(self, prompt: str) -> bool:
         """Whether the prompt, as the template made it, ends with the beginning of reasoning."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from runner.chat.families.arguments import read_arguments, read_end
 from runner.chat.families.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -21,7 +22,7 @@ class JsonCalls(msgspec.Struct, frozen=True):
     """As the family's template tells the model. ``arguments`` and ``parameters`` are both read."""
     id_key: str = "id"
     separator: str = ","
-    """Between objects of one list, or without a list."""
+    """Between objects without a list."""
     is_list: bool = False
     """Whether the template tells the model to write a list. One object is read as well."""
 
@@ -35,57 +36,16 @@ class JsonCalls(msgspec.Struct, frozen=True):
         if is_list:
             reader.take(reader.at + 1)
         reading = _Objects(self, reader, tools, is_marked=bool(begin))
-        while (yield from reader.space()) == "{":
-            yield from reading.object()
-            if (yield from reader.space()) != self.separator:
-                break
-            reader.take(reader.at + 1)
+        is_whole = True
+        while is_whole and (yield from reader.space()) == "{":
+            is_whole = yield from reading.object()
+            if is_whole and (yield from reader.space()) in (self.separator, ","):
+                reader.take(reader.at + 1)
         if not reading.num_calls:
             raise NotACall
         if is_list and (yield from reader.space()) == "]":
             reader.take(reader.at + 1)
-        yield from read_end(reader, self.end)
-
-
-def read_end(reader: Reader, end: str) -> Reading[None]:
-    """Read the marker after calls, and whatever the model wrote before it."""
-    if end:
-        yield from reader.space()
-        if not (yield from reader.marker(end)):
-            yield from skip_to(reader, end)
-
-
-def skip_to(reader: Reader, end: str) -> Reading[None]:
-    """Leave out what stands before the marker ``end``, unless another marker stands before it."""
-    written = reader.markers.written(end)
-    stops = reader.markers.stops(end)
-    while True:
-        match = stops.search(reader.text, reader.at)
-        if match is not None and match[1] is not None:
-            reader.take(match.end() if match[1] == written else match.start())
-            return
-        reader.take(len(reader.text) if match is None or reader.is_ended else match.start())
-        if reader.is_ended:
-            return
-        yield
-
-
-def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
-    """Read the value of JSON that is the arguments. False if it was cut off by a marker or the end."""
-    next_ = yield from reader.space()
-    if next_ in ("{", "["):
-        return (yield from reader.json(reader.arguments, *ends))
-    if next_ == '"':  # Some models write the object as text in a string.
-        try:
-            reader.arguments((yield from reader.json_string()))
-        except NotACall:
-            return False
-        return True
-    pieces: list[str] = []
-    is_whole = yield from reader.json(pieces.append, *ends)
-    text = "".join(pieces)
-    reader.arguments("{}" if text in ("null", "None") else text)
-    return is_whole and bool(text)
+        yield from read_end(reader, self.end, is_whole=is_whole)
 
 
 class _Objects:
@@ -107,8 +67,8 @@ class _Objects:
         self._has_arguments = False
         self._has_started = False
 
-    def object(self) -> Reading[None]:
-        """Raises NotACall before a call starts; after that it reads what it can."""
+    def object(self) -> Reading[bool]:
+        """Raises NotACall before a call starts; after that it reads what it can. False if that is not all."""
         if self.num_calls:
             self._reader.begin_trying()
         self._begin()
@@ -117,13 +77,14 @@ class _Objects:
         except NotACall:
             if not self._has_started:
                 raise
-            return
+            return False
         if not self._has_started:
             if not self._name or (not self._is_marked and self._name not in self._names):
                 raise NotACall
             self._start()
         if is_whole and not self._has_arguments:
             self._reader.arguments("{}")
+        return is_whole
 
     def _start(self) -> None:
         if not self._has_started and self._name:

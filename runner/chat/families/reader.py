@@ -7,6 +7,7 @@ the text alone, never on how the text was split. Text is read once: what may be 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ _CLOSING = {"{": 1, "[": 1, "}": -1, "]": -1}
 _JSON = ('"', *_CLOSING)
 _STRING = ('"', "\\")
 _SPACE = " \t\r\n"
+_NAME = re.compile(r"[\w.:/\-]+")
+_MAX_NAME = 512
 
 
 class NotACall(Exception):
@@ -124,6 +127,23 @@ class Reader:
                 yield
         return ""
 
+    def name(self) -> Reading[str]:
+        """Read the name of a function. Raises NotACall without one, or if it is too long."""
+        yield from self.space()
+        pieces: list[str] = []
+        length = 0
+        while True:
+            match = _NAME.match(self.text, self.at)
+            piece = self.take(match.end()) if match is not None else ""
+            pieces.append(piece)
+            length += len(piece)
+            if self.at < len(self.text) or self.is_ended or length > _MAX_NAME:
+                break
+            yield
+        if not 0 < length <= _MAX_NAME:
+            raise NotACall
+        return "".join(pieces)
+
     def until(self, stops: Stops, emit: Emit) -> Reading[str]:
         """Read and emit text before the first of ``stops``, which is read, too, and returned.
 
@@ -141,6 +161,22 @@ class Reader:
                 if match[1] is not None:
                     return self.take(match.end())
             yield
+
+    def up_to(self, marker: str, emit: Emit) -> Reading[bool]:
+        """Read and emit text before ``marker``, which is read, too. False if it does not come.
+
+        Other markers are part of the text, except for special tokens, which are not read.
+        """
+        written = self.markers.written(marker)
+        stops = self.markers.stops(marker)
+        while found := (yield from self.until(stops, emit)):
+            if found == written:
+                return True
+            if is_special(found):
+                self.at -= len(found)
+                return False
+            emit(self.markers.plain(found))
+        return False
 
     # JSON.
 

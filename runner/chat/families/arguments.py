@@ -1,0 +1,117 @@
+"""The arguments of a call, and what ends it: read as JSON, or made JSON of other forms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+_STRING = "string"
+_CLOSING = "}]"
+
+
+def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
+    """Read the value of JSON that is the arguments. False if it was cut off by a marker or the end."""
+    next_ = yield from reader.space()
+    if next_ in ("{", "["):
+        return (yield from reader.json(reader.arguments, *ends))
+    if next_ == '"':  # Some models write the object as text in a string.
+        try:
+            reader.arguments((yield from reader.json_string()))
+        except NotACall:
+            return False
+        return True
+    pieces: list[str] = []
+    is_whole = yield from reader.json(pieces.append, *ends)
+    text = "".join(pieces)
+    reader.arguments("{}" if text in ("null", "None") else text)
+    return is_whole and bool(text)
+
+
+def read_end(reader: Reader, end: str, *, is_whole: bool) -> Reading[None]:
+    """Read the marker after a call. What a model wrote before it is left out if the call was not whole."""
+    while (next_ := (yield from reader.space())) and next_ in _CLOSING:
+        reader.take(reader.at + 1)
+    if end and not (yield from reader.marker(end)) and not is_whole:
+        yield from _skip_to(reader, end)
+
+
+def _skip_to(reader: Reader, end: str) -> Reading[None]:
+    """Up to the marker ``end``, which is read, or before any marker that is a token."""
+    written = reader.markers.written(end)
+    stops = reader.markers.stops(end)
+    while True:
+        match = stops.search(reader.text, reader.at)
+        if match is not None and match[1] is not None:
+            reader.take(match.end() if match[1] == written else match.start())
+            return
+        reader.take(len(reader.text) if match is None or reader.is_ended else match.start())
+        if reader.is_ended:
+            return
+        yield
+
+
+class ArgumentsWriter:
+    """Writes one call's arguments as JSON, of texts whose types the tool's schema tells."""
+
+    def __init__(self, reader: Reader, tools: ToolUse, name: str) -> None:
+        self._emit = reader.arguments
+        schema = next((tool.parameters for tool in tools.tools if tool.name == name), {})
+        properties = schema.get("properties")
+        self._properties = properties if isinstance(properties, dict) else {}
+        self._separator = "{"
+        self._is_string = True
+        self._pieces: list[str] = []
+
+    def begin(self, key: str) -> None:
+        self._emit(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ")
+        self._separator = ", "
+        self._is_string = key not in self._properties or _types(self._properties[key]) == {_STRING}
+        if self._is_string:
+            self._emit('"')
+
+    def text(self, text: str) -> None:
+        """A piece of the value."""
+        if self._is_string:
+            self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
+        else:
+            self._pieces.append(text)
+
+    def end(self) -> None:
+        """The value is whole."""
+        if self._is_string:
+            self._emit('"')
+        else:
+            self._emit(_json("".join(self._pieces)))
+            self._pieces.clear()
+
+    def close(self) -> None:
+        """All arguments are there."""
+        self._emit("{}" if self._separator == "{" else "}")
+
+
+def _types(schema: Any) -> set[str]:
+    """The types that a schema names; empty if it names none."""
+    if not isinstance(schema, dict):
+        return set()
+    named = schema.get("type")
+    if named is None and (values := schema.get("enum")):
+        return {_STRING} if all(isinstance(value, str) for value in values) else set()
+    return {named} if isinstance(named, str) else {str(each) for each in named or ()}
+
+
+def _json(text: str) -> str:
+    """``text`` if it is JSON or one of Python's constants, else as a string of JSON."""
+    stripped = text.strip()
+    try:
+        json.loads(stripped, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        constants = {"True": "true", "False": "false", "None": "null"}
+        return constants.get(stripped) or json.dumps(text, ensure_ascii=False)
+    return stripped
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(constant)

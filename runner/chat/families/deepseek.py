@@ -1,0 +1,45 @@
+"""DeepSeek V3, R1 and V3.1, and the models distilled from R1."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runner.chat.families.family import Family, Span
+from runner.chat.families.named_calls import NamedCalls
+from runner.chat.families.reader import NotACall, Reader, Reading
+
+_FENCE, _FENCE_END = "```json", "```"
+_KIND = "function"
+
+
+class DeepSeekCalls(NamedCalls, frozen=True):
+    """V3 and R1 write the word function before the separator, and the name after it."""
+
+    def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
+        name, id_ = yield from super()._header(reader)
+        next_ = yield from reader.space()
+        if name == _KIND and next_ != "{":
+            name = yield from reader.name()
+            next_ = yield from reader.space()
+        if next_ == _FENCE[0] and not (yield from reader.marker(_FENCE)):
+            raise NotACall
+        return name, id_
+
+
+_CALLS = DeepSeekCalls(
+    begin="<｜tool▁call▁begin｜>",
+    separator="<｜tool▁sep｜>",
+    end="<｜tool▁call▁end｜>",
+    section_begin="<｜tool▁calls▁begin｜>",
+    section_end="<｜tool▁calls▁end｜>",
+)
+_FENCED = msgspec.structs.replace(
+    _CALLS,
+    before_name=f"{_CALLS.begin}{_KIND}{_CALLS.separator}",
+    before_arguments=f"\n{_FENCE}\n",
+    after_arguments=f"\n{_FENCE_END}",
+    between="\n",
+)
+_THINKING = Span("<think>", "</think>")
+DEEPSEEK_V3 = Family("deepseek-v3", _FENCED, _THINKING)
+DEEPSEEK_V31 = Family("deepseek-v3.1", _CALLS, _THINKING)

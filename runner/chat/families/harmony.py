@@ -1,0 +1,88 @@
+"""Answers of several messages, each with a header that names its channel and its recipient (gpt-oss)."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from tokenizers import Tokenizer
+
+from runner.chat.families.answer import AnswerReader
+from runner.chat.families.family import AnswerForm, Family, Span
+from runner.chat.families.markers import is_token
+from runner.chat.families.parts import Content, Reasoning
+from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_CONSTRAIN, _END, _CALL, _RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"
+_MARKERS = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, _END, _CALL, _RETURN)
+_TO = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+_IS_ANALYSIS = re.compile(rf"{re.escape(_CHANNEL)}\s*analysis\b")
+
+
+class HarmonyCalls(msgspec.Struct, frozen=True):
+    """Messages to ``functions.NAME``, whose text is the arguments. ``HarmonyAnswer`` reads them."""
+
+    begins: tuple[str, ...] = ()
+    bare: str = ""
+    markers: tuple[str, ...] = _MARKERS
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        raise NotImplementedError
+
+
+class HarmonyAnswer(AnswerReader):
+    """The prompt ends with the beginning of a header, or with all of it."""
+
+    def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
+        super().__init__(form, tokenizer, _MARKERS)
+        self._stops = self.markers.stops(*_MARKERS)
+        self._texts = {self.markers.written(marker): marker for marker in _MARKERS}
+
+    def _read(self) -> Reading[None]:
+        reader = self._reader
+        found = _MESSAGE if self.is_reasoning else _START
+        header = [_CHANNEL, "analysis"] if self.is_reasoning else []
+        if found == _START and (yield from reader.space()) and not (yield from self._is_header()):
+            found = _MESSAGE  # Text without a header.
+        while found:
+            if found == _MESSAGE:
+                found = yield from self._message("".join(header))
+                header = []
+            else:
+                header = header if found in (_CHANNEL, _CONSTRAIN) else []
+                header.append(found)
+                found = self._texts.get((yield from reader.until(self._stops, header.append)), "")
+
+    def _is_header(self) -> Reading[bool]:
+        """Whether the answer begins with a marker or a recipient."""
+        reader = self._reader
+        if is_token(reader.text[reader.at]):
+            return True
+        while len(reader.text) - reader.at < len("<|") and not reader.is_ended:
+            yield
+        return reader.text.startswith(("<|", "to"), reader.at)
+
+    def _message(self, header: str) -> Reading[str]:
+        """Read the text of a message and the marker after it, which is returned."""
+        reader = self._reader
+        to = _TO.search(header)
+        self.is_reasoning = to is None and _IS_ANALYSIS.search(header) is not None
+        kind = Reasoning if self.is_reasoning else Content
+        reader.num_sections += 1
+        if to is not None and self._tools is not None:
+            reader.start_call(to[1])
+            found = yield from reader.until(self._stops, reader.arguments)
+        else:
+            found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))
+        self.is_reasoning = False
+        return self._texts.get(found, "")
+
+
+GPT_OSS = Family(
+    name="gpt-oss",
+    calls=HarmonyCalls(),
+    reasoning=Span(f"{_CHANNEL}analysis{_MESSAGE}", _END),
+    has_channels=True,
+)

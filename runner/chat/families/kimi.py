@@ -1,0 +1,33 @@
+"""Kimi K2."""
+
+from __future__ import annotations
+
+from runner.chat.families.family import Family, Span
+from runner.chat.families.named_calls import NamedCalls
+from runner.chat.families.reader import Reader, Reading
+
+_PREFIX = "functions."
+
+
+class KimiCalls(NamedCalls, frozen=True):
+    """Before the separator stands an id that has the name: ``functions.NAME:NUMBER``."""
+
+    def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
+        id_, _ = yield from super()._header(reader)
+        name, _, number = id_.rpartition(":")
+        if not name or not number.isdecimal():
+            name = id_
+        return name.removeprefix(_PREFIX), id_
+
+
+KIMI_K2 = Family(
+    name="kimi-k2",
+    calls=KimiCalls(
+        begin="<|tool_call_begin|>",
+        separator="<|tool_call_argument_begin|>",
+        end="<|tool_call_end|>",
+        section_begin="<|tool_calls_section_begin|>",
+        section_end="<|tool_calls_section_end|>",
+    ),
+    reasoning=Span("<think>", "</think>"),
+)

@@ -1,0 +1,140 @@
+"""Answers with markers around calls and reasoning, which is the form of most families."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from runner.chat.families.answer import AnswerReader
+from runner.chat.families.family import NOTHING, AnswerForm
+from runner.chat.families.markers import is_token
+from runner.chat.families.parts import Content, Reasoning
+from runner.chat.families.reader import NotACall, Reading
+
+
+class MarkedAnswer(AnswerReader):
+    def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
+        family = form.family
+        self._calls = None if form.tools is None else family.calls
+        thinking, wrapper = family.reasoning or NOTHING, family.wrapper or NOTHING
+        begins, of_calls = ((), ()) if self._calls is None else (self._calls.begins, self._calls.markers)
+        of_content = (thinking.begin, thinking.end, wrapper.begin, wrapper.end)
+        super().__init__(form, tokenizer, (*of_calls, *of_content))
+        written, stops = self.markers.written, self.markers.stops
+        self._call_begins = {*map(written, begins)}
+        self._think, self._end_think, self._wrap, self._end_wrap = map(written, of_content)
+        self._content_stops = stops(*begins)
+        self._wrapped_stops = stops(*begins, wrapper.end)
+        self._reasoning_stops = stops(thinking.end)
+        self._is_trying = False
+        self._is_wrapped = False
+        self._blank: list[str] | None = []
+        """The whitespace of a section that has nothing else yet."""
+        self._space = ""
+        """Whitespace at the end of the reasoning so far: left out if nothing follows."""
+        self._drops_blank = False
+        """Whether whitespace at the beginning of the content belongs to the form of the family."""
+
+    @property
+    def needs_single_tokens(self) -> bool:  # type: ignore[override]
+        if self.is_reasoning:
+            return self._is_trying or not is_token(self._end_think)
+        return self._blank is not None and bool(self._think) and not is_token(self._think)
+
+    def _read(self) -> Reading[None]:
+        while (yield from self._read_reasoning() if self.is_reasoning else self._read_content()):
+            pass
+        if self._blank and not self._drops_blank:
+            self._reader.emit(Content, "".join(self._blank))
+
+    def _read_content(self) -> Reading[bool]:
+        """Read content and what ends it. False at the end of the answer."""
+        reader = self._reader
+        if self._blank is not None and (yield from self._read_beginning()):
+            return True
+        stops = self._wrapped_stops if self._is_wrapped else self._content_stops
+        found = yield from reader.until(stops, self._content)
+        if found in self._call_begins:
+            yield from self._try_calls(found)
+        elif found and found == self._think:
+            self._begin_section(is_reasoning=True)
+        elif found == self._end_wrap:
+            self._is_wrapped = False
+        return bool(found)
+
+    def _read_beginning(self) -> Reading[bool]:
+        """Read calls and reasoning that can only stand before all content. False if it is something else."""
+        reader = self._reader
+        while (next_ := (yield from reader.peek())).isspace():
+            self._content(reader.take(reader.at + 1))
+        if self._calls is not None and next_ and next_ in self._calls.bare:
+            return (yield from self._try_calls(""))
+        if self._think and (yield from reader.marker(self._think)):
+            self._begin_section(is_reasoning=True)
+            return True
+        if self._wrap and (yield from reader.marker(self._wrap)):
+            self._is_wrapped = self._drops_blank = True
+        return False
+
+    def _read_reasoning(self) -> Reading[bool]:
+        """Read reasoning and what ends it. False at the end of the answer."""
+        found = yield from self._reader.until(self._reasoning_stops, self._reasoning)
+        if found in self._call_begins:
+            yield from self._try_calls(found)
+        elif found == self._end_think:
+            self._begin_section(is_reasoning=False)
+        elif found != self._think:
+            self._reasoning(self.markers.plain(found))
+        return bool(found)
+
+    def _try_calls(self, begin: str) -> Reading[bool]:
+        """Read calls. False if there are none: then it is text."""
+        reader = self._reader
+        assert self._calls is not None
+        assert self._tools is not None
+        self._is_trying = True
+        num_sections = reader.num_sections
+        reader.begin_trying(begin)
+        try:
+            yield from self._calls.read(reader, self._tools, begin)
+            tried = ""
+        except NotACall:
+            tried = reader.end_trying()
+            if begin and is_token(begin) and reader.is_ended and reader.at == len(reader.text):
+                tried = ""  # The model was cut off after it had begun a call.
+        self._is_trying = False
+        has_calls = reader.num_sections > num_sections
+        if has_calls:
+            self._begin_section(is_reasoning=False)
+        (self._reasoning if self.is_reasoning else self._content)(tried)
+        return has_calls
+
+    def _begin_section(self, *, is_reasoning: bool) -> None:
+        self._drops_blank = True
+        self.is_reasoning = is_reasoning
+        self._blank = []
+        self._space = ""
+        self._reader.num_sections += 1
+
+    def _content(self, text: str) -> None:
+        if self._blank is not None:
+            self._blank.append(text)
+            if not text or text.isspace():
+                return
+            text = "".join(self._blank)
+            if self._drops_blank:
+                text = text.lstrip()
+            self._blank = None
+        self._reader.emit(Content, text)
+
+    def _reasoning(self, text: str) -> None:
+        """Without whitespace around it."""
+        if self._blank is not None:
+            text = text.lstrip()
+            if not text:
+                return
+            self._blank = None
+        if stripped := text.rstrip():
+            self._reader.emit(Reasoning, self._space + stripped)
+            self._space = text[len(stripped) :]
+        else:
+            self._space += text

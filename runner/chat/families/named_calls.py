@@ -1,0 +1,69 @@
+"""Calls as a name, a marker and an object of JSON, each between markers of its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runner.chat.families.arguments import read_arguments, read_end
+from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+
+class NamedCalls(msgspec.Struct, frozen=True):
+    begin: str
+    """Before each call."""
+    separator: str
+    """Between name and arguments."""
+    end: str = ""
+    """After each call."""
+    section_begin: str = ""
+    """Before all calls."""
+    section_end: str = ""
+    before_name: str = ""
+    """As the family's template writes it: text and markers, if it is not ``begin``."""
+    before_arguments: str = ""
+    """As the family's template writes it: text and markers, if it is not ``separator``."""
+    after_arguments: str = ""
+    """Before ``end``."""
+    between: str = ""
+    """Between calls."""
+    bare: str = ""
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        return (self.section_begin, self.begin) if self.section_begin else (self.begin,)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.begin, self.separator, self.end, self.section_begin, self.section_end)
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        if begin == reader.markers.written(self.section_begin):
+            yield from reader.space()
+            if not (yield from reader.marker(self.begin)):
+                raise NotACall
+        while True:
+            yield from self._call(reader)
+            yield from reader.space()
+            if self.section_end and (yield from reader.marker(self.section_end)):
+                return
+            if not (yield from reader.marker(self.begin)):
+                return
+            reader.begin_trying(self.begin)
+
+    def _call(self, reader: Reader) -> Reading[None]:
+        name, id_ = yield from self._header(reader)
+        reader.start_call(name, id_)
+        is_whole = yield from read_arguments(reader, self.end)
+        if self.after_arguments:
+            yield from reader.space()
+            yield from reader.marker(self.after_arguments.strip())
+        yield from read_end(reader, self.end, is_whole=is_whole)
+
+    def _header(self, reader: Reader) -> Reading[tuple[str, str]]:
+        """Read name and separator. Return the name, and the id if the family writes one."""
+        name = yield from reader.name()
+        yield from reader.space()
+        if not (yield from reader.marker(self.separator)):
+            raise NotACall
+        return name, ""

@@ -1,0 +1,87 @@
+"""Qwen3-Coder and Qwen 3.5: calls as functions with parameters, in XML without escapes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runner.chat.families.arguments import ArgumentsWriter, read_end
+from runner.chat.families.family import Family, Span
+from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.tools import ToolUse
+
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+
+
+class FunctionCalls(msgspec.Struct, frozen=True):
+    """Models sometimes leave out the marker before a call: then the name has to be that of a tool."""
+
+    begins: tuple[str, ...] = (_CALL, _FUNCTION)
+    bare: str = ""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (_CALL, _CALL_END)
+
+    def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
+        is_marked = begin != _FUNCTION
+        if is_marked:
+            yield from reader.space()
+            if not (yield from reader.marker(_FUNCTION)):
+                raise NotACall
+        while True:
+            name = yield from _key(reader)
+            if not is_marked and all(name != tool.name for tool in tools.tools):
+                raise NotACall
+            reader.start_call(name)
+            is_whole = yield from self._arguments(reader, ArgumentsWriter(reader, tools, name))
+            yield from reader.space()
+            if not (yield from reader.marker(_FUNCTION)):
+                break
+            reader.begin_trying(_FUNCTION)
+        yield from read_end(reader, _CALL_END, is_whole=is_whole)
+
+    def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
+        while (yield from reader.space()) and (yield from reader.marker(_PARAMETER)):
+            try:
+                writer.begin((yield from _key(reader)))
+            except NotACall:
+                return False
+            value = _Value(writer)
+            if not (yield from reader.up_to(_PARAMETER_END, value.text)):
+                return False
+            writer.end()
+        if (yield from reader.marker(_FUNCTION_END)) or (yield from reader.peek()):
+            writer.close()
+            return True
+        return False
+
+
+class _Value:
+    """The text of a value, without the line breaks at its begin and end."""
+
+    def __init__(self, writer: ArgumentsWriter) -> None:
+        self._writer = writer
+        self._is_begun = False
+        self._held = ""
+
+    def text(self, text: str) -> None:
+        if text and not self._is_begun:
+            self._is_begun = True
+            text = text.removeprefix("\n")
+        if text:
+            text = self._held + text
+            self._held = "\n" if text.endswith("\n") else ""
+            self._writer.text(text.removesuffix("\n"))
+
+
+def _key(reader: Reader) -> Reading[str]:
+    """Read a name and the bracket after it. Raises NotACall."""
+    name = yield from reader.name()
+    if not (yield from reader.marker(">")):
+        raise NotACall
+    return name
+
+
+QWEN3_CODER = Family(name="qwen3-coder", calls=FunctionCalls(), reasoning=Span("<think>", "</think>"))
