@@ -49,9 +49,9 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
             if not (yield from reader.up_to(_VALUE_END, writer.text)):
                 return False
             writer.end()
-            next_ = yield from reader.space()
+            yield from reader.space()
             if not (yield from reader.marker(_KEY)):
-                return bool(next_)
+                return not reader.is_ended
 
 
 GLM = Family(name="glm", calls=KeyValueCalls(), reasoning=Span("<think>", "</think>"))

@@ -99,8 +99,9 @@ class MarkedAnswer(AnswerReader):
             tried = ""
         except NotACall:
             tried = reader.end_trying()
-            if begin and is_token(begin) and reader.is_ended and reader.at == len(reader.text):
-                tried = ""  # The model was cut off after it had begun a call.
+            if reader.is_ended and (is_token(begin) or self._tools.choice == "required"):
+                tried = ""  # It was cut off after the model had begun a call.
+                reader.take(len(reader.text))
         self._is_trying = False
         has_calls = reader.num_sections > num_sections
         if has_calls:

@@ -72,6 +72,7 @@ class Markers:
 
 
 def is_token(character: str) -> bool:
+    """Whether it stands for a token."""
     return "\udc00" <= character < "\udd00"
 
 

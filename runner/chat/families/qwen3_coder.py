@@ -52,10 +52,10 @@ class FunctionCalls(msgspec.Struct, frozen=True):
             if not (yield from reader.up_to(_PARAMETER_END, value.text)):
                 return False
             writer.end()
-        if (yield from reader.marker(_FUNCTION_END)) or (yield from reader.peek()):
+        is_whole = bool((yield from reader.marker(_FUNCTION_END))) or not reader.is_ended
+        if is_whole:
             writer.close()
-            return True
-        return False
+        return is_whole
 
 
 class _Value:

@@ -144,22 +144,23 @@ class Reader:
             raise NotACall
         return "".join(pieces)
 
-    def until(self, stops: Stops, emit: Emit) -> Reading[str]:
+    def until(self, stops: Stops, emit: Emit, *, keeps_rest: bool = True) -> Reading[str]:
         """Read and emit text before the first of ``stops``, which is read, too, and returned.
 
-        Returns an empty text at the end of the answer.
+        Returns an empty text at the end of the answer. ``keeps_rest``: what may have been the beginning of
+        one is text then.
         """
         while True:
             match = stops.search(self.text, self.at)
-            if match is None or (match[1] is None and self.is_ended):
-                emit(self.take(len(self.text)))
-                if self.is_ended:
-                    return ""
-            else:
-                if match.start() > self.at:
-                    emit(self.take(match.start()))
-                if match[1] is not None:
-                    return self.take(match.end())
+            end = len(self.text) if match is None else match.start()
+            if end > self.at:
+                emit(self.take(end))
+            if match is not None and match[1] is not None:
+                return self.take(match.end())
+            if self.is_ended:
+                if (rest := self.take(len(self.text))) and keeps_rest:
+                    emit(rest)
+                return ""
             yield
 
     def up_to(self, marker: str, emit: Emit) -> Reading[bool]:
@@ -169,7 +170,7 @@ class Reader:
         """
         written = self.markers.written(marker)
         stops = self.markers.stops(marker)
-        while found := (yield from self.until(stops, emit)):
+        while found := (yield from self.until(stops, emit, keeps_rest=False)):
             if found == written:
                 return True
             if is_special(found):

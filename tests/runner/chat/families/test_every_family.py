@@ -1,0 +1,87 @@
+"""For each family: generated answers, read in every way that steps can cut them, give the same message."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.runner.chat.families.answers import (
+    Message,
+    Writer,
+    decoder,
+    message_of,
+    random_chunks,
+    read,
+    tokenizer_with,
+    tool_use,
+)
+from tests.runner.chat.families.forms import FORMS, SCHEMA, Form, Wanted, dumps, random_wanted, raw
+
+TOOLS = tool_use(get_weather=SCHEMA, f=SCHEMA)
+NUM_ANSWERS = 30
+
+
+def tokenizer_of(form: Form) -> Tokenizer:
+    return tokenizer_with(form.special, form.added)
+
+
+def written(form: Form, wanted: Wanted) -> list[int]:
+    writer = Writer(tokenizer_of(form))
+    form.write(writer, wanted)
+    return writer.ids
+
+
+def read_in_all_ways(form: Form, ids: list[int], rng: random.Random, stops: tuple[str, ...] = ()) -> Message:
+    """Token by token, at once and in random steps."""
+    messages = []
+    for chunks in ([[each] for each in ids], [ids], random_chunks(ids, rng), random_chunks(ids, rng)):
+        made = decoder(form.family, tokenizer_of(form), tools=TOOLS, stops=stops)
+        messages.append((message_of(read(made, chunks)), made.is_stopped or made.reasoning_token_count))
+    assert all(each == messages[0] for each in messages), form.write
+    return messages[0][0]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_message_is_read_as_it_was_meant(name: str) -> None:
+    form, rng = FORMS[name], random.Random(name)
+    for _ in range(NUM_ANSWERS):
+        wanted = random_wanted(form, rng)
+        message = read_in_all_ways(form, written(form, wanted), rng)
+        assert (message.content.rstrip("\n"), message.reasoning) == (wanted.content, wanted.reasoning)
+        assert [call.name for call in message.calls] == [called for called, _ in wanted.calls]
+        for call, (called, arguments) in zip(message.calls, wanted.calls, strict=True):
+            if not form.has_types and called == "unknown.tool":
+                arguments = {key: raw(value) for key, value in arguments.items()}
+            assert json.loads(call.arguments) == arguments
+            assert not form.keeps_text or call.arguments == dumps(arguments)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_interrupted_message_is_its_beginning(name: str) -> None:
+    form, rng = FORMS[name], random.Random(name)
+    for _ in range(NUM_ANSWERS):
+        wanted = random_wanted(form, rng)
+        ids = written(form, wanted)
+        whole = message_of(read(decoder(form.family, tokenizer_of(form), tools=TOOLS), [ids]))
+        message = read_in_all_ways(form, ids[: rng.randint(0, len(ids))], rng)
+        if not form.has_text_markers:
+            assert whole.reasoning.startswith(message.reasoning.rstrip("�"))
+            assert whole.content.startswith(message.content.rstrip("�")) or form.family.calls.bare
+        for call, meant in zip(message.calls, whole.calls, strict=False):
+            assert call.name == meant.name
+            assert meant.arguments.startswith(call.arguments.rstrip("�"))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_damaged_message_is_the_same_however_it_arrives(name: str) -> None:
+    form, rng = FORMS[name], random.Random(name)
+    tokens = [*tokenizer_of(form).get_added_tokens_decoder()]
+    for _ in range(NUM_ANSWERS):
+        ids = written(form, random_wanted(form, rng))
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(ids) + 1)
+            ids[at : at + rng.randint(0, 3)] = rng.choices([*tokens, *ids, 0], k=rng.randint(0, 2))
+        read_in_all_ways(form, ids, rng)
