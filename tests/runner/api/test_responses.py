@@ -74,7 +74,7 @@ def test_events_put_together_are_the_response(api: API) -> None:
         ({"max_tokens": 5}, "max_tokens", "E1601"),
         ({"max_output_tokens": 0}, "max_output_tokens", "E1005"),
         ({"min_tokens": 9, "max_output_tokens": 5}, "min_tokens", "E1005"),
-        ({"text": {"format": {"type": "json_object"}}}, "text", "E1104"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format", "E1104"),
         ({"truncation": "auto"}, "truncation", "E1005"),
         ({"include": ["message.output_text.logprobs"]}, "include", "E1005"),
         ({"input": []}, "input", "E1005"),
