@@ -11,7 +11,8 @@ from engine.directory import load
 from engine.kinds import LORA_FOLDER, supports
 from errors.coded_error import CodedError
 from errors.wire import ExitReason
-from runner.api.application import API, make_application
+from runner.api.application import API
+from runner.api.asgi import make_application
 from runner.api.call import GENERATION_PATHS, Call
 from runner.api.call_observer import CallObserver
 from runner.api.http_server.server import Server

@@ -1,4 +1,4 @@
-"""The API as an ASGI application: endpoints, API keys, CORS, and errors as answers."""
+"""The endpoints of the API."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from errors.api import InternalError, UnknownEndpoint
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.body_reader import BodyReader
@@ -28,8 +23,6 @@ from runner.api.document import make_document
 from runner.api.error_response import ErrorResponse
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
-from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
-from runner.api.keys import RequireKey
 from runner.api.limits import Admission, run_within
 from runner.api.messages import order as messages_order
 from runner.api.messages.answers import InputTokens
@@ -64,8 +57,6 @@ from runner.api.responses.writer import ResponsesWriter
 from runner.api.served import Served
 from runner.engines.protocol.checks import check_task
 from runner.observability.exposition import CONTENT_TYPE, exposition
-from runner.observability.request_id import REQUEST_ID_HEADER
-from runner.settings.api_keys import APIKeys
 
 _CHAT_THREADS = (4, 3)
 """For chats and for large chats, which wait there for other processes, and not for each other."""
@@ -267,56 +258,5 @@ class API:
         return Model(name, self._created, self._served.model.max_sequence_length, parent)
 
 
-def make_application(api: API, served: Served) -> Starlette:
-    settings = served.settings
-    middleware: list[Middleware] = []
-    if restricts_hosts(settings):
-        middleware.append(Middleware(AllowedHosts, hosts=settings.allowed_hosts))
-    if settings.api_keys:
-        middleware.append(Middleware(RequireKey, keys=APIKeys(settings.api_keys)))
-    if settings.openai_cors_origins:
-        # First, so that a page on another origin can read why its key is refused.
-        cors = Middleware(
-            CORSMiddleware,
-            allow_origins=settings.openai_cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER],
-        )
-        middleware.insert(0, cors)
-    return Starlette(
-        routes=api.routes(),
-        middleware=middleware,
-        exception_handlers={
-            CodedError: _on_coded_error,
-            HTTPException: _on_http_error,
-            ClientDisconnect: _on_disconnect,
-            Exception: _on_unknown_error,
-        },
-    )
-
-
 def _json(document: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(document), status, media_type="application/json")
-
-
-async def _on_coded_error(request: Request, error: Any) -> Response:
-    return ErrorResponse(error)
-
-
-async def _on_http_error(request: Request, error: Any) -> Response:
-    """404 and 405: Starlette raises no others."""
-    response = ErrorResponse(UnknownEndpoint(method=request.method, path=request.url.path))
-    response.status_code = error.status_code
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _on_disconnect(request: Request, error: Exception) -> Response:
-    """The client has disconnected: nothing is sent."""
-    return Response(status_code=400)
-
-
-async def _on_unknown_error(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again after this, so that it is logged."""
-    return ErrorResponse(InternalError())

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from runner.api.application import API, make_application
+from runner.api.application import API
+from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
 from runner.api.served import Served

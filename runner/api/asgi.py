@@ -1,0 +1,73 @@
+"""The endpoints as an ASGI application, with API keys, CORS, and errors as answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from errors.api import InternalError, UnknownEndpoint
+from errors.coded_error import CodedError
+from runner.api.application import API
+from runner.api.error_response import ErrorResponse
+from runner.api.http_server.hosts import AllowedHosts, restricts_hosts
+from runner.api.keys import RequireKey
+from runner.api.served import Served
+from runner.observability.request_id import REQUEST_ID_HEADER
+from runner.settings.api_keys import APIKeys
+
+
+def make_application(api: API, served: Served) -> Starlette:
+    settings = served.settings
+    middleware: list[Middleware] = []
+    if restricts_hosts(settings):
+        middleware.append(Middleware(AllowedHosts, hosts=settings.allowed_hosts))
+    if settings.api_keys:
+        middleware.append(Middleware(RequireKey, keys=APIKeys(settings.api_keys)))
+    if settings.openai_cors_origins:
+        # First, so that a page on another origin can read why its key is refused.
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.openai_cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER],
+        )
+        middleware.insert(0, cors)
+    return Starlette(
+        routes=api.routes(),
+        middleware=middleware,
+        exception_handlers={
+            CodedError: _on_coded_error,
+            HTTPException: _on_http_error,
+            ClientDisconnect: _on_disconnect,
+            Exception: _on_unknown_error,
+        },
+    )
+
+
+async def _on_coded_error(request: Request, error: Any) -> Response:
+    return ErrorResponse(error)
+
+
+async def _on_http_error(request: Request, error: Any) -> Response:
+    """404 and 405: Starlette raises no others."""
+    response = ErrorResponse(UnknownEndpoint(method=request.method, path=request.url.path))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """The client has disconnected: nothing is sent."""
+    return Response(status_code=400)
+
+
+async def _on_unknown_error(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again after this, so that it is logged."""
+    return ErrorResponse(InternalError())
