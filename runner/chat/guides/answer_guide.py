@@ -1,0 +1,98 @@
+"""Guides of chats: an answer in the form of its family, with calls that fit the schemas of their tools.
+
+The guide is a grammar of llguidance (``ChatForm``): reasoning, then calls of tools, text, or what the
+client's own guide allows. Markers that are tokens are written as their numbers, so that no text can be one.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from errors.requests import InvalidInput
+from runner.chat.families.family import AnswerForm, CallSyntax, Span
+from runner.chat.families.markers import markers_of
+from runner.chat.families.tools import ToolUse
+from runner.chat.guides.calls import Calls, call_rules
+from runner.chat.guides.rules import SPACE, Rules
+from runner.engines.protocol.messages import Guide
+
+
+def answer_guide(
+    answer: AnswerForm, tokenizer: Tokenizer, then: Guide | None, thinking_budget: int | None = None
+) -> Guide | None:
+    """What the whole answer follows; None: nothing is asked for.
+
+    ``then`` is the client's own guide, for what follows the reasoning. Calls may stand in its place if there
+    are tools. ``thinking_budget`` is the maximum number of tokens of reasoning. Raises E1005 and E1105.
+    """
+    family, tools = answer.family, answer.tools
+    is_enforced = tools is not None and (
+        tools.choice == "required" or any(tool.is_strict for tool in tools.tools)
+    )
+    if not is_enforced and then is None and thinking_budget is None:
+        return None
+    syntax = family.calls if tools is not None else None
+    reasoning = family.reasoning
+    of_reasoning = (reasoning.begin, reasoning.end) if reasoning is not None else ()
+    markers = markers_of(tokenizer, (*(syntax.markers if syntax is not None else ()), *of_reasoning))
+    if reasoning is not None and not answer.starts_in_reasoning and reasoning.begin not in markers.ids:
+        reasoning = None  # A model without this token does not reason unless its template begins it.
+    if tools is None and reasoning is None:
+        return then
+    rules = Rules(markers, (*(syntax.begins if syntax is not None else ()), *of_reasoning))
+    thought = ""
+    if reasoning is not None:
+        thought = _thought(rules, reasoning, thinking_budget)
+        if not answer.starts_in_reasoning:
+            thought = f"({rules.marker(reasoning.begin)} {thought})?"
+    rules.add("start", f"{thought} content")
+    rules.add("content", _content(rules, syntax, tools, then))
+    return rules.guide()
+
+
+def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
+    """Reasoning and its end."""
+    end = rules.marker(reasoning.end)
+    if budget == 0:
+        return end
+    if rules.is_token(reasoning.end):
+        limit = "" if budget is None else f"[max_tokens={budget}]"
+        return f"{rules.add(f'thought{limit}', rules.text('THOUGHT'))} {end}"
+    if budget is not None:
+        expected = "0 or left out, because the model ends its reasoning with text and not with a token"
+        raise InvalidInput(name="thinking_token_budget", expected=expected, value=budget)
+    return rules.add("thought[lazy]", rules.text("THOUGHT", end=reasoning.end))
+
+
+def _content(rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, then: Guide | None) -> str:
+    """What follows the reasoning."""
+    guided = "" if then is None else f"{SPACE} {rules.part('the guide', then)}"
+    if syntax is None or tools is None:
+        return guided or rules.text()
+    calls = call_rules(syntax, tools, rules)
+    rules.add("calls", f"{rules.marker(calls.begin)} {calls.body(calls.begin)}")
+    space = SPACE if calls.begin else ""
+    required = f"{space} calls"
+    if tools.is_parallel and not calls.is_list:
+        required += f" ({space} calls)*"
+    if tools.choice == "required":
+        return required
+    return f"{required} | {guided}" if guided else _optional(rules, syntax, calls, tools)
+
+
+def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:
+    """Text with calls in it."""
+    text = rules.text(bare=syntax.bare)
+    alternatives = []
+    for index, begin in enumerate(syntax.begins):
+        head = f"{text} {rules.marker(begin)}"
+        if not rules.is_token(begin):
+            head = rules.add(f"head_{index}[lazy]", rules.text(f"HEAD_{index}", bare=syntax.bare, end=begin))
+        alternatives.append(rules.add(f"marked_{index}", f"{head} {calls.body(begin)}"))
+    if alternatives and tools.is_parallel:
+        alternatives = [f"({' | '.join(alternatives)})* {text}"]
+    else:
+        alternatives.append(text)
+    if syntax.bare:
+        alternatives.append(calls.body(""))
+    return " | ".join(alternatives)
