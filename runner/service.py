@@ -159,13 +159,14 @@ class Service:
         self.openai = server
 
     async def _test(self) -> None:
-        """Generate once before the runner is ready."""
+        """Generate or embed once before the runner is ready."""
         request = GenerationRequest(
             prompt=_TEST_PROMPT,
             max_tokens=_TEST_TOKENS,
             min_tokens=0,
             stop_sequences=(),
             sampling=Sampling(temperature=0),
+            embeds=self.model.pooling is not None,
         )
         generation = self.generate(request)
         async for _ in generation.text():
