@@ -191,7 +191,7 @@ class API:
             requests = await asyncio.to_thread(embedding_requests, body, self._served)
         else:
             requests = embedding_requests(body, self._served)
-        return EmbeddingResponse(self._service, body, requests, model)
+        return EmbeddingResponse(self._service, self._served.model.tokenizing, body, requests, model)
 
     async def model(self, request: Request) -> Response:
         return _json(self._model(self._served.find(request.path_params["name"])))

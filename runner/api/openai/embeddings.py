@@ -8,6 +8,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -22,7 +23,9 @@ from runner.api.limits import run_within
 from runner.api.openai.answers import Embedding, Embeddings, EmbeddingUsage
 from runner.api.openai.bodies import EmbeddingBody
 from runner.generation.generation import Generation
+from runner.generation.prompt_ids import PromptTokens
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 
 _MOST_TOGETHER = 64
 """Inputs of one call that the engine has at the same time, so that other calls have their turn."""
@@ -35,10 +38,16 @@ class EmbeddingResponse(Response):
     """Embeds while it is sent. Of Starlette's class it uses the interface only: Starlette calls it."""
 
     def __init__(
-        self, service: GenerationService, body: EmbeddingBody, requests: list[GenerationRequest], model: str
+        self,
+        service: GenerationService,
+        tokenizing: Tokenizing,
+        body: EmbeddingBody,
+        requests: list[GenerationRequest],
+        model: str,
     ) -> None:
         """``requests``: one for each input."""
         self._service = service
+        self._tokenizing = tokenizing
         self._is_base64 = body.encoding_format == "base64"
         self._dimensions = body.dimensions
         self._left = [*enumerate(requests)]
@@ -70,6 +79,8 @@ class EmbeddingResponse(Response):
 
     async def _embed_all(self, count: int, call: Call) -> None:
         """Embed the inputs, ``count`` at a time. The first error of one ends all."""
+        if call.is_large:
+            await self._tokenize()
         call.is_generating = True
         workers: list[asyncio.Task[None]] = []
         try:
@@ -81,6 +92,15 @@ class EmbeddingResponse(Response):
             for worker in workers:
                 worker.cancel()
             await asyncio.wait(workers)
+
+    async def _tokenize(self) -> None:
+        """Keep the token ids of the inputs in place of the body, which is released when the first is sent."""
+        tokens = PromptTokens()
+        for place, (index, request) in enumerate(self._left):
+            ids = await request.prompt_ids.get(self._tokenizing)
+            tokens.add(len(ids))
+            self._left[place] = index, replace(request, prompt=array("I", ids))
+            await asyncio.sleep(0)  # Other calls have their turn.
 
     async def _work(self, call: Call) -> None:
         while self._left:

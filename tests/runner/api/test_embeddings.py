@@ -134,6 +134,7 @@ def test_an_embedding_is_cut_where_the_model_allows_it(server: Embeddings) -> No
         ({"input": "a", "encoding_format": "int8"}, "E1005", "encoding_format"),
         ({"input": "a", "stream": True}, "E1601", "stream"),
         ({"input": [[7], [FAILS_ALONE]]}, "E2204", None),
+        ({"input": ["é" * 1900] * 600}, "E1005", "input"),
     ],
 )
 def test_what_can_not_be_embedded_is_told(
@@ -144,6 +145,13 @@ def test_what_can_not_be_embedded_is_told(
     error = error_of(response)
     assert (error["code"], error["param"]) == (code, param)
     assert len(vectors(server.ask("a"))) == 1
+
+
+def test_large_calls_give_the_same_as_small_ones(server: Embeddings) -> None:
+    """Above 64 KiB all inputs are tokenized before the first is sent."""
+    texts = [f"{number} Earth + Water = Plant, Water + Fire = Steam" for number in range(1000, 1040)]
+    small = vectors(server.ask(texts))
+    assert vectors(server.ask(texts * 50)) == small * 50
 
 
 def test_the_longest_input_is_embedded(server: Embeddings) -> None:
