@@ -27,6 +27,7 @@ from builder.survey import Survey
 from builder.weights.files import CACHE_VARIABLE
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
+from engine.pooling import MODULES_NAME
 from errors.build import NotEnoughSpace
 from errors.build_config import ModelDoesNotFit
 from errors.coded_error import CodedError
@@ -54,6 +55,8 @@ def fit_here(config: BuildConfig, found: Survey, folder: Path) -> MachineFit:
     fit.rows["model"] = config.model_name + at
     fit.rows["engine"] = f"{config.engine_kind}, on {KINDS[config.engine_kind].runs_on}"
     fit.rows["weights"] = in_words(found.total_bytes)
+    if MODULES_NAME in found.sizes_bytes:
+        fit.rows["task"] = "embeddings, at /v1/embeddings"
     try:
         if KINDS[config.engine_kind].serves_models and found.values:
             _fit_memory(fit, found.values)

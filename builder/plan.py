@@ -17,6 +17,7 @@ from builder.sizes.words import download_time, in_words, num_files
 from builder.steps import EnginePlan
 from builder.survey import Survey, survey
 from engine.kinds import KINDS
+from engine.pooling import MODULES_NAME
 from errors.build import DownloadFailed
 from errors.requests import InvalidInput
 
@@ -51,6 +52,8 @@ def _sizes(file: ConfigFile, planned: EnginePlan, model_config: Path | None) -> 
     else:
         with open_work(file, lambda line: None, None) as work:
             found = survey(file.config, work, with_weights=planned.takes_weights)
+        if MODULES_NAME in found.sizes_bytes:
+            yield "task          embeddings, at /v1/embeddings"
         verb, at = ("model files", "") if found.revision is None else ("download", f" at {found.revision}")
         yield from _files(verb, found.sizes_bytes, at)
         if found.revision is not None:

@@ -30,6 +30,16 @@ class CurlForm:
         return f"curl -s -N -X POST{headers} \\\n  -d '{json.dumps(self.body)}' \\\n  {self.url}"
 
 
+def embedding_form(openai_port: int) -> CurlForm:
+    """Of an embedding model, which answers nowhere else."""
+    return CurlForm(
+        "OpenAI's API, an embedding",
+        f"http://localhost:{openai_port}/v1/embeddings",
+        {"input": PROMPT},
+        ("Content-Type: application/json",),
+    )
+
+
 def curl_forms(cog_port: int, triton_port: int, openai_port: int = 0) -> list[CurlForm]:
     """Cog as JSON and as events, Triton's ensemble, the slot, and a chat if the OpenAI port is on."""
     cog = f"http://localhost:{cog_port}/predictions"

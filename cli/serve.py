@@ -10,13 +10,14 @@ from pathlib import Path
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.weights.files import cache_folder
-from cli.curl_forms import curl_forms
+from cli.curl_forms import curl_forms, embedding_form
 from cli.inspect import describe
 from cli.progress import told_progress, wait_ready
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
+from engine.pooling import MODULES_NAME
 from runner.api.supervisor import check_openai_port_free
 from runner.cog_server.launch import CogServer
 from runner.settings.ports import check_port_free
@@ -119,7 +120,10 @@ def run(options: argparse.Namespace) -> int:
         print(f"starting; log: {log_path}", flush=True)
         wait_ready(server, _READY_TIMEOUT_S)
         print("ready. Try:\n")
-        for form in curl_forms(port, settings.triton_http_port, settings.openai_port):
+        forms = curl_forms(port, settings.triton_http_port, settings.openai_port)
+        if MODULES_NAME in manifest.files:
+            forms = [embedding_form(settings.openai_port)]
+        for form in forms:
             print(f"{form.command}\n", flush=True)
         print(f"Cog      {server.url}")
         triton = f"{settings.triton_http_port} (HTTP), {settings.triton_grpc_port} (gRPC)"

@@ -28,9 +28,11 @@ from errors.build_config import (
     TokenizerUnusable,
 )
 from errors.coded_error import CodedError
+from errors.engine_tar import PoolingUnsupported
 from tests.builder import tiny_model
 from tests.builder.conftest import MODEL_ID
 from tests.builder.hub_server import HubServer, Repository
+from tests.engine.pooling_files import write_pooling
 
 TRANSFORMERS_FILES = {
     "config.json",
@@ -290,3 +292,24 @@ def test_the_examples_that_ship_build_without_a_network(tmp_path: Path, hub: Hub
     manifest = build(config, tmp_path / "engine.tar", report=lambda line: None)
     assert manifest.engine_kind == {"tiny": "transformers", "paced": "paced"}[example]
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_an_embedding_engine_holds_what_describes_its_pooling(
+    tmp_path: Path, repository: Repository, kind: str
+) -> None:
+    write_pooling(tmp_path / "pooling", size=tiny_model.HIDDEN, max_tokens=32)
+    names = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
+    repository.files |= {name: (tmp_path / "pooling" / name).read_bytes() for name in names}
+    repository.files["onnx/config.json"] = b"{}"
+    manifest, content = run(tmp_path, model_id=MODEL_ID, engine=kind)
+    arguments = {"engine_args.json"} if kind == "vllm" else set()
+    assert set(manifest.files) == TRANSFORMERS_FILES | set(names) | arguments
+    assert all(content[name] == repository.files[name] for name in names)
+    assert (manifest.max_seq_len, manifest.max_input_len) == (32, 32)
+
+
+def test_a_pooling_that_is_not_supported_is_refused(tmp_path: Path, model: Path) -> None:
+    write_pooling(model, modules=("Transformer", "Pooling", "Dense"), size=tiny_model.HIDDEN)
+    with pytest.raises(PoolingUnsupported, match="the module Dense is not supported"):
+        run(tmp_path, model_path="model")

@@ -89,6 +89,12 @@ def test_of_a_model_on_the_hub_files_and_sizes_are_told_and_config_json_alone_is
     assert not hub.asked_for("tokenizer.json")
 
 
+def test_of_an_embedding_model_the_task_is_told(tmp_path: Path, repository: Repository) -> None:
+    repository.files["modules.json"] = b"[]"
+    lines = lines_of(tmp_path, {"model_id": MODEL_ID})
+    assert line_of(lines, "task") == "task embeddings, at /v1/embeddings"
+
+
 def test_without_the_hub_one_line_tells_what_is_missing_and_the_command_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
