@@ -81,7 +81,8 @@ class ChatFormat:
 
     def events(self, piece: Piece) -> list[Choice]:
         """A piece as events of a stream: one for each of its parts."""
-        index, log_probs = piece.index, self._log_probs([piece])
+        index = piece.index
+        log_probs = self._log_probs([piece]) if piece.log_probs else None
         if not piece.parts:
             delta = Delta(content=piece.text) if piece.text else Delta()
             return [ChatChunkChoice(index, delta, log_probs, self._finish_reason(piece))]
@@ -125,6 +126,8 @@ class ChatFormat:
         return Delta(tool_calls=[ToolCallDelta(self._num_calls[index] - 1, function, call_id, kind)])
 
     def _finish_reason(self, piece: Piece) -> str | None:
+        if piece.finish_reason is None:
+            return None
         return _finish_reason(piece, has_calls=piece.index in self._num_calls)
 
     def _log_probs(self, pieces: Sequence[Piece]) -> ChatLogProbs | None:
