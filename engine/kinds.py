@@ -24,11 +24,13 @@ Capability = Literal[
     "logit_bias",
     "lora_name",
     "guides",
+    "chat_guides",
     "guided_min_length",
     "max_queue_size",
     "iteration_metrics",
 ]
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
+``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
 ``guided_min_length``: min_length beside a guide. Other kinds have no token left where the guide requires the
 end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
@@ -137,7 +139,7 @@ _ROWS = (
         # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
         marker_file="engine_args.json",
-        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "lora_name", "guides"}),
+        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "lora_name", "guides", "chat_guides"}),
         remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
     ),
     Kind(
@@ -151,7 +153,9 @@ _ROWS = (
         runs_in_child=True,
         libraries=("torch", "transformers"),
         preload="runner.engines.transformers.adapter",
-        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "guides", "guided_min_length"}),
+        capabilities=frozenset(
+            {"log_probs", "min_p", "logit_bias", "guides", "chat_guides", "guided_min_length"}
+        ),
         remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
     ),
     Kind(
@@ -159,7 +163,7 @@ _ROWS = (
         adapter="runner.engines.paced.adapter",
         builder="builder.kinds.paced",
         # Its tokens are certain: a bias can't change them, and each has a probability of 1.
-        capabilities=frozenset({"log_probs", "min_p", "guides"}),
+        capabilities=frozenset({"log_probs", "min_p", "guides", "chat_guides"}),
         remedies={"guided_decoding_guide_type": "leave it out, or write a script (docs/rehearse.md)"},
     ),
 )

@@ -56,7 +56,8 @@ _FIELDS_OF: dict[Capability, tuple[str, ...]] = {
     "log_probs": ("logprobs", "top_logprobs"),
     "min_p": ("min_p",),
     "logit_bias": ("logit_bias",),
-    "guides": (*GUIDE_FIELDS, "thinking_token_budget"),
+    "guides": GUIDE_FIELDS,
+    "chat_guides": ("thinking_token_budget",),
 }
 """Fields that need a capability of the engine."""
 

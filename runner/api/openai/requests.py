@@ -12,6 +12,7 @@ from engine.pooling import Pooling
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
 from runner.api.generations import PromptRequest
+from runner.api.openai.answer_form import with_answer_form
 from runner.api.openai.bodies import (
     MAX_INT32,
     ChatBody,
@@ -25,8 +26,6 @@ from runner.api.openai.guides import guide_of
 from runner.api.openai.reasoning import template_arguments
 from runner.api.openai.tool_use import shown_tools, tool_use
 from runner.api.served import Served
-from runner.chat.families.family import AnswerForm, Family
-from runner.chat.families.tools import ToolUse
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, random_seed
@@ -113,36 +112,14 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     use = tool_use(body, served.engine_kind)
-    _check_enforced(body, use, served)
     tools = None if body.tool_choice == "none" else body.tools
     arguments = template_arguments(body, served.model.chat)
     prompt = chat_prompt(msgspec.structs.replace(body, tools=tools, chat_template_kwargs=arguments), served)
     top = (body.top_logprobs or 0) if body.logprobs else None
     default_max_tokens = body.max_completion_tokens or served.model.max_sequence_length
     request = _request(body, served, prompt, default_max_tokens, top)
-    form = _answer_form(body, served.model.family, prompt, use)
-    return PromptRequest(replace(request, adds_special_tokens=False, answer=form), body.n or 1)
-
-
-def _check_enforced(body: ChatBody, use: ToolUse | None, served: Served) -> None:
-    """Raise E1602 for what needs guides of the model's family, which are not made yet."""
-    is_required = use is not None and (use.choice == "required" or any(each.is_strict for each in use.tools))
-    family = served.model.family
-    is_limited = (
-        body.thinking_token_budget is not None and family is not None and family.reasoning is not None
-    )
-    for name, is_given in (("tool_choice", is_required), ("thinking_token_budget", is_limited)):
-        if is_given:
-            raise UnsupportedField(name=name, engine_kind=served.engine_kind)
-
-
-def _answer_form(
-    body: ChatBody, family: Family | None, prompt: str, use: ToolUse | None
-) -> AnswerForm | None:
-    """None: the answer is a text as the model writes it."""
-    if family is None or body.skip_special_tokens is False or (use is None and family.reasoning is None):
-        return None
-    return AnswerForm(family, use, family.opens_reasoning(prompt))
+    request = with_answer_form(replace(request, adds_special_tokens=False), body, use, served)
+    return PromptRequest(request, body.n or 1)
 
 
 def chat_prompt(fields: ChatBody | TokenizeBody, served: Served) -> str:

@@ -83,6 +83,6 @@ def _check_guides(
         expected = "left out, because tool_choice requires a call"
         raise InvalidInput(name=body_field(body), expected=expected, value=guide.text)
     strict = next((each.name for each in tools if each.is_strict), None)
-    if (is_required or strict is not None) and not supports(engine_kind, "guides"):
+    if (is_required or strict is not None) and not supports(engine_kind, "chat_guides"):
         name = "tool_choice" if is_required else f"tools.{strict}.strict"
         raise UnsupportedField(name=name, engine_kind=engine_kind)

@@ -24,3 +24,8 @@ class ToolUse(msgspec.Struct, frozen=True):
     choice: ToolChoice = "auto"
     is_parallel: bool = True
     """Whether one answer may have several calls."""
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether a guide has to enforce calls or their schemas."""
+        return self.choice == "required" or any(tool.is_strict for tool in self.tools)

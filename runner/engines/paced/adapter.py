@@ -23,7 +23,7 @@ from runner.engines.paced.faults import VARIABLE, Faults, inject_fault, parse_fa
 from runner.engines.paced.script import SCRIPT_VARIABLE, Answer, Script
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
-    GUIDE_TYPES,
+    ALL_GUIDE_TYPES,
     FinishReason,
     Ready,
     Statistics,
@@ -221,7 +221,7 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
         max_sequence_length=config["max_position_embeddings"],
         max_batch_size=int(options.get("max_batch_size") or 1 << 16),
         # Its author makes the answer follow them.
-        guide_types=() if script is None else GUIDE_TYPES,
+        guide_types=() if script is None else ALL_GUIDE_TYPES,
     )
     faults = parse_faults(os.environ.get(VARIABLE, ""))
     time.sleep(faults.slow_start_s)

@@ -6,18 +6,24 @@ from dataclasses import replace
 
 import pytest
 
+from errors.api import UnsupportedField
+from errors.requests import InvalidInput
 from runner.api.openai.bodies import ChatBody, CompletionBody, Function, Tool
 from runner.api.openai.requests import chat_request, completion_requests
 from runner.api.served import Served
+from runner.chat.families.bare_json import GENERIC
 from runner.chat.families.family import AnswerForm, Family
 from runner.chat.families.hermes import HERMES
 from runner.chat.template import ChatTemplate
+from runner.engines.protocol.messages import Guide
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
 from runner.settings.settings import load_settings
 from tests.fuzz.bodies import END_ID, make_tokenizer
 
-MODEL = ModelFacts(make_tokenizer(), (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
+TOKENIZING = Tokenizing(make_tokenizer(), max_bytes=1 << 16, max_tokens=63)
+MODEL = ModelFacts(TOKENIZING, (END_ID,), END_ID, 64, 63, ChatTemplate({}, {}))
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +60,18 @@ def test_special_tokens_are_left_out_unless_the_client_asks_for_them(
 
 CHAT = ChatTemplate({"default": "{{ messages[0].content }}{% if thinks %}<think>\n{% endif %}"}, {})
 SILENT = Family("silent", HERMES.calls)
-"""Calls tools, but does not reason."""
+THOUGHTFUL = Family("thoughtful", None, HERMES.reasoning)
 TOOLS = [Tool(Function(name="look"))]
 
 
-def form_of(served: Served, family: Family | None, **fields: object) -> AnswerForm | None:
+def chat(served: Served, family: Family | None, **fields: object) -> GenerationRequest:
     model = replace(MODEL, chat=CHAT, family=family)
     body = ChatBody(messages=[{"role": "user", "content": "hi"}], **fields)  # type: ignore[arg-type]
-    return chat_request(body, replace(served, model=model)).request.answer
+    return chat_request(body, replace(served, model=model)).request
+
+
+def form_of(served: Served, family: Family | None, **fields: object) -> AnswerForm | None:
+    return chat(served, family, **fields).answer
 
 
 def test_an_answer_has_the_form_of_the_models_family_where_it_has_one(served: Served) -> None:
@@ -76,3 +86,37 @@ def test_an_answer_has_the_form_of_the_models_family_where_it_has_one(served: Se
         assert form.tools.tools[0].name == "look"
     assert form_of(served, HERMES, tools=TOOLS, tool_choice="none") == AnswerForm(HERMES)
     assert form_of(served, HERMES, tools=TOOLS, skip_special_tokens=False) is None
+
+
+@pytest.mark.parametrize("family", [None, THOUGHTFUL, SILENT, HERMES])
+def test_required_calls_have_a_guide_in_the_form_of_a_family(served: Served, family: Family | None) -> None:
+    request = chat(served, family, tools=TOOLS, tool_choice="required")
+    assert request.answer is not None
+    assert request.answer.family.calls == ((family and family.calls) or GENERIC.calls)
+    assert request.answer.family.reasoning == (family and family.reasoning)
+    assert request.guide is not None
+    assert request.guide.type == "chat_form"
+    assert chat(served, family, tools=TOOLS).guide is None
+
+
+def test_a_guide_begins_after_the_reasoning_where_the_engine_can_follow_both(served: Served) -> None:
+    plain = chat(served, None, guided_regex="a+").guide
+    thinks = {"thinks": True}
+    after = chat(served, HERMES, guided_regex="a+", chat_template_kwargs=thinks)
+    assert (plain, after.guide) == (Guide("regex", "a+"), after.guide)
+    assert after.guide is not None
+    assert after.guide.type == "chat_form"
+    other = replace(served, engine_kind="tensorrt_llm")
+    alone = chat(other, HERMES, guided_regex="a+", chat_template_kwargs=thinks)
+    assert (alone.guide, alone.answer) == (plain, AnswerForm(HERMES))
+
+
+def test_a_limit_of_reasoning_is_a_guide_where_the_model_reasons(served: Served) -> None:
+    limit = {"thinking_token_budget": 0, "chat_template_kwargs": {"thinks": True}}
+    assert chat(served, HERMES, **limit).guide is not None
+    assert chat(served, None, **limit).guide is chat(served, SILENT, **limit).guide is None
+    with pytest.raises(UnsupportedField, match="thinking_token_budget"):
+        chat(replace(served, engine_kind="tensorrt_llm"), HERMES, **limit)
+    for fields in ({"tools": TOOLS, "tool_choice": "required"}, limit):
+        with pytest.raises(InvalidInput, match="skip_special_tokens must be left out"):
+            chat(served, HERMES, skip_special_tokens=False, **fields)

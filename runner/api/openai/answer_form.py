@@ -1,0 +1,54 @@
+"""How the answer to a chat is read, and the guide that keeps it to that form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from engine.kinds import supports
+from errors.api import UnsupportedField
+from errors.requests import InvalidInput
+from runner.api.openai.bodies import ChatBody
+from runner.api.served import Served
+from runner.chat.families.bare_json import GENERIC
+from runner.chat.families.family import AnswerForm, Family
+from runner.chat.families.tools import ToolUse
+from runner.chat.guides.answer_guide import answer_guide
+from runner.generation.request import GenerationRequest
+
+
+def with_answer_form(
+    request: GenerationRequest, body: ChatBody, use: ToolUse | None, served: Served
+) -> GenerationRequest:
+    """``request``, whose prompt is the text of the chat. It stays as it is if the answer is plain text.
+
+    Raises E1005, E1105, and E1602 for what only a guide can enforce, on an engine without guides of chats.
+    """
+    is_enforced = use is not None and use.is_enforced
+    family = _family(served.model.family, is_enforced=is_enforced)
+    if family is None or (use is None and family.reasoning is None):
+        return request
+    budget = body.thinking_token_budget if family.reasoning is not None else None
+    if body.skip_special_tokens is False:
+        if is_enforced or budget is not None:
+            expected = "left out, because the calls and the reasoning of the answer have to be read"
+            raise InvalidInput(name="skip_special_tokens", expected=expected, value=False)
+        return request
+    assert isinstance(request.prompt, str)
+    form = AnswerForm(family, use, family.opens_reasoning(request.prompt))
+    if supports(served.engine_kind, "chat_guides"):
+        guide = answer_guide(form, served.model.tokenizer, request.guide, budget)
+        return replace(request, answer=form, guide=guide)
+    if budget is not None:
+        raise UnsupportedField(name="thinking_token_budget", engine_kind=served.engine_kind)
+    if request.guide is not None:  # It has no place for reasoning.
+        form = msgspec.structs.replace(form, starts_in_reasoning=False)
+    return replace(request, answer=form)
+
+
+def _family(family: Family | None, *, is_enforced: bool) -> Family | None:
+    """With a form of calls if they have to be enforced."""
+    if not is_enforced or (family is not None and family.calls is not None):
+        return family
+    return GENERIC if family is None else msgspec.structs.replace(family, calls=GENERIC.calls)
