@@ -14,7 +14,7 @@ from runner.api.generations import Generations, Piece
 from runner.api.openai.answers import Answer, Choice, InputTokens, OutputTokens, Usage
 from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.openai.formats import Format
-from runner.api.openai.guides import body_field
+from runner.api.openai.guides import error_field
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
@@ -26,7 +26,7 @@ class ChoicesWriter:
     def __init__(self, body: GenerationBody, formatter: Format, model: str) -> None:
         self.response_id = formatter.id_prefix + secrets.token_hex(12)
         self.model = model
-        self.fields = Fields("messages" if isinstance(body, ChatBody) else "prompt", body_field(body))
+        self.fields = Fields("messages" if isinstance(body, ChatBody) else "prompt", error_field(body))
         self._options = body.stream_options or StreamOptions()
         self._no_usage = None if self._options.include_usage else msgspec.UNSET
         self._format = formatter

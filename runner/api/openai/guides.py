@@ -47,6 +47,12 @@ def body_field(body: GenerationBody) -> str | None:
     return next((field for field, _ in _given(body)), None)
 
 
+def error_field(body: GenerationBody) -> str | None:
+    """The field that errors of the output's guide are about."""
+    others = (name for name in ("tools", "thinking_token_budget") if getattr(body, name, None) is not None)
+    return body_field(body) or next(others, None)
+
+
 def _given(body: GenerationBody) -> Iterator[tuple[str, Callable[[], Guide]]]:
     match body.response_format:
         case AnyObject():

@@ -25,7 +25,7 @@ from runner.generation.request import GenerationRequest
 from runner.generation.tokenizing import Tokenizing
 from runner.observability.meter import Meter
 from runner.settings.settings import load_settings
-from tests.runner.api.apis import CHAT_TEMPLATE, data_of
+from tests.runner.api.apis import CHAT_TEMPLATE, data_of, error_of
 from tests.runner.paced_engine import END_ID, make_tokenizer
 
 CHAT = "/v1/chat/completions"
@@ -160,3 +160,10 @@ def test_calls_and_results_are_sent_back(model: Model) -> None:
     answer = model.ask(messages=[*ASKED["messages"], message, *results])
     assert answer["choices"][0]["message"] == {"content": "Both are warm.", "role": "assistant"}
     assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_schema_that_no_guide_can_follow_is_refused_by_the_field(model: Model) -> None:
+    tool = {"name": "weather", "strict": True, "parameters": {"type": "object", "title": "a" * (1 << 18)}}
+    response = model.post(tools=[{"type": "function", "function": tool}])
+    error = error_of(response)
+    assert (response.status_code, error["code"], error["param"]) == (400, "E1105", "tools")
