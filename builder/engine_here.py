@@ -45,13 +45,13 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
     models = cache_folder() / "models"
     try:
         (models / "last").mkdir(parents=True, exist_ok=True)
-        last = models / "last" / _digest(file.config, file.folder)
+        last = models / "last" / config_digest(file.config, file.folder)
         try:
             with open_work(file, report, progress) as work:
                 engine = _made(file, work, models)
         except DownloadFailed as exc:
             engine = Path(last.read_text()) if last.exists() else models / "none"
-            if not _is_whole(engine):
+            if not is_whole(engine):
                 raise
             report(f"the Hub can't be asked ({exc.facts['reason']}); serving what was downloaded before")
         last.write_text(str(engine))
@@ -65,18 +65,18 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     found = survey(file.config, work, with_weights=planned.takes_weights)
     fit = fit_here(file.config, found, models)
     name = re.sub(r"[^\w.-]+", "--", file.config.model_name)[-80:]
-    engine = models / f"{name}-{_digest(fit.config, file.folder, found.identity)}"
+    engine = models / f"{name}-{config_digest(fit.config, file.folder, found.identity)}"
     lock_path = engine.with_name(f".{engine.name}.lock")
     descriptor = lock(lock_path, lambda: work.report("waiting for another process that makes this engine"))
     try:
-        if fit.problem is not None or not _is_whole(engine):
+        if fit.problem is not None or not is_whole(engine):
             for line in fit.lines():
                 work.report(line)
             if hint := missing_environment(file.config.engine_kind):
                 work.report(hint)
         if fit.problem is not None:
             raise fit.problem
-        if not _is_whole(engine):
+        if not is_whole(engine):
             if engine.exists():
                 discard(engine)
             work.config, work.destination, work.serves_here = fit.config, engine, True
@@ -86,7 +86,7 @@ def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     return engine
 
 
-def _is_whole(engine: Path) -> bool:
+def is_whole(engine: Path) -> bool:
     """A link to a file that is gone does not count."""
     try:
         load(engine)
@@ -95,7 +95,7 @@ def _is_whole(engine: Path) -> bool:
     return True
 
 
-def _digest(config: BuildConfig, folder: Path | None, identity: str = "") -> str:
+def config_digest(config: BuildConfig, folder: Path | None, identity: str = "") -> str:
     named = {"revision"} if identity else set()  # the identity has what it means
     facts = [config.model_dump(mode="json", exclude=named), str(folder), identity]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from cli import build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
+from cli import api, build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from engine.live_line import RED, painted
 from engine.machine.root import SOURCE_ROOT
 from errors.coded_error import CodedError
@@ -20,7 +20,7 @@ EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = (plan, build, migrate, inspect, serve, generate, demo, doctor, metrics, instantiate)
+_COMMANDS = (plan, build, migrate, inspect, serve, api, generate, demo, doctor, metrics, instantiate)
 """Modules with HELP, DESCRIPTION, ``run(options)`` and, if they have arguments, ``add_arguments(parser)``."""
 
 

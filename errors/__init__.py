@@ -17,6 +17,7 @@ from errors import (  # noqa: F401 - each defines its codes
     download,
     engine_tar,
     engines,
+    external_triton,
     image,
     load_test,
     machine,

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from engine.directory import load
 from engine.kinds import LORA_FOLDER, supports
@@ -27,9 +28,14 @@ from runner.generation.request import GenerationRequest
 from runner.observability.logs import JSON, set_up_logging
 from runner.observability.meter import Meter, RequestMeter
 from runner.observability.tracing import open_tracing
+from runner.settings.external_triton import ExternalTriton
 from runner.supervision.flight_recorder import RequestShapes
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.client import TritonClient
+from runner.triton_server.tensors import CPP_KIND
+
+if TYPE_CHECKING:
+    from runner.triton_server.external import ExternalTritonClient
 
 _SWITCH_S = 0.001
 """How long a thread that reads a large body keeps Python's lock while the event loop waits for it."""
@@ -53,22 +59,17 @@ async def serve(start: Start) -> None:
     engine = load(settings.engine_dir)
     model = load_model_facts(engine, settings)
     model.chat.check()
-    names = settings.openai_models or (engine.manifest.model_id or engine.manifest.engine_kind,)
-    has_adapters = supports(engine.manifest.engine_kind, "lora_name")
+    kind = CPP_KIND if isinstance(start.triton, ExternalTriton) else engine.manifest.engine_kind
+    names = settings.openai_models or (engine.manifest.model_id or kind,)
+    has_adapters = supports(kind, "lora_name")
     adapters = sorted(path.name for path in (engine.path / LORA_FOLDER).glob("*")) if has_adapters else ()
-    served = Served(model, settings, engine.manifest.engine_kind, names, tuple(adapters))
+    served = Served(model, settings, kind, names, tuple(adapters))
     meter = Meter("openai", start.metrics_dir)
     is_log_json = settings.log_format == JSON
     set_up_logging(settings.log_format)
     tracing = open_tracing(settings.otlp_traces_url, settings.service_name, names[0])
     shapes = RequestShapes("openai", start.shapes_path)
-    kind, timeout_s = engine.manifest.engine_kind, settings.triton_timeout_s
-    client = (
-        TritonClient(start.triton_url, timeout_s)
-        if start.engine_socket is None
-        else EngineClient(start.engine_socket, timeout_s, kind)
-    )
-    async with client:
+    async with _client(start, kind) as client:
         requests = RequestGuard(client, shapes)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
@@ -95,6 +96,18 @@ async def serve(start: Start) -> None:
         await requests.wait_for_engine()  # The first clients may be waiting already.
         server = Server(observed, settings, requests, tracing)
         await server.serve(sockets=[socket.socket(fileno=each) for each in start.socket_fds])
+
+
+def _client(start: Start, kind: str) -> ExternalTritonClient | TritonClient | EngineClient:
+    timeout_s = start.settings.triton_timeout_s
+    if isinstance(start.triton, ExternalTriton):
+        # NOTE: imported where it is needed, because gRPC's messages take their time.
+        from runner.triton_server.external import ExternalTritonClient
+
+        return ExternalTritonClient(start.triton, timeout_s)
+    if start.engine_socket is None:
+        return TritonClient(start.triton, timeout_s)
+    return EngineClient(start.engine_socket, timeout_s, kind)
 
 
 def main() -> int:

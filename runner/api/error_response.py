@@ -27,11 +27,15 @@ from errors.api import (
 from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
+from errors.external_triton import ExternalTritonUnavailable
 from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
-_UNAVAILABLE = (TritonUnavailable, TritonStartFailed, EngineCrashed, EngineStartFailed, RankEnded)
+_UNAVAILABLE = (
+    *(TritonUnavailable, TritonStartFailed, ExternalTritonUnavailable),
+    *(EngineCrashed, EngineStartFailed, RankEnded),
+)
 _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     401: (InvalidAPIKey,),
     404: (UnknownModel, UnknownEndpoint),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.settings.external_triton import ExternalTriton
 from runner.settings.settings import Settings
 
 
@@ -22,7 +23,7 @@ class Start(BaseModel):
     """See ``runner.observability.meter``."""
     shapes_path: Path
     """See ``runner.supervision.flight_recorder``."""
-    triton_url: str
-    """Of Triton itself."""
+    triton: str | ExternalTriton
+    """The URL of the runner's own Triton, or an external one, which is asked in place of an engine server."""
     engine_socket: Path | None
     """The engine server's Unix socket; None if NVIDIA's C++ backend fills the slot."""

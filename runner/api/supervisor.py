@@ -26,6 +26,7 @@ from runner.api.call import is_generation
 from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
+from runner.settings.external_triton import ExternalTriton
 from runner.settings.paths import metrics_dir, openai_shapes_path
 from runner.settings.ports import check_port_free, local_url
 from runner.settings.settings import Settings
@@ -54,12 +55,15 @@ class APIServers:
         self,
         settings: Settings,
         engine_socket: Path | None,
-        triton_url: str,
+        triton: str | ExternalTriton,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
     ) -> None:
-        """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++."""
+        """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++.
+
+        ``triton``: the URL of the runner's own, or an external one, which is asked in place of both.
+        """
         self._settings = settings
         count = settings.openai_processes
         limits = ("openai_max_requests", "openai_max_connections")
@@ -67,7 +71,7 @@ class APIServers:
             update={name: math.ceil(getattr(settings, name) / count) for name in limits}
         )
         self.processes = [
-            APIServer(shares, number, engine_socket, triton_url, log=log, on_failure=on_failure)
+            APIServer(shares, number, engine_socket, triton, log=log, on_failure=on_failure)
             for number in range(count)
         ]
         self._listener: socket.socket
@@ -126,7 +130,7 @@ class APIServer(SupervisedProcess):
         settings: Settings,
         number: int,
         engine_socket: Path | None,
-        triton_url: str,
+        triton: str | ExternalTriton,
         *,
         log: Log,
         on_failure: Callable[[ProcessFailure], bool],
@@ -144,7 +148,7 @@ class APIServer(SupervisedProcess):
         self._settings = settings
         self._shapes_path = openai_shapes_path(settings.triton_http_port, number)
         self._engine_socket = engine_socket
-        self._triton_url = triton_url
+        self._triton = triton
         self._listener: socket.socket
         self._own_listener: socket.socket | None = None
         """Where this process alone answers, for its heartbeat; None: there is no other."""
@@ -169,7 +173,7 @@ class APIServer(SupervisedProcess):
             socket_fds=listeners,
             exit_reason_fd=self.exit_reason.descriptor,
             engine_socket=self._engine_socket,
-            triton_url=self._triton_url,
+            triton=self._triton,
         )
         await self.child.launch(
             [*with_parent(os.getpid()), sys.executable, "-m", "runner.api"],

@@ -16,6 +16,7 @@ import msgspec
 
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, RankEnded
+from errors.external_triton import ExternalTritonUnavailable
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
 from runner.generation.generation import TokenSource
@@ -29,7 +30,7 @@ _DRAIN_POLL_S = 0.02
 _END_ALL_S = 2.0
 _DROP_S = 0.3
 _NOT_INPUTS = ("sampling", "sent_s", "traceparent", "caller_id")
-_GONE = (TritonUnavailable, EngineCrashed, RankEnded)
+_GONE = (TritonUnavailable, ExternalTritonUnavailable, EngineCrashed, RankEnded)
 
 
 class EngineSource(TokenSource, Protocol):

@@ -15,7 +15,7 @@ from runner.engines.protocol.messages import GUIDE_TYPES, Sampling, Submit, Toke
 N = TypeVar("N", int, float)
 
 _DEFAULTS = Sampling()
-_KIND = next(kind.name for kind in KINDS.values() if kind.has_cpp_backend)
+CPP_KIND = next(kind.name for kind in KINDS.values() if kind.has_cpp_backend)
 _SAMPLING_TENSORS = {
     "temperature": "temperature",
     "top_k": "runtime_top_k",
@@ -37,8 +37,10 @@ def tensors_of(submit: Submit) -> dict[str, Any]:
     and for a guide that only our own engines follow.
     """
     if submit.lora_name is not None:
-        remedy = argument_remedy(_KIND, "lora_name")
-        raise UnsupportedArgument(name="lora_name", value=submit.lora_name, engine_kind=_KIND, remedy=remedy)
+        remedy = argument_remedy(CPP_KIND, "lora_name")
+        raise UnsupportedArgument(
+            name="lora_name", value=submit.lora_name, engine_kind=CPP_KIND, remedy=remedy
+        )
     sampling = submit.sampling
     tensors: dict[str, Any] = {
         "input_ids": submit.input_ids,

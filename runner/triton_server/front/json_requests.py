@@ -38,12 +38,18 @@ def generate_request(body: bytes, model: Model, version: str) -> Any:
             request.id = _text("id", value)
         elif name == "parameters":
             set_parameters(request.parameters, value)
-        elif (expected := model.inputs.get(name)) is not None:
-            values, given = _flat(value, name)
-            tensor = request.inputs.add(name=name, datatype=expected.datatype)
-            tensor.shape.extend(model.shape_of(name, given))
-            request.raw_input_contents.append(_raw(name, expected.datatype, values))
+        elif name in model.inputs:
+            add_input(request, model, name, value)
     return request
+
+
+def add_input(request: Any, model: Model, name: str, value: object) -> None:
+    """Add an input of the model to a ``ModelInferRequest``, in its type and shape. Raises E1103."""
+    values, given = _flat(value, name)
+    datatype = model.inputs[name].datatype
+    tensor = request.inputs.add(name=name, datatype=datatype)
+    tensor.shape.extend(model.shape_of(name, given))
+    request.raw_input_contents.append(_raw(name, datatype, values))
 
 
 def infer_request(

@@ -92,7 +92,7 @@ class Models:
     async def _read(self, name: str, version: str) -> Model:
         request = pb.ModelConfigRequest(name=name).SerializeToString()
         answer = await self._triton.ask("ModelConfig", request)
-        return _model(pb.ModelConfigResponse.FromString(answer).config, version)
+        return model_of(pb.ModelConfigResponse.FromString(answer).config, version)
 
     def find(self, name: str) -> Model | None:
         return self._models.get(name)
@@ -110,7 +110,8 @@ class Models:
         return bool(self._models)
 
 
-def _model(config: Any, version: str) -> Model:
+def model_of(config: Any, version: str = "") -> Model:
+    """Of a ``ModelConfig``."""
     inputs = {}
     for each in config.input:
         name = (

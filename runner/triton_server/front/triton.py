@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from errors.triton import TritonUnavailable
+from runner.settings.ports import LOOPBACK
+from runner.supervision.client_sockets import set_options
 from runner.triton_server.front.grpc_wire import OK, SERVICE, UNAVAILABLE, Headers
 from runner.triton_server.front.triton_connection import Call, OnEnd, OnMessage, TritonConnection
 
@@ -14,8 +16,9 @@ _CONNECT_TIMEOUT_S = 5.0
 class Triton:
     """Connects when there is something to send, and again after Triton was restarted."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self._port = port
+        self._host = host
         self._connection: TritonConnection | None = None
         self._connecting = asyncio.Lock()
 
@@ -29,14 +32,16 @@ class Triton:
             if self.is_connected:
                 return
             loop = asyncio.get_running_loop()
-            authority = f"127.0.0.1:{self._port}"
+            authority = f"{self._host}:{self._port}"
             try:
-                _, self._connection = await asyncio.wait_for(
-                    loop.create_connection(lambda: TritonConnection(authority), "127.0.0.1", self._port),
+                transport, self._connection = await asyncio.wait_for(
+                    loop.create_connection(lambda: TritonConnection(authority), self._host, self._port),
                     _CONNECT_TIMEOUT_S,
                 )
             except (OSError, asyncio.TimeoutError) as exc:
                 raise TritonUnavailable(reason=str(exc) or "no connection in time") from exc
+            if self._host != LOOPBACK:  # A machine that vanishes closes no connection.
+                set_options(transport.get_extra_info("socket"))
 
     def begin(self, method: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Call:
         """Begin a call of a method of Triton's service. Raises TritonUnavailable; see ``connect``."""

@@ -1,0 +1,123 @@
+"""``cog-triton api --triton HOST:PORT --tokenizer MODEL``: the OpenAI-compatible API alone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from builder.tokenizer_here import TOKENIZER, tokenizer_here
+from cli.curl_forms import curl_forms
+from cli.progress import told_progress
+from cli.serve import LOOPBACK
+from engine.directory import Engine, load
+from engine.end_ids import read_json
+from engine.live_line import LiveLine
+from errors.settings import InvalidSetting
+from runner.api.standalone import serve_alone, wait_for_triton
+from runner.api.supervisor import check_openai_port_free
+from runner.observability.logs import log_in
+from runner.settings.external_triton import ExternalTriton, parse_external_triton
+from runner.settings.settings import Settings, load_settings
+from runner.triton_server.model_repository import SLOT
+
+HELP = "serve the OpenAI-compatible API in front of a Triton that runs elsewhere"
+DESCRIPTION = (
+    "Serve the OpenAI-compatible API until Ctrl-C, in front of a Triton that somebody else runs with "
+    "NVIDIA's tensorrt_llm backend. Triton gets token ids: chat templates, stop sequences and text are made "
+    "here. Example: `cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other "
+    "settings are the runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, "
+    "TRITON_METRICS_PORT, ...); see docs/settings.md."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--triton",
+        required=True,
+        metavar="HOST:PORT",
+        help="where Triton's gRPC API is; without a port: 8001",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        required=True,
+        metavar="MODEL",
+        help=f"the model that Triton serves, of which no weights are needed: {TOKENIZER}",
+    )
+    parser.add_argument(
+        "--triton-model",
+        default=SLOT,
+        metavar="NAME",
+        help="Triton's model with the tensors of NVIDIA's backend: of token ids (default: %(default)s)",
+    )
+    parser.add_argument("--host", help=f"address to listen on (default: OPENAI_HOST or {LOOPBACK})")
+    parser.add_argument("--port", help="port to listen on (default: OPENAI_PORT or 9000)")
+    parser.add_argument(
+        "--model-name",
+        metavar="NAME",
+        help="name of the model in this API (default: OPENAI_MODELS or the tokenizer's model)",
+    )
+    parser.add_argument(
+        "--max-model-len",
+        metavar="TOKENS",
+        help="most tokens of prompt and output together, where Triton's engine takes less than the model or "
+        "config.json tells none (default: MAX_SEQUENCE_LENGTH or the model's)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    place = parse_external_triton(options.triton, options.triton_model)
+    settings = load_settings({**os.environ, **_variables(options)})
+    if not settings.openai_port:
+        raise InvalidSetting(name="OPENAI_PORT", expected="a port, 1 to 65535", value=0)
+    check_openai_port_free(settings)
+    with told_progress() as (report, progress):
+        engine = load(tokenizer_here(options.tokenizer, report=report, progress=progress))
+    _check_length(engine, settings)
+    asyncio.run(_serve(settings, engine, place))
+    raise KeyboardInterrupt
+
+
+async def _serve(settings: Settings, engine: Engine, place: ExternalTriton) -> None:
+    with LiveLine() as line:
+
+        def show(reason: str) -> None:
+            line.show(f"waiting for Triton at {place.address}: {reason}", is_new=False)
+
+        model = await wait_for_triton(place, settings.triton_start_timeout_s, show)
+    print(f"Triton   {place.address}, model {place.model}")
+    if not model.is_decoupled:
+        print(
+            "warning: the model is not decoupled, so each text comes as a whole; set decoupled_mode to true "
+            "where Triton's model is configured"
+        )
+    print("The tokenizer can't be compared with Triton's model: a wrong one gives wrong text.", flush=True)
+    await serve_alone(settings, engine, place, log_in(settings.log_format), lambda: _tell_ready(settings))
+
+
+def _tell_ready(settings: Settings) -> None:
+    url = f"http://localhost:{settings.openai_port}/"
+    print(f"ready. Try:\n\n{curl_forms(0, 0, settings.openai_port)[-1].command}\n")
+    print(f"OpenAI   {url}v1, and a page to try it: {url}")
+    print("Ctrl-C stops it.", flush=True)
+
+
+def _variables(options: argparse.Namespace) -> dict[str, str]:
+    """The options that stand for environment variables."""
+    given = {
+        "OPENAI_HOST": options.host or os.environ.get("OPENAI_HOST") or LOOPBACK,
+        "OPENAI_PORT": options.port,
+        "OPENAI_MODELS": options.model_name,
+        "MAX_SEQUENCE_LENGTH": options.max_model_len,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_length(engine: Engine, settings: Settings) -> None:
+    """Raise E1006 for a model whose length is not known."""
+    config = read_json(engine.path / "config.json")
+    known = engine.manifest.max_seq_len or config.get("max_position_embeddings")
+    if settings.max_sequence_length is None and not known:
+        expected = f"given, because the config.json of {Path(engine.path).name} tells no length"
+        raise InvalidSetting(name="--max-model-len", expected=expected, value=None)

@@ -1,0 +1,252 @@
+"""Client of a Triton that somebody else runs, by gRPC.
+
+Over HTTP, Triton notices a client that has disconnected only when it sends it something (server#7077): a
+request that waits for its first token would go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+from tritonclient.grpc import service_pb2 as pb
+
+from errors import find_in_text
+from errors.coded_error import CodedError
+from errors.external_triton import ExternalTritonUnavailable
+from errors.settings import InvalidSetting
+from errors.triton import TritonTimeout, TritonUnavailable
+from errors.triton_front import UnknownTritonModel
+from runner.engines.protocol.messages import Output, Submit
+from runner.settings.external_triton import EXPECTED, ExternalTriton
+from runner.supervision.child import cancelled
+from runner.triton_server.client import failure
+from runner.triton_server.external_model import ExternalModel, output_of
+from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE, UNIMPLEMENTED
+from runner.triton_server.front.triton import RefusedByTriton, Triton
+
+_ANSWER_TIMEOUT_S = 2.0
+_CONNECT_POLL_S = 0.1
+_READY_POLL_S = 1.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How a client of HTTP/2 begins: with its settings, here none."""
+_HEAD_BYTES, _KIND, _SETTINGS = 9, 3, 4
+"""Of a frame: its length, where it has its kind, and the kind of the first."""
+_AGAIN = "send the request again when it is back"
+_ANOTHER = "where a server of another protocol answers"
+_AT_START = "start it, or give the HOST:PORT of its gRPC API (8001 by default) as --triton"
+
+
+class ExternalTritonClient:
+    """Use as ``async with``; one per process. It connects again after Triton was restarted."""
+
+    def __init__(self, place: ExternalTriton, timeout_s: float) -> None:
+        self._place = place
+        self._timeout_s = timeout_s
+        self._triton = Triton(place.port, place.host)
+        self._model: ExternalModel | None = None
+        self._problem = "it was not asked yet"
+        """Why it does not serve now; blank while it does."""
+        self._streams: set[_Stream] = set()
+        self._watching: asyncio.Task[None]
+
+    async def __aenter__(self) -> ExternalTritonClient:
+        self._watching = asyncio.create_task(self._watch(), name="external-triton")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await cancelled(self._watching)
+        self.end_all()
+        self.close()
+
+    def close(self) -> None:
+        self._triton.close()
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """See ``TokenSource``. Leaving cancels the call, which Triton tells its backend."""
+        if self._model is None or not self._triton.is_connected:
+            raise self._unavailable(self._problem or "its connection was lost", _AGAIN)
+        request = self._model.request(submit)
+        traceparent = [(b"traceparent", submit.traceparent.encode())] if submit.traceparent else []
+        stream, num_tokens, has_ended = _Stream(), 0, False
+        call = self._triton.begin("ModelStreamInfer", traceparent, stream.received, stream.ended)
+        self._streams.add(stream)
+        try:
+            call.send(request, is_last=True)
+            while stream.end is None or stream.messages:
+                if not await stream.wait(self._timeout_s):
+                    raise TritonTimeout(who="Triton", timeout_s=self._timeout_s, reason="no token arrived")
+                output = Output()
+                for message in stream.take():
+                    new = _read(message)
+                    output.tokens += new.tokens
+                    output.finish_reason = new.finish_reason or output.finish_reason
+                num_tokens += len(output.tokens)
+                has_ended = has_ended or output.finish_reason is not None
+                if output.tokens or output.finish_reason:
+                    yield output
+            status, text = stream.end
+            if status != OK:
+                raise self._refusal(status, text)
+            if not has_ended and num_tokens:
+                # NOTE: NVIDIA's backend tells no finish reason.
+                yield Output(finish_reason="length" if num_tokens >= submit.max_tokens else "end")
+        finally:
+            self._streams.discard(stream)
+            call.cancel()
+
+    async def is_answering(self) -> bool:
+        """Whether Triton answered that the model is ready, a second ago at most."""
+        return not self._problem and self._triton.is_connected
+
+    def end_all(self) -> None:
+        """End every running request with E2113."""
+        for stream in self._streams:
+            stream.ended(UNAVAILABLE, "the connection was closed")
+
+    async def find_model(self) -> ExternalModel:
+        """Connect, and read the model's configuration.
+
+        Raises ExternalTritonUnavailable (E2113) while Triton may still be starting; E1006 if it can't be one,
+        E1108 if it has no such model, E1113 if that model is another kind.
+        """
+        await self._check_protocol()
+        try:
+            await self._triton.connect()
+            if not await self._is_model_ready():
+                await self._explain()
+            request = pb.ModelConfigRequest(name=self._place.model).SerializeToString()
+            config = pb.ModelConfigResponse.FromString(await self._ask("ModelConfig", request)).config
+        except TritonUnavailable as exc:
+            raise self._unavailable(str(exc.facts.get("reason"))) from exc
+        except RefusedByTriton as exc:
+            if (error := find_in_text(exc.message)) is not None:
+                raise error from exc
+            if exc.status == UNIMPLEMENTED:
+                raise self._no_triton("which is another server's") from exc
+            raise self._unavailable(exc.message or f"gRPC status {exc.status}") from exc
+        self._model = ExternalModel.read(config, self._place.address)
+        return self._model
+
+    async def _watch(self) -> None:
+        """Stay connected, and ask from time to time whether the model is ready."""
+        while True:
+            try:
+                if self._model is None or not self._triton.is_connected:
+                    self._model = None
+                    await self.find_model()
+                is_ready = await self._is_model_ready()
+                self._problem = "" if is_ready else f"its model {self._place.model} is not ready"
+            except CodedError as exc:
+                self._problem = str(exc.facts.get("reason") or exc)
+            except RefusedByTriton as exc:
+                self._problem = str(exc)
+            await asyncio.sleep(_READY_POLL_S if self._triton.is_connected else _CONNECT_POLL_S)
+
+    async def _check_protocol(self) -> None:
+        """Raise E1006 unless a server of HTTP/2 listens there, which is all that ``Triton`` can talk to."""
+        try:
+            answer = await asyncio.wait_for(self._first_bytes(), _ANSWER_TIMEOUT_S)
+        except socket.gaierror as exc:
+            if exc.errno == socket.EAI_NONAME:
+                raise self._no_triton("a host that is not known") from exc
+            raise self._unavailable(str(exc.strerror)) from exc
+        except asyncio.TimeoutError as exc:
+            raise self._unavailable(f"it does not answer within {_ANSWER_TIMEOUT_S:g} s") from exc
+        except OSError as exc:
+            raise self._unavailable(exc.strerror or str(exc)) from exc
+        if len(answer) < _HEAD_BYTES or answer[_KIND] != _SETTINGS:
+            raise self._no_triton(_ANOTHER)
+
+    async def _first_bytes(self) -> bytes:
+        reader, writer = await asyncio.open_connection(self._place.host, self._place.port)
+        try:
+            writer.write(_PREFACE)
+            return await reader.readexactly(_HEAD_BYTES)
+        except asyncio.IncompleteReadError as exc:
+            return exc.partial
+        finally:
+            writer.close()
+
+    async def _is_model_ready(self) -> bool:
+        """Raises TritonUnavailable, RefusedByTriton."""
+        request = pb.ModelReadyRequest(name=self._place.model).SerializeToString()
+        return bool(pb.ModelReadyResponse.FromString(await self._ask("ModelReady", request)).ready)
+
+    async def _explain(self) -> None:
+        """Raise the error of a model that is not ready."""
+        is_ready = pb.ServerReadyResponse.FromString(await self._ask("ServerReady", b"")).ready
+        index = None
+        with suppress(RefusedByTriton):  # Closed in front of ours.
+            request = pb.RepositoryIndexRequest().SerializeToString()
+            index = pb.RepositoryIndexResponse.FromString(await self._ask("RepositoryIndex", request))
+        models = list(index.models) if index is not None else []
+        states = {each.name: each for each in models}
+        if (state := states.get(self._place.model)) is not None and state.state != "READY":
+            known = " ".join(filter(None, (state.state.lower(), state.reason)))
+            raise self._unavailable(f"its model {self._place.model} is {known or 'not loaded'}")
+        if not is_ready:
+            raise self._unavailable("it is not ready")
+        served = ", ".join(sorted(states)) or "those that it has, as --triton-model"
+        raise UnknownTritonModel(model=self._place.model, served=served)
+
+    async def _ask(self, method: str, message: bytes) -> bytes:
+        try:
+            return await asyncio.wait_for(self._triton.ask(method, message), _ANSWER_TIMEOUT_S)
+        except asyncio.TimeoutError as exc:
+            reason = f"it does not answer within {_ANSWER_TIMEOUT_S:g} s"
+            raise TritonUnavailable(reason=reason) from exc
+
+    def _refusal(self, status: int, text: str) -> CodedError:
+        error = failure(text)
+        if status == UNAVAILABLE and (isinstance(error, TritonUnavailable) or not find_in_text(text)):
+            return self._unavailable("its connection was lost", _AGAIN)
+        return error
+
+    def _unavailable(self, reason: str, remedy: str = _AT_START) -> ExternalTritonUnavailable:
+        return ExternalTritonUnavailable(address=self._place.address, reason=reason, remedy=remedy)
+
+    def _no_triton(self, what: str) -> InvalidSetting:
+        return InvalidSetting(name="--triton", expected=EXPECTED, value=f"{self._place.address}, {what}")
+
+
+class _Stream:
+    """What arrives for one call."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.end: tuple[int, str] | None = None
+        self._changed = asyncio.Event()
+
+    def received(self, message: bytes) -> None:
+        self.messages.append(message)
+        self._changed.set()
+
+    def ended(self, status: int, text: str) -> None:
+        self.end = self.end or (status, text)
+        self._changed.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether anything arrived."""
+        if not self.messages and self.end is None:
+            self._changed.clear()
+            timer = asyncio.get_running_loop().call_later(timeout_s, self._changed.set)
+            try:
+                await self._changed.wait()
+            finally:
+                timer.cancel()
+        return bool(self.messages) or self.end is not None
+
+    def take(self) -> list[bytes]:
+        taken, self.messages = self.messages, []
+        return taken
+
+
+def _read(message: bytes) -> Output:
+    """Raises the error in a ``ModelStreamInferResponse``."""
+    response = pb.ModelStreamInferResponse.FromString(message)
+    if response.error_message:
+        raise failure(response.error_message)
+    return output_of(response.infer_response)

@@ -1,0 +1,100 @@
+"""The model that another Triton serves behind NVIDIA's tensor contract: its requests and its answers.
+
+Versions of NVIDIA's backend differ in the types of inputs and in which ones there are, so both are read from
+the model's configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from errors.external_triton import UnfitTritonModel
+from errors.requests import UnsupportedArgument
+from errors.triton import TritonMalformedEvent
+from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.triton_server.front.answers import values_of
+from runner.triton_server.front.inference import IS_FINAL, WANTS_FINAL
+from runner.triton_server.front.json_requests import add_input
+from runner.triton_server.front.models import INTEGERS, Model, model_of
+from runner.triton_server.tensors import CPP_KIND, tensors_of
+
+_REQUIRED_INPUTS = ("input_ids", "request_output_len")
+_OUTPUT = "output_ids"
+_NOT_ASKED_FOR = ("input_lengths", "end_id", "pad_id", "streaming", "exclude_input_in_output")
+"""No client names these: they are left out for a model that does not have them."""
+_LATER_NAMES = {"random_seed": "seed", "min_length": "min_tokens"}
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancelled": "cancelled"}
+"""By the slot's ``finish_reason``, which NVIDIA's backend does not have; others are the end of the text."""
+
+
+@dataclass(frozen=True)
+class ExternalModel:
+    model: Model
+    is_decoupled: bool
+    """Whether it can stream. Otherwise the whole text is one response."""
+
+    @classmethod
+    def read(cls, config: Any, address: str) -> ExternalModel:
+        """Of a ``ModelConfig``. Raises UnfitTritonModel (E1113)."""
+        model = model_of(config)
+        is_decoupled = config.model_transaction_policy.decoupled
+        if problem := _problem(model, [each.name for each in config.output], is_decoupled=is_decoupled):
+            remedy = "name NVIDIA's tensorrt_llm model as --triton-model"
+            raise UnfitTritonModel(model=model.name, address=address, problem=problem, remedy=remedy)
+        return cls(model, is_decoupled)
+
+    def request(self, submit: Submit) -> bytes:
+        """A ``ModelInferRequest``. Raises E1104 for what the model has no input for, E1103."""
+        tensors = {name: value for name, value in tensors_of(submit).items() if value is not None}
+        request = pb.ModelInferRequest(model_name=self.model.name, id=tensors.pop("id", ""))
+        request.parameters[WANTS_FINAL].bool_param = True
+        if not self.is_decoupled:
+            del tensors["streaming"]
+        for known, value in tensors.items():
+            name = known if known in self.model.inputs else _LATER_NAMES.get(known, known)
+            if name in self.model.inputs:
+                add_input(request, self.model, name, value)
+            elif known not in _NOT_ASKED_FOR:
+                remedy = "leave it out: the model of this Triton has no such input"
+                raise UnsupportedArgument(name=known, value=value, engine_kind=CPP_KIND, remedy=remedy)
+        content: bytes = request.SerializeToString()
+        return content
+
+
+def output_of(response: Any) -> Output:
+    """The new tokens in a ``ModelInferResponse``. Raises TritonMalformedEvent (E2104)."""
+    if len(response.outputs) != len(response.raw_output_contents):
+        raise TritonMalformedEvent(event=f"{len(response.outputs)} outputs without raw_output_contents")
+    tensors = {
+        each.name: (each.datatype, raw)
+        for each, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+    datatype, raw = tensors.get(_OUTPUT, ("", b""))
+    if datatype not in INTEGERS:
+        if response.parameters[IS_FINAL].bool_param:
+            return Output()  # NVIDIA's backend ends a stream so.
+        raise TritonMalformedEvent(event=f"outputs {sorted(tensors)}")
+    tokens = values_of(datatype, raw)
+    if "sequence_length" in tensors and (lengths := values_of(*tensors["sequence_length"])):
+        tokens = tokens[: lengths[0]]  # What follows fills the row, with -1 or the padding token.
+    output = Output([token for token in tokens if token >= 0])
+    if "finish_reason" in tensors and (texts := values_of(*tensors["finish_reason"])) and texts[0]:
+        output.finish_reason = _REASONS.get(texts[0], "end")
+    return output
+
+
+def _problem(model: Model, outputs: list[str], *, is_decoupled: bool) -> str | None:
+    """What keeps a model from serving the API, in words."""
+    for name in _REQUIRED_INPUTS:
+        if name not in model.inputs:
+            return f"has no input {name}"
+        if (datatype := model.inputs[name].datatype) not in INTEGERS:
+            return f"has {datatype} as the type of {name}, which must be an integer"
+    if _OUTPUT not in outputs:
+        return f"has no output {_OUTPUT}"
+    if not is_decoupled and "exclude_input_in_output" not in model.inputs:
+        return "is not decoupled and has no input exclude_input_in_output, so that it would repeat prompts"
+    return None

@@ -1,0 +1,258 @@
+"""The client of a Triton that somebody else runs: ours, and one with a stand-in of NVIDIA's backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.machine.root import SOURCE_ROOT
+from errors.coded_error import CodedError
+from errors.external_triton import ExternalTritonUnavailable
+from errors.requests import PromptTooLong, UnsupportedArgument
+from errors.settings import InvalidSetting
+from errors.triton import TritonTimeout
+from errors.triton_front import UnknownTritonModel
+from runner.api.standalone import wait_for_triton
+from runner.engines.protocol.messages import Output, Sampling, Submit
+from runner.settings.external_triton import ExternalTriton
+from runner.settings.ports import free_ports
+from runner.triton_server.external import ExternalTritonClient
+from tests.runner.paced_engine import PacedModel
+from tests.runner.servers import HOST, TritonUnderTest, wait_until
+from tests.standins.nvidia_triton import MODEL, NvidiaTriton
+
+pytestmark = pytest.mark.servers
+
+IDS = [71, 72, 73]
+SLOW = Sampling(temperature=30)
+"""For the stand-in: half a minute for each token."""
+
+
+@pytest.fixture(scope="module")
+def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaTriton]:
+    """With the types of an earlier version of the backend."""
+    triton = NvidiaTriton(tmp_path_factory.mktemp("nvidia"))
+    triton.add_model(request_output_len="TYPE_UINT32", input_lengths=None, pad_id=None)
+    triton.add_model("whole", is_decoupled=False)
+    triton.start()
+    wait_until(triton.is_ready)
+    yield triton
+    triton.kill()
+
+
+@asynccontextmanager
+async def connected(
+    port: int, model: str = MODEL, timeout_s: float = 60
+) -> AsyncIterator[ExternalTritonClient]:
+    async with ExternalTritonClient(ExternalTriton(host=HOST, port=port, model=model), timeout_s) as client:
+        while not await client.is_answering():  # noqa: ASYNC110 - asked from time to time
+            await asyncio.sleep(0.01)
+        yield client
+
+
+async def read(client: ExternalTritonClient, submit: Submit) -> Output:
+    """All of one request as one output."""
+    whole = Output()
+    async for output in client.generate(submit):
+        whole.tokens += output.tokens
+        whole.finish_reason = output.finish_reason
+    return whole
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - another process writes
+        await asyncio.sleep(0.01)
+
+
+async def error_of(work: Coroutine[Any, Any, Any]) -> CodedError:
+    with pytest.raises(CodedError) as raised:
+        await work
+    return raised.value
+
+
+@pytest.mark.parametrize("model", [MODEL, "whole"])
+def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, model: str) -> None:
+    async def work() -> None:
+        async with connected(nvidia.port, model) as client:
+            output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, sampling=Sampling(seed=1)))
+            assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
+            # The API's other requests go on beside those that are refused.
+            refused = Submit(0, IDS, 5, sampling=Sampling(top_k=3))
+            error = await error_of(read(client, refused))
+            assert isinstance(error, UnsupportedArgument)
+            assert error.facts["name"] == "runtime_top_k"
+            error = await error_of(read(client, Submit(0, IDS * 200, 5)))
+            assert isinstance(error, PromptTooLong)
+            assert error.facts["max_input_tokens"] == 500
+            assert (await read(client, Submit(0, IDS, 1))).tokens == IDS[:1]
+
+    asyncio.run(work())
+
+
+def test_our_own_triton_serves_as_well(triton: TritonUnderTest) -> None:
+    async def work() -> None:
+        async with connected(triton.grpc_port) as client:
+            output = await read(client, Submit(0, IDS, 5, end_id=0, pad_id=0, caller_id="mine"))
+            assert (output.tokens, output.finish_reason) == ([71, 72, 73, 71, 72], "length")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("sampling", [SLOW, Sampling(temperature=0.001)], ids=["before", "after"])
+def test_a_client_that_leaves_frees_the_sequence_before_and_after_its_first_token(
+    nvidia: NvidiaTriton, sampling: Sampling
+) -> None:
+    _, cancelled = nvidia.counts()
+
+    async def work() -> None:
+        async with connected(nvidia.port) as client:
+            outputs = client.generate(Submit(0, IDS, 100_000, sampling=sampling))
+            waiting = asyncio.ensure_future(anext(outputs))
+            if sampling is SLOW:
+                await until(lambda: nvidia.counts()[0] == 1)
+            else:
+                await waiting
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await outputs.aclose()
+            await until(lambda: nvidia.counts() == (0, cancelled + 1))
+
+    asyncio.run(work())
+
+
+def test_a_triton_that_is_silent_is_e2101_and_its_sequence_is_freed(nvidia: NvidiaTriton) -> None:
+    async def work() -> None:
+        async with connected(nvidia.port, timeout_s=0.3) as client:
+            error = await error_of(read(client, Submit(0, IDS, 5, sampling=SLOW)))
+            assert isinstance(error, TritonTimeout)
+
+    asyncio.run(work())
+    wait_until(lambda: nvidia.counts()[0] == 0)
+
+
+def find(port: int, model: str = MODEL, host: str = HOST, timeout_s: float = 0.0) -> CodedError:
+    """What the start ends with."""
+    place = ExternalTriton(host=host, port=port, model=model)
+    return asyncio.run(error_of(wait_for_triton(place, timeout_s, lambda reason: None)))
+
+
+def test_what_waiting_can_not_mend_is_told_at_once(nvidia: NvidiaTriton, triton: TritonUnderTest) -> None:
+    error = find(nvidia.port, "other")
+    assert isinstance(error, UnknownTritonModel)
+    assert error.facts["served"] == f"{MODEL}, whole"
+    assert isinstance(find(triton.grpc_port, "other"), UnknownTritonModel)
+    error = find(triton.grpc_port, "ensemble")
+    assert error.code == "E1113"
+    assert "no input input_ids" in error.sentence
+    for port in (nvidia.http_port, triton.http_port):
+        error = find(port)
+        assert isinstance(error, InvalidSetting)
+        assert "its HTTP port is another" in error.sentence
+
+
+def test_a_port_that_is_no_tritons_is_told_by_what_listens_there() -> None:
+    (port,) = free_ports(1)
+    error = find(port)
+    assert isinstance(error, ExternalTritonUnavailable)
+    assert "refused" in error.sentence
+    assert isinstance(find(8001, host="no-such-host.invalid"), InvalidSetting)
+    with socket.create_server((HOST, 0)) as silent:
+        error = find(silent.getsockname()[1])
+        assert isinstance(error, ExternalTritonUnavailable)
+        assert "does not answer" in error.sentence
+    for words in (b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b"", b"HTTP/1.1 400 Bad"):
+        assert isinstance(asyncio.run(_find_at(words)), InvalidSetting)
+
+
+async def _find_at(words: bytes) -> CodedError:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(64)
+        writer.write(words)
+        writer.close()
+
+    async with await asyncio.start_server(speak, HOST, 0) as server:
+        place = ExternalTriton(host=HOST, port=server.sockets[0].getsockname()[1], model=MODEL)
+        return await error_of(wait_for_triton(place, 0, lambda reason: None))
+
+
+class Command:
+    """``cog-triton api`` as a process."""
+
+    def __init__(self, nvidia: NvidiaTriton, model: PacedModel, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        options = ["--tokenizer", str(model.directory), "--port", str(self.port), "--model-name", "mine"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "api", "--triton", f"{HOST}:{nvidia.port}", *options],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(SOURCE_ROOT),
+                "COG_TRITON_CACHE": str(folder / "cache"),
+                "TMPDIR": str(folder),
+                "TRITON_METRICS_PORT": str(nvidia.metrics_port),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.client = httpx.Client(base_url=f"http://{HOST}:{self.port}", timeout=60)
+
+    def is_ready(self) -> bool:
+        try:
+            return self.client.get("/ready").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def complete(self, count: int) -> httpx.Response:
+        body = {"prompt": "What is machine learning?", "max_tokens": count}
+        return self.client.post("/v1/completions", json=body)
+
+
+def test_the_command_outlives_its_triton(tmp_path: Path, paced: PacedModel, nvidia: NvidiaTriton) -> None:
+    nvidia.kill()
+    command = Command(nvidia, paced, tmp_path)
+    try:
+        assert command.process.poll() is None  # It waits.
+        nvidia.start()
+        wait_until(command.is_ready)
+        answer = command.complete(12).json()
+        assert answer["choices"][0]["text"] == paced.expected_text("What is machine learning?", 12)
+        assert answer["model"] == "mine"
+        assert "nv_inference_request_success" in command.client.get("/metrics").text
+        body = {"prompt": "hi", "max_tokens": 4000, "stream": True}
+        with command.client.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            nvidia.kill()
+            rest = [line for line in lines if line.startswith("data: ")]
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "E2113"
+        wait_until(lambda: not command.is_ready())
+        nvidia.start()
+        assert wait_until(lambda: _ok(command.complete(3)))["usage"]["completion_tokens"] == 3
+        command.process.send_signal(signal.SIGTERM)
+        output, errors = command.process.communicate(timeout=60)
+        assert command.process.returncode == 130
+        assert "Ctrl-C stops it." in output
+        assert "Traceback" not in errors
+    finally:
+        command.client.close()
+        command.process.kill()
+
+
+def _ok(response: httpx.Response) -> dict[str, Any] | None:
+    document: dict[str, Any] = response.json()
+    if response.status_code != 200:
+        assert (response.status_code, document["error"]["code"]) == (503, "E2113")
+        return None
+    return document
