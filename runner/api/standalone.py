@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain
 
 from engine.directory import Engine
 from errors.api import OpenAIServerFailed
@@ -62,11 +63,14 @@ async def serve_alone(
     )
     make_runtime_dir(port)
     clear_folder(metrics_dir(port))
-    shapes_path = openai_shapes_path(port)
-    shapes_path.unlink(missing_ok=True)
+    shapes_paths = [openai_shapes_path(port, number) for number in range(settings.openai_processes)]
+    for path in shapes_paths:
+        path.unlink(missing_ok=True)
     records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
     recorder = FlightRecorder(
-        records, engine.manifest.model_dump(mode="json"), lambda: read_shapes(shapes_path)
+        records,
+        engine.manifest.model_dump(mode="json"),
+        lambda: list(chain.from_iterable(map(read_shapes, shapes_paths))),
     )
     unrecoverable = asyncio.Event()
     limit = settings.failure_limit, settings.failure_window_s
@@ -94,7 +98,8 @@ async def _serve(server: APIServers, unrecoverable: asyncio.Event, on_ready: Cal
         on_ready()
         await asyncio.wait([stopping, failing], return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
-            raise OpenAIServerFailed(reason=server.down_reason, log_tail=server.child.last_lines())
+            down = next(each for each in server.processes if each.down_reason is not None)
+            raise OpenAIServerFailed(reason=down.down_reason, log_tail=down.child.last_lines())
         for number in _SIGNALS:
             loop.remove_signal_handler(number)  # The next one ends it at once.
         await server.drain()

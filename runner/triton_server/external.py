@@ -7,6 +7,7 @@ request that waits for its first token would go on.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -156,7 +157,8 @@ class ExternalTritonClient:
         except asyncio.TimeoutError as exc:
             raise self._unavailable(f"it does not answer within {_ANSWER_TIMEOUT_S:g} s") from exc
         except OSError as exc:
-            raise self._unavailable(exc.strerror or str(exc)) from exc
+            # NOTE: asyncio tells no number if it tried several addresses.
+            raise self._unavailable(os.strerror(exc.errno) if exc.errno else "no connection") from exc
         if len(answer) < _HEAD_BYTES or answer[_KIND] != _SETTINGS:
             raise self._no_triton(_ANOTHER)
 

@@ -162,7 +162,8 @@ def test_what_waiting_can_not_mend_is_told_at_once(nvidia: NvidiaTriton, triton:
         assert "its HTTP port is another" in error.sentence
 
 
-def test_a_port_that_is_no_tritons_is_told_by_what_listens_there() -> None:
+def test_a_port_that_is_no_tritons_is_told_by_what_listens_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.triton_server.external._ANSWER_TIMEOUT_S", 0.3)
     (port,) = free_ports(1)
     error = find(port)
     assert isinstance(error, ExternalTritonUnavailable)
@@ -239,7 +240,8 @@ def test_the_command_outlives_its_triton(tmp_path: Path, paced: PacedModel, nvid
         assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "E2113"
         wait_until(lambda: not command.is_ready())
         nvidia.start()
-        assert wait_until(lambda: _ok(command.complete(3)))["usage"]["completion_tokens"] == 3
+        answer = wait_until(lambda: _ok(command.complete(3)))
+        assert answer["usage"]["completion_tokens"] == 3
         command.process.send_signal(signal.SIGTERM)
         output, errors = command.process.communicate(timeout=60)
         assert command.process.returncode == 130
@@ -250,9 +252,9 @@ def test_the_command_outlives_its_triton(tmp_path: Path, paced: PacedModel, nvid
         command.process.kill()
 
 
-def _ok(response: httpx.Response) -> dict[str, Any] | None:
+def _ok(response: httpx.Response) -> dict[str, Any]:
     document: dict[str, Any] = response.json()
     if response.status_code != 200:
         assert (response.status_code, document["error"]["code"]) == (503, "E2113")
-        return None
+        return {}
     return document
