@@ -13,7 +13,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors.triton import TritonUnavailable
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from runner.triton_server.front.inference import Inferences
-from runner.triton_server.front.models import Model, Models, _model
+from runner.triton_server.front.models import Model, Models, model_of
 from runner.triton_server.front.triton import Triton
 from runner.triton_server.front.triton_connection import OnEnd, OnMessage
 from tests.fuzz.choices import Choices
@@ -42,7 +42,7 @@ def models() -> dict[str, Model]:
         for each, (kind, dims, _) in inputs_of(name).items():
             data_type = f"TYPE_{kind.replace('BYTES', 'STRING')}"
             config.input.add(name=each, data_type=mc.DataType.Value(data_type), dims=dims)
-        found[name] = _model(config, "1")
+        found[name] = model_of(config, "1")
     return found
 
 
