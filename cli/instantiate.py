@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from cli.image_reference import ImageReference, parse_reference
-from cli.registry import Registry
+from cli.registry.client import Registry
+from cli.registry.image_reference import ImageReference, parse_reference
 from engine.redact import redact_text
 from errors.image import BaseElsewhere, ImageUnsuitable
 from runner.settings.server_config import read_server_config

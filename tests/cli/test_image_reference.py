@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.image_reference import parse_reference
+from cli.registry.image_reference import parse_reference
 from errors.image import ImageReferenceInvalid
 
 _DIGEST = "sha256:" + "0" * 64

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cli.image_reference import ImageReference, parse_reference
-from cli.registry import Registry
+from cli.registry.client import Registry
+from cli.registry.image_reference import ImageReference, parse_reference
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
 
 BLOB = json.dumps({"architecture": "amd64"}).encode()

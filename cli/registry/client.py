@@ -11,8 +11,8 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urljoin
 
-from cli.image_reference import ImageReference
-from cli.registry_credentials import find_credentials
+from cli.registry.credentials import find_credentials
+from cli.registry.image_reference import ImageReference
 from engine.download.pools import REQUEST_ERRORS, Pools, reason_of
 from engine.download.url import basic, checked_url
 from errors.image import ImageNotFound, RegistryAccessDenied, RegistryFailed
