@@ -24,7 +24,7 @@ from runner.triton_server.model_repository import SLOT
 
 HELP = "serve the OpenAI-compatible API in front of a Triton that runs elsewhere"
 DESCRIPTION = (
-    "Serve the OpenAI-compatible API until Ctrl-C, in front of a Triton that somebody else runs with "
+    "Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with "
     "NVIDIA's tensorrt_llm backend. Triton gets token ids: chat templates, stop sequences and text are made "
     "here. Example: `cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other "
     "settings are the runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, "

@@ -1,11 +1,11 @@
-"""1113 and 2113: the API server in front of a Triton that somebody else runs."""
+"""1113 and 2113: the API server in front of an external Triton."""
 
 from errors.coded_error import CodedError
 
 
 class UnfitTritonModel(CodedError):
     code = "E1113"
-    summary = "A model of another Triton does not have the tensors of NVIDIA's tensorrt_llm backend"
+    summary = "A model of an external Triton does not have the tensors of NVIDIA's tensorrt_llm backend"
     template = "The model {model!r} of Triton at {address} {problem}; {remedy}."
 
 

@@ -1,4 +1,4 @@
-"""The API server alone, in front of a Triton that somebody else runs, until SIGTERM or Ctrl-C."""
+"""The API server alone, in front of an external Triton, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

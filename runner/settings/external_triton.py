@@ -1,4 +1,4 @@
-"""Where a Triton is that somebody else runs."""
+"""Where an external Triton is."""
 
 from __future__ import annotations
 

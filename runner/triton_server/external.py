@@ -1,4 +1,4 @@
-"""Client of a Triton that somebody else runs, by gRPC.
+"""Client of an external Triton, by gRPC.
 
 Over HTTP, Triton notices a client that has disconnected only when it sends it something (server#7077): a
 request that waits for its first token would go on.

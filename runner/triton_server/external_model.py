@@ -1,4 +1,4 @@
-"""The model that another Triton serves behind NVIDIA's tensor contract: its requests and its answers.
+"""The model that an external Triton serves behind NVIDIA's tensor contract: its requests and its answers.
 
 Versions of NVIDIA's backend differ in the types of inputs and in which ones there are, so both are read from
 the model's configuration.
