@@ -62,11 +62,7 @@ class APIServers:
     ) -> None:
         """``settings``: of the engine's folder, wherever it came from. ``engine_socket``: None behind C++.
 
-<<<<<<< HEAD
         ``triton``: the URL of the runner's own, or an external one, which is asked in place of both.
-=======
-        ``external``: an external Triton, which is asked in place of both.
->>>>>>> 8f3ad2a (api: an external Triton is called so everywhere)
         """
         self._settings = settings
         count = settings.openai_processes

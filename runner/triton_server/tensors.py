@@ -64,7 +64,7 @@ def tensors_of(submit: Submit) -> dict[str, Any]:
     if submit.guide is not None:
         name, type_ = "guided_decoding_guide_type", submit.guide.type
         if type_ not in GUIDE_TYPES:
-            raise UnsupportedArgument(name=name, value=type_, engine_kind=_KIND, remedy=NO_CHAT_FORM)
+            raise UnsupportedArgument(name=name, value=type_, engine_kind=CPP_KIND, remedy=NO_CHAT_FORM)
         tensors[name] = type_
         if submit.guide.text:
             tensors["guided_decoding_guide"] = submit.guide.text
