@@ -24,6 +24,7 @@ class PartsDecoder:
     ) -> None:
         self._reader = (HarmonyAnswer if form.family.has_channels else MarkedAnswer)(form, tokenizer)
         self._characters = self._reader.markers.characters
+        self._has_no_marker = frozenset(self._characters).isdisjoint
         self._detokenizer = detokenizer
         self._stops = StopSequences(stops)
         self._stop = StopFilter(self._stops)
@@ -38,12 +39,11 @@ class PartsDecoder:
 
     def push(self, tokens: list[int]) -> list[Part]:
         """The parts that these further tokens make certain."""
-        if self._characters.keys().isdisjoint(tokens):
-            return self._cut(self._push_text(tokens))
-        parts: list[Part] = []
-        for run in self._runs(tokens):
-            parts += self._push_text(run)
-        return self._cut(parts)
+        if self._has_no_marker(tokens):
+            parts = self._push_run(tokens)
+        else:
+            parts = [part for run in self._runs(tokens) for part in self._push_run(run)]
+        return self._cut(parts) if self._stops else parts
 
     def push_with_log_probs(
         self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]
@@ -69,7 +69,9 @@ class PartsDecoder:
         """The rest, at the end of the answer. A stop sequence can still be found in it."""
         if self.is_stopped:
             return []
-        parts = self._cut([*self._reader.push(self._detokenizer.finish()), *self._reader.finish()])
+        rest = self._detokenizer.finish()
+        parts = self._reader.push(rest) if rest else []
+        parts = self._cut([*parts, *self._reader.finish()])
         return parts if self.is_stopped else [*parts, *self._end_content()]
 
     def _runs(self, tokens: list[int]) -> Iterator[list[int]]:
@@ -84,13 +86,13 @@ class PartsDecoder:
                 run.append(token)
         yield run
 
-    def _push_text(self, tokens: list[int]) -> list[Part]:
+    def _push_run(self, tokens: list[int]) -> list[Part]:
         """The parts of one marker, or of tokens without markers."""
         reader = self._reader
         if len(tokens) > 1 and reader.needs_single_tokens:
-            return [part for token in tokens for part in self._push_text([token])]
-        if len(tokens) == 1 and (marker := self._characters.get(tokens[0])):
-            return reader.push(self._detokenizer.finish() + marker)
+            return [part for token in tokens for part in self._push_run([token])]
+        if len(tokens) == 1 and tokens[0] in self._characters:
+            return reader.push(self._detokenizer.finish() + self._characters[tokens[0]])
         text = self._detokenizer.push(tokens)
         was_reasoning = reader.is_reasoning
         parts = reader.push(text) if text else []
@@ -100,8 +102,6 @@ class PartsDecoder:
 
     def _cut(self, parts: list[Part]) -> list[Part]:
         """The parts before the first stop sequence, without what may be part of one."""
-        if not self._stops:
-            return parts
         shown: list[Part] = []
         for part in parts:
             if isinstance(part, Content):

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import AnswerForm, Family, Span
 from runner.chat.families.markers import is_token
-from runner.chat.families.parts import Content, Reasoning
+from runner.chat.families.parts import CallArguments, Content, Reasoning
 from runner.chat.families.reader import Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -73,9 +73,12 @@ class HarmonyAnswer(AnswerReader):
         reader.num_sections += 1
         if to is not None and self._tools is not None:
             reader.start_call(to[1])
+            reader.copied = CallArguments
             found = yield from reader.until(self._stops, reader.arguments)
         else:
+            reader.copied = kind
             found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))
+        reader.copied = None
         self.is_reasoning = False
         return self._texts.get(found, "")
 

@@ -53,6 +53,7 @@ class MarkedAnswer(AnswerReader):
             return True
         stops = self._wrapped_stops if self._is_wrapped else self._content_stops
         found = yield from reader.until(stops, self._content)
+        reader.copied = None
         if found in self._call_begins:
             yield from self._try_calls(found)
         elif found and found == self._think:
@@ -78,6 +79,7 @@ class MarkedAnswer(AnswerReader):
     def _read_reasoning(self) -> Reading[bool]:
         """Read reasoning and what ends it. False at the end of the answer."""
         found = yield from self._reader.until(self._reasoning_stops, self._reasoning)
+        self._reader.copied = None
         if found in self._call_begins:
             yield from self._try_calls(found)
         elif found == self._end_think:
@@ -125,6 +127,7 @@ class MarkedAnswer(AnswerReader):
             if self._drops_blank:
                 text = text.lstrip()
             self._blank = None
+        self._reader.copied = Content
         self._reader.emit(Content, text)
 
     def _reasoning(self, text: str) -> None:
@@ -139,3 +142,4 @@ class MarkedAnswer(AnswerReader):
             self._space = text[len(stripped) :]
         else:
             self._space += text
+        self._reader.copied = None if self._space else Reasoning

@@ -7,10 +7,12 @@ tokens that spell the marker stay text. Other markers are found in the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from tokenizers import Tokenizer
+
+Search = Callable[..., "re.Match[str] | None"]
 
 _SPECIAL, _ADDED = 0xDC00, 0xDC80
 
@@ -21,9 +23,11 @@ class Stops:
     def __init__(self, texts: Iterable[str]) -> None:
         found = sorted({*texts} - {""})
         assert not any(one in other for one in found for other in found if one != other), found
-        whole = "|".join(map(re.escape, found)) or "(?!)"
-        begun = "|".join(_beginning(text) for text in found if len(text) > 1) or "(?!)"
-        self.search = re.compile(rf"({whole})|(?:{begun})\Z").search
+        characters = "".join(re.escape(text) for text in found if len(text) == 1)
+        longer = [text for text in found if len(text) > 1]
+        whole = [*([f"[{characters}]"] if characters else []), *map(re.escape, longer)]
+        begun = rf"|(?:{'|'.join(map(_beginning, longer))})\Z" if longer else ""
+        self.search: Search = re.compile(f"({'|'.join(whole)}){begun}" if whole else "()(?!)").search
         """Group 1 is the text that was found; without it, one of them may begin at the match."""
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import msgspec
 
 
-class Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True, gc=False):
     """Text for the user."""
 
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True):
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
     """Text that the model writes for itself."""
 
     text: str
 
 
-class CallStart(msgspec.Struct, frozen=True):
+class CallStart(msgspec.Struct, frozen=True, gc=False):
     """A call of a tool begins, and the one before it ends. ``CallArguments`` follow."""
 
     name: str
@@ -28,7 +28,7 @@ class CallStart(msgspec.Struct, frozen=True):
     """Where the family writes one; else the API makes one."""
 
 
-class CallArguments(msgspec.Struct, frozen=True):
+class CallArguments(msgspec.Struct, frozen=True, gc=False):
     """A further piece of the call's arguments: JSON, complete with the last piece."""
 
     text: str

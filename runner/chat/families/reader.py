@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from runner.chat.families.markers import Markers, Stops, is_special
+from runner.chat.families.markers import Markers, Search, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ class Reader:
         self.is_ended = False
         self.num_sections = 0
         """Counts calls and changes between reasoning and content."""
+        self.search: Search | None = None
+        """While text is copied: finds what ends the copying, or may."""
+        self.copied: _Kind | None = None
+        """What such text is, as it stands."""
         self.parts: list[Part] = []
         self._kind: _Kind | None = None
         self._pieces: list[str] = []
@@ -161,7 +165,9 @@ class Reader:
                 if (rest := self.take(len(self.text))) and keeps_rest:
                     emit(rest)
                 return ""
+            self.search = stops.search if end == len(self.text) else None
             yield
+            self.search = None
 
     def up_to(self, marker: str, emit: Emit) -> Reading[bool]:
         """Read and emit text before ``marker``, which is read, too. False if it does not come.
@@ -211,7 +217,10 @@ class Reader:
                     emit(self.take(len(self.text)))
                     return False
                 emit(self.take(scanned))
+                if emit == self.arguments and scanned == len(self.text):
+                    self.search, self.copied = stops.search, CallArguments
                 yield
+                self.search = self.copied = None
                 scanned = self.at
                 continue
             found = match[1]
