@@ -265,7 +265,7 @@ class Generation:
             return ""
         rest: str | list[Part]
         if self._parts is not None:
-            rest = self._parts.finish()
+            rest = self._parts.finish(self._log_probs)
         else:
             rest = self._stop.push(self._detokenizer.finish())
             rest += self._stop.finish()

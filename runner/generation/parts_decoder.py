@@ -54,25 +54,34 @@ class PartsDecoder:
             if self.is_stopped:
                 break
             new = self.push([token])
-            if self._reader.num_sections != self._section:
+            has_content = any(isinstance(part, Content) for part in new)
+            is_same = self._reader.num_sections == self._section
+            if not is_same:
                 self._section = self._reader.num_sections
                 self._pending.clear()
-            if token not in self._characters and not self._reader.is_reasoning:
+            if has_content or (is_same and token not in self._characters):
                 self._pending.append((token, log_prob))
-            if any(isinstance(part, Content) for part in new):
-                reported += self._pending
-                self._pending.clear()
+            if has_content:
+                self._report(reported)
             parts += new
         return parts
 
-    def finish(self) -> list[Part]:
+    def finish(self, reported: list[tuple[int, TokenLogProb]]) -> list[Part]:
         """The rest, at the end of the answer. A stop sequence can still be found in it."""
         if self.is_stopped:
             return []
         rest = self._detokenizer.finish()
         parts = self._reader.push(rest) if rest else []
         parts = self._cut([*parts, *self._reader.finish()])
-        return parts if self.is_stopped else [*parts, *self._end_content()]
+        if not self.is_stopped:
+            parts += self._end_content()
+        if any(isinstance(part, Content) for part in parts):
+            self._report(reported)
+        return parts
+
+    def _report(self, reported: list[tuple[int, TokenLogProb]]) -> None:
+        reported += self._pending
+        self._pending.clear()
 
     def _runs(self, tokens: list[int]) -> Iterator[list[int]]:
         """Markers alone, and the tokens between them."""

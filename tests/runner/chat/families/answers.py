@@ -90,7 +90,7 @@ def read(made: PartsDecoder, chunks: Iterable[list[int]]) -> list[Part]:
         parts += made.push(chunk)
         if made.is_stopped:
             break
-    return parts + made.finish()
+    return parts + made.finish([])
 
 
 def message_of(parts: Iterable[Part]) -> Message:

@@ -1,0 +1,154 @@
+"""A generation with an answer form yields parts: stop sequences, log probabilities, counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from runner.api.generations import Generations, Piece, PromptRequest
+from runner.chat.families.family import AnswerForm
+from runner.chat.families.recognition import FAMILIES
+from runner.chat.template import ChatTemplate
+from runner.engines.protocol.messages import FinishReason, Output, Sampling, Submit, TokenLogProb
+from runner.generation.generation import Generation
+from runner.generation.model import ModelFacts
+from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
+from tests.runner.chat.families.answers import (
+    Call,
+    Message,
+    Writer,
+    decoder,
+    message_of,
+    read,
+    tokenizer_with,
+    tool_use,
+)
+from tests.runner.chat.families.forms import FORMS
+
+END_ID = 0
+TOKENIZER = tokenizer_with(("<|im_end|>",), ("<tool_call>", "</tool_call>", "<think>", "</think>"))
+MODEL = ModelFacts(
+    Tokenizing(TOKENIZER, max_bytes=1000, max_tokens=63),
+    (END_ID,),
+    END_ID,
+    4096,
+    63,
+    ChatTemplate({}, {}),
+    FAMILIES["hermes"],
+)
+FORM = AnswerForm(FAMILIES["hermes"], tool_use(f={}))
+
+
+def answer() -> list[int]:
+    writer = Writer(TOKENIZER).marker("<think>").text("so, ab").marker("</think>").text("hi ab")
+    return writer.marker("<tool_call>").text('{"name": "f", "arguments": {"x": "ab"}}').ids
+
+
+class Tokens:
+    """Emits chunks of tokens, as an engine does; a token's log probability is minus its id."""
+
+    def __init__(self, chunks: list[list[int]], reason: FinishReason = "length") -> None:
+        self._chunks = chunks
+        self._reason: FinishReason = reason
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        for chunk in self._chunks:
+            yield Output(chunk, [TokenLogProb(-float(each)) for each in chunk], None)
+        yield Output([], [], self._reason)
+
+
+def generate(
+    chunks: list[list[int]], *stops: str, has_log_probs: bool = False, form: AnswerForm | None = FORM
+) -> tuple[Message, Generation, str]:
+    """The message, the generation, and the text of the tokens with log probabilities."""
+    top = 0 if has_log_probs else None
+    request = GenerationRequest("hi", 4000, 0, stops, Sampling(), num_top_log_probs=top, answer=form)
+
+    async def run() -> tuple[Message, Generation, str]:
+        generations = Generations()
+        generation = Generation(request, MODEL, Tokens(chunks))
+        await generations.add([PromptRequest(request, 1)], lambda _: generation)
+        pieces: list[Piece] = [piece async for batch in generations.batches() for piece in batch]
+        assert not any(piece.text for piece in pieces) or form is None
+        assert pieces[-1].finish_reason == generation.finish_reason
+        assert (generations.reasoning_tokens or 0) == generation.reasoning_token_count
+        parts = [part for piece in pieces for part in piece.parts]
+        reported = [token for piece in pieces for token, _ in piece.log_probs]
+        return message_of(parts), generation, TOKENIZER.decode(reported)
+
+    return asyncio.run(run())
+
+
+def every_cut(ids: list[int]) -> list[list[list[int]]]:
+    return [[[each] for each in ids], *([ids[:cut], ids[cut:]] for cut in range(len(ids)))]
+
+
+def test_the_parts_and_the_tokens_of_reasoning() -> None:
+    for chunks in every_cut(answer()):
+        message, generation, _ = generate(chunks)
+        assert message == Message("hi ab", "so, ab", [Call("f", '{"x": "ab"}')])
+        assert generation.has_parts
+        assert generation.reasoning_token_count == len("so, ab")
+        assert generation.finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("stops", "message", "reason"),
+    [
+        (("i a",), Message("h", "so, ab"), "stop"),
+        (("ab", "zz"), Message("hi ", "so, ab"), "stop"),
+        (("b<",), Message("hi ab", "so, ab", [Call("f", '{"x": "ab"}')]), "length"),
+        (('"x"', "so", "</think>"), Message("hi ab", "so, ab", [Call("f", '{"x": "ab"}')]), "length"),
+    ],
+)
+def test_stop_sequences_apply_to_the_content_alone(
+    stops: tuple[str, ...], message: Message, reason: str
+) -> None:
+    for chunks in every_cut(answer()):
+        found, generation, _ = generate(chunks, *stops)
+        assert (found, generation.finish_reason) == (message, reason)
+
+
+def test_log_probabilities_are_those_of_the_content() -> None:
+    for chunks in every_cut(answer()):
+        assert generate(chunks, has_log_probs=True)[2] == "hi ab"
+    ids = Writer(TOKENIZER).text("a").marker("<tool_call>").text("b").ids
+    assert generate([ids], has_log_probs=True)[0] == Message("a<tool_call>b")
+    assert generate([ids], "zz", "b", has_log_probs=True)[0] == Message("a<tool_call>")
+
+
+def test_without_a_form_there_are_no_parts() -> None:
+    message, generation, _ = generate([answer()], form=None)
+    assert message == Message()
+    assert not generation.has_parts
+    assert generation.reasoning_token_count == 0
+
+
+def test_without_tools_calls_are_text() -> None:
+    message, _, _ = generate([answer()], form=AnswerForm(FAMILIES["hermes"]))
+    assert message == Message('hi ab<tool_call>{"name": "f", "arguments": {"x": "ab"}}', "so, ab")
+
+
+@pytest.mark.parametrize(
+    "name", ["hermes", "hermes, markers as text", "qwen3-coder", "llama3", "llama4", "phi4"]
+)
+def test_the_time_grows_with_the_length_alone(name: str) -> None:
+    """Texts that look like markers, calls without an end, brackets without number."""
+    form = FORMS[name]
+    tokenizer = tokenizer_with(form.special, form.added)
+    begin = form.family.calls.begins[0]
+    beginnings = [("", "<"), ("", "<tool_call"), ("", "[f(a="), ("", "functools["), ("", " \n")]
+    beginnings += [("", "{"), (begin, '{"name":'), (begin, '{"arguments": {"a": ['), (begin, "[" * 3)]
+    for marker, text in beginnings:
+        times = []
+        for count in (1_000, 4_000):
+            writer = Writer(tokenizer).marker(marker).text(text * count)
+            chunks = [[each] for each in writer.ids[: 4 * count]]
+            started_s = time.process_time()
+            read(decoder(form.family, tokenizer, tools=FORM.tools), chunks)
+            times.append(time.process_time() - started_s)
+        assert times[1] < 12 * times[0] + 0.05, (marker, text, times)
