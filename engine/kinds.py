@@ -23,6 +23,8 @@ Capability = Literal[
     "min_p",
     "logit_bias",
     "lora_name",
+    "cache_salt",
+    "priority",
     "guides",
     "chat_guides",
     "guided_min_length",
@@ -31,6 +33,7 @@ Capability = Literal[
 ]
 """``guides``: if its configuration and its engine.tar allow it; see ``Ready.guide_types``.
 ``chat_guides``: guides of the calls and the reasoning in an answer (``ChatForm``).
+``priority``: as for guides; see ``Ready.takes_priority``.
 ``guided_min_length``: min_length beside a guide. Other kinds have no token left where the guide requires the
 end and min_length forbids it.
 ``max_queue_size``: refuses requests above the server configuration's limit by itself.
@@ -139,8 +142,22 @@ _ROWS = (
         # As vLLM itself has it for several GPUs: its work is on the GPU, and idle threads spin.
         environment={"OMP_NUM_THREADS": "1"},
         marker_file="engine_args.json",
-        capabilities=frozenset({"log_probs", "min_p", "logit_bias", "lora_name", "guides", "chat_guides"}),
-        remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
+        capabilities=frozenset(
+            {
+                "log_probs",
+                "min_p",
+                "logit_bias",
+                "lora_name",
+                "cache_salt",
+                "priority",
+                "guides",
+                "chat_guides",
+            }
+        ),
+        remedies={
+            "guided_decoding_guide_type": _NO_TOKENIZER,
+            "priority": "set scheduling_policy: priority for tensorrt_llm in the server configuration",
+        },
     ),
     Kind(
         name="transformers",
@@ -154,7 +171,7 @@ _ROWS = (
         libraries=("torch", "transformers"),
         preload="runner.engines.transformers.adapter",
         capabilities=frozenset(
-            {"log_probs", "min_p", "logit_bias", "guides", "chat_guides", "guided_min_length"}
+            {"log_probs", "min_p", "logit_bias", "priority", "guides", "chat_guides", "guided_min_length"}
         ),
         remedies={"guided_decoding_guide_type": _NO_TOKENIZER},
     ),

@@ -75,6 +75,15 @@ class WrongTask(CodedError):
     template = "This server's model {model_task}: {remedy}."
 
 
+class QueueDeadlinePassed(CodedError):
+    code = "E1012"
+    summary = "A request was not begun within its max_queue_ms"
+    template = (
+        "The engine did not begin this request within {max_queue_ms} ms; "
+        "send it again later, or with a larger max_queue_ms."
+    )
+
+
 class InvalidArgumentMinTokens(CodedError):
     code = "E1101"
     summary = "Can't set both min_tokens ({min_tokens}) and min_new_tokens ({min_new_tokens})"

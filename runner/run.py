@@ -28,6 +28,7 @@ from runner.settings.settings import Settings, load_settings
 from runner.supervision.tuning import collect_rarely, freeze_loaded_objects, schedule_as_batch
 
 DEFAULT_MAX_TOKENS = 512
+_MAX_INT32 = (1 << 31) - 1
 
 
 class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
@@ -126,6 +127,23 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
         lora_name: str | None = Input(
             description="Name of a LoRA adapter that the engine carries. Default: none.", default=None
         ),
+        cache_salt: str | None = Input(
+            description="Computed prefixes of prompts are shared only by requests with the same text here.",
+            default=None,
+        ),
+        priority: int | None = Input(
+            description="Requests with lower values begin earlier. Default: 0.",
+            ge=-_MAX_INT32,
+            le=_MAX_INT32,
+            default=None,
+        ),
+        max_queue_ms: int | None = Input(
+            description="Milliseconds until the first token, after which the request fails. "
+            "Default: MAX_QUEUE_MS.",
+            ge=1,
+            le=_MAX_INT32,
+            default=None,
+        ),
         log_performance_metrics: bool = Input(description="Log performance metrics.", default=False),
         max_new_tokens: int | None = Input(
             description="Older name of max_tokens.", ge=1, default=None, deprecated=True
@@ -176,6 +194,9 @@ class Runner(BaseRunner):  # type: ignore[misc]  # cog has no types
                 ),
                 guide=_guide(json_schema, regex),
                 lora_name=lora_name or None,
+                cache_salt=cache_salt or None,
+                priority=None if priority is None else int(priority),
+                max_queue_ms=settings.max_queue_ms if max_queue_ms is None else int(max_queue_ms),
             )
         except CodedError as exc:
             self._loop_calls.post(partial(self._service.meter.ended, "failed", exc.code))

@@ -97,6 +97,7 @@ class Service:
         """``measures_phases``: the engine server returns its times of the request, too. ``arrived_s``: when
         the request arrived, by ``perf_counter``; None: now. ``request_id``: for logs and traces.
         """
+        request = request.with_priority(self._settings.min_priority)
         trace = self._tracing.begin(request.traced(), response_id=request_id) if self._tracing else None
         return Generation(
             request,

@@ -62,7 +62,7 @@ def settings_table(model: type[BaseModel], variables: Mapping[str, str]) -> str:
     rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
     for variable, name in variables.items():
         field = model.model_fields[name]
-        shown = "" if field.is_required() or field.default in (None, "", ()) else f"`{field.default}`"
+        shown = "" if field.is_required() or field.default in (None, "", (), {}) else f"`{field.default}`"
         rows.append(f"| `{variable}` | {shown} | {field.description} |")
     return "\n".join(rows)
 

@@ -138,11 +138,6 @@ def _check(name: str, value: object) -> None:
         raise ConflictingBuildKeys(
             problem=f"gives vllm.{name}", remedy=f"leave it out: {_WITHOUT_EFFECT[name]}"
         )
-    if (name, value) == ("scheduling_policy", "priority"):
-        raise ConflictingBuildKeys(
-            problem="gives vllm.scheduling_policy priority",
-            remedy="leave it out: requests have no priority, and run in the order of their arrival",
-        )
     known = _data()["arguments"]
     if name not in known:
         raise UnknownBuildKey(

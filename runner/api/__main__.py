@@ -73,6 +73,7 @@ async def serve(start: Start) -> None:
         requests = RequestGuard(client, shapes)
 
         def generate(request: GenerationRequest, call: Call) -> Generation:
+            request = request.with_priority(settings.min_priority, call.api_key)
             trace = None
             if tracing is not None:
                 operation = GENERATION_PATHS[call.path]

@@ -39,6 +39,8 @@ class Call:
     """It was admitted: from now on its generations report how they end."""
     is_large: bool = False
     """What is done with all of its body is done in a thread."""
+    api_key: str = ""
+    """The client's; empty if the server has none."""
     model: str = ""
     response_id: str = ""
     on_release: list[Callable[[], None]] = field(default_factory=list)

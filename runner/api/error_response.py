@@ -28,7 +28,7 @@ from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
-from errors.requests import GuideFailed, InvalidGuide, PromptTooLong
+from errors.requests import GuideFailed, InvalidGuide, PromptTooLong, QueueDeadlinePassed
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
@@ -43,7 +43,7 @@ _STATUSES: dict[int, tuple[type[CodedError], ...]] = {
     413: (BodyTooLarge,),
     415: (UnsupportedContentType,),
     421: (HostNotAllowed,),
-    429: (TooManyRequests, QueueFull, ReceivingTooMuch),
+    429: (TooManyRequests, QueueFull, QueueDeadlinePassed, ReceivingTooMuch),
     431: (HeaderTooLarge,),
     503: (*_UNAVAILABLE, ServerStopping, TooManyConnections),
     504: (TritonTimeout, RequestTimedOut),

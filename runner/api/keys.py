@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errors.api import InvalidAPIKey
+from runner.api.call import call_of
 from runner.api.error_response import ErrorResponse
 from runner.settings.api_keys import APIKeys
 
@@ -25,13 +26,12 @@ class RequireKey:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] == "http"
-            and is_guarded(scope["path"])
-            and not any(self._keys.accept(each) for each in _authorizations(scope))
-        ):
-            await ErrorResponse(InvalidAPIKey())(scope, receive, send)
-            return
+        if scope["type"] == "http" and is_guarded(scope["path"]):
+            found = filter(None, map(self._keys.find, _authorizations(scope)))
+            if (key := next(found, None)) is None:
+                await ErrorResponse(InvalidAPIKey())(scope, receive, send)
+                return
+            call_of(scope).api_key = key
         await self._app(scope, receive, send)
 
 

@@ -1,5 +1,6 @@
 """Counts requests, records their shapes, rejects them during a graceful shutdown, and retries lost ones.
 
+A request with a queue deadline that has no first token by then ends with E1012, and the engine frees it.
 A request without tokens that is lost because the engine dies is sent again once, when the engine is back.
 A request that had tokens ends with the error: a second answer could differ.
 """
@@ -20,6 +21,7 @@ from errors.external_triton import ExternalTritonUnavailable
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
 from runner.generation.generation import TokenSource
+from runner.generation.queue_deadline import begun_within
 from runner.supervision.child import Log
 from runner.supervision.flight_recorder import RequestShapes
 
@@ -54,8 +56,12 @@ class RequestGuard:
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
-        """As the engine's, whose errors it raises, or E2110 while the server stops."""
+    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        """As the engine's, whose errors it raises, E1012 or, while the server stops, E2110."""
+        outputs = self._generate(submit)
+        return outputs if submit.max_queue_ms is None else begun_within(outputs, submit.max_queue_ms)
+
+    async def _generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
         if self._stopping is not None:
             raise self._stopping
         shape = self._shapes.begin(_inputs(submit)) if self._shapes else None

@@ -35,6 +35,9 @@ def submit_message(request: GenerationRequest, model: ModelFacts, input_ids: lis
         pad_id=model.pad_id,
         guide=request.guide,
         lora_name=request.lora_name,
+        cache_salt=request.cache_salt,
+        priority=request.priority or 0,
+        max_queue_ms=request.max_queue_ms,
         wants_log_probs=request.num_top_log_probs is not None,
         num_top_log_probs=request.num_top_log_probs or 0,
     )

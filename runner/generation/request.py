@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from errors.requests import InvalidInput
 from runner.chat.families.family import AnswerForm
-from runner.engines.protocol.checks import MAX_LORA_NAME, check_guide
+from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LORA_NAME, check_guide
 from runner.engines.protocol.messages import SEEDS, Guide, Sampling
 from runner.generation.prompt_ids import PromptIds, PromptTokens
 from runner.generation.stop_sequences import StopSequences
+from runner.settings.api_keys import allowed_priority
 
 _TRACED = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
@@ -44,6 +45,11 @@ class GenerationRequest:
     """Whether the text is without the model's special tokens."""
     lora_name: str | None = None
     """A LoRA adapter of the engine; None: the model without adapters."""
+    cache_salt: str | None = None
+    priority: int | None = None
+    """None: the default of the client's key."""
+    max_queue_ms: int | None = None
+    """These three: see ``Submit``."""
     answer: AnswerForm | None = None
     """How the answer is read as parts; None: it is text."""
     embeds: bool = False
@@ -62,9 +68,15 @@ class GenerationRequest:
             object.__setattr__(self, "prompt_ids", PromptIds(prompt, adds_special_tokens=adds))
         if self.guide is not None:
             check_guide(self.guide)
-        if len(self.lora_name or "") > MAX_LORA_NAME:
-            expected = f"at most {MAX_LORA_NAME} characters"
-            raise InvalidInput(name="lora_name", expected=expected, value=self.lora_name)
+        for name, most in (("lora_name", MAX_LORA_NAME), ("cache_salt", MAX_CACHE_SALT)):
+            if len(getattr(self, name) or "") > most:
+                expected = f"at most {most} characters"
+                raise InvalidInput(name=name, expected=expected, value=getattr(self, name))
+
+    def with_priority(self, lowest: Mapping[str, int], key: str = "") -> GenerationRequest:
+        """This request, of a client with this API key. Raises E1005 if its priority is lower than allowed."""
+        priority = allowed_priority(lowest, self.priority, key)
+        return self if priority == (self.priority or 0) else replace(self, priority=priority)
 
     def traced(self) -> dict[str, str | float]:
         """The fields that may be traced, by OpenTelemetry's names: no text."""

@@ -1,14 +1,18 @@
-"""API keys: the setting, and whether a client has one of them."""
+"""API keys: the setting, whether a client has one of them, and the priorities that it may ask for."""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from errors.requests import InvalidInput
+
 _SCHEME = b"bearer"
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
 def _keys(value: object) -> object:
@@ -24,6 +28,30 @@ KeyTexts = Annotated[tuple[str, ...], BeforeValidator(_keys)]
 """A blank key is refused: it could be a secret that is missing, and would leave the server open."""
 
 
+def _lowest_priorities(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    lowest: dict[str, int] = {}
+    for text in value.split(","):
+        key, _, number = map(str.strip, text.rpartition("="))
+        if not _NUMBER.fullmatch(number) or key in lowest:
+            raise ValueError("a whole number, and KEY=NUMBER for keys of API_KEYS, with commas between them")
+        lowest[key] = int(number)
+    return lowest
+
+
+LowestPriorities = Annotated[dict[str, int], BeforeValidator(_lowest_priorities)]
+"""By API key; empty: of all others."""
+
+
+def allowed_priority(lowest: Mapping[str, int], asked: int | None, key: str = "") -> int:
+    """The priority of a request of a client with this key. Raises E1005 if it asks for a lower one."""
+    least = lowest.get(key, lowest.get("", 0))
+    if asked is not None and asked < least:
+        raise InvalidInput(name="priority", expected=f"at least {least} (MIN_PRIORITY)", value=asked)
+    return max(least, 0) if asked is None else asked
+
+
 class APIKeys:
     """The keys of a server. Without keys every client is accepted."""
 
@@ -32,8 +60,12 @@ class APIKeys:
 
     def accept(self, authorization: bytes) -> bool:
         """Whether the header ``authorization`` (empty if there is none) is ``Bearer`` and one of the keys."""
+        return not self._keys or self.find(authorization) is not None
+
+    def find(self, authorization: bytes) -> str | None:
+        """The key in the header; None if it is none of these."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip()
         # Each comparison takes constant time, and all are made: the time reveals nothing about the keys.
-        matches = [hmac.compare_digest(given, each) for each in self._keys]
-        return not matches or (scheme.lower() == _SCHEME and any(matches))
+        matches = [each.decode() for each in self._keys if hmac.compare_digest(given, each)]
+        return matches[0] if matches and scheme.lower() == _SCHEME else None

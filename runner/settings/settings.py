@@ -17,6 +17,7 @@ from engine.redact import HIDDEN
 from errors.coded_error import CodedError
 from errors.settings import InvalidSetting
 from runner.observability.logs import VARIABLE as LOG_FORMAT
+from runner.settings.api_keys import LowestPriorities
 from runner.settings.api_settings import APISettings
 from runner.settings.cog_settings import CogSettings, load_cog_settings
 from runner.settings.fields import URL, Port, Program, Seconds, checked, variable, variables_of
@@ -50,6 +51,21 @@ class Settings(APISettings, BaseModel):
     system_prompt: str = variable("SYSTEM_PROMPT", "", "system prompt of requests that do not set one")
     prompt_template: str = variable(
         "PROMPT_TEMPLATE", "{prompt}", "prompt template of requests that do not set one"
+    )
+    max_queue_ms: int | None = variable(
+        "MAX_QUEUE_MS",
+        None,
+        "milliseconds until the first token, after which a request fails with E1012, unless it sets "
+        "max_queue_ms; default: no limit",
+        ge=1,
+        le=(1 << 31) - 1,
+    )
+    min_priority: LowestPriorities = variable(
+        "MIN_PRIORITY",
+        {},
+        "lowest priority that requests may ask for (lower ones begin earlier), and, after commas, KEY=NUMBER "
+        "for those with this API key; default: 0",
+        repr=False,
     )
     stop_sequences: str | None = variable(
         "STOP_SEQUENCES", None, "comma-separated stop sequences of requests that do not set any"
@@ -242,6 +258,9 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     settings = checked(Settings, values, old_names)
     _check_template(settings.prompt_template)
     _check_ports(settings)
+    if not {"", *settings.api_keys}.issuperset(settings.min_priority):
+        expected = "numbers for keys that are in API_KEYS"
+        raise InvalidSetting(name="MIN_PRIORITY", expected=expected, value=HIDDEN)
     return settings
 
 

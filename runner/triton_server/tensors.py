@@ -33,14 +33,18 @@ _SAMPLING_TENSORS = {
 def tensors_of(submit: Submit) -> dict[str, Any]:
     """The tensors by name, without those that have the slot's default.
 
-    Triton refuses inputs that the model does not have. Raises E1104 for an adapter's name, which it drops,
-    and for a guide that only our own engines follow.
+    Triton refuses inputs that the model does not have. Raises E1104 for what has no tensor, and for a guide
+    that only our own engines follow.
     """
-    if submit.lora_name is not None:
-        remedy = argument_remedy(CPP_KIND, "lora_name")
-        raise UnsupportedArgument(
-            name="lora_name", value=submit.lora_name, engine_kind=CPP_KIND, remedy=remedy
-        )
+    salt = submit.cache_salt and "given"  # It may be secret.
+    for name, value in (
+        ("lora_name", submit.lora_name),
+        ("cache_salt", salt),
+        ("priority", submit.priority),
+    ):
+        if value:
+            remedy = argument_remedy(CPP_KIND, name)
+            raise UnsupportedArgument(name=name, value=value, engine_kind=CPP_KIND, remedy=remedy)
     sampling = submit.sampling
     tensors: dict[str, Any] = {
         "input_ids": submit.input_ids,

@@ -87,7 +87,6 @@ def _choices(name: str) -> list[str]:
     ("given", "reason"),
     [
         ({"enable_sleep_mode": True}, "nothing puts the engine to sleep"),
-        ({"scheduling_policy": "priority"}, "requests have no priority"),
         ({"stream_interval": 10}, "every token is streamed"),
         ({"otlp_traces_endpoint": "http://c:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({"kv_cache_metrics": True}, "vLLM's own metrics are not served"),

@@ -32,7 +32,10 @@ TABLE: dict[str, tuple[str, object, dict[str, object]]] = {
 }
 """The original's inputs: type, default, limits."""
 
-ADDED = {"messages", "lora_name", "frequency_penalty", "repetition_penalty", "json_schema", "regex"}
+ADDED = {
+    *("messages", "lora_name", "frequency_penalty", "repetition_penalty", "json_schema", "regex"),
+    *("cache_salt", "priority", "max_queue_ms"),
+}
 LIMITS = ("minimum", "maximum", "minLength", "maxLength", "pattern")
 
 

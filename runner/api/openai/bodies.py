@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from runner.engines.protocol.checks import MAX_LOGIT_BIASES
+from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES
 
 _MAX_TOP_LOG_PROBS = 20
 _MAX_KEYS = 10_000
@@ -29,6 +29,8 @@ TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 # NOTE: msgspec can't tell a list of strings from a list of lists; ``openai.requests`` refuses a mixture.
 Prompt = str | Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
+Salt = Annotated[str, Meta(min_length=1, max_length=MAX_CACHE_SALT)]
+Priority = Annotated[int, Meta(ge=-MAX_INT32, le=MAX_INT32)]
 Object = dict[str, Any]
 Schema = Annotated[str | Object, Meta(description="A JSON schema that the output follows.")]
 Pattern = Annotated[str, Meta(min_length=1)]
@@ -140,6 +142,9 @@ class SamplingBody(Body, kw_only=True):
     seed: Annotated[int, Meta(description="The same seed gives the same text.")] | None = None
     ignore_eos: Annotated[bool, Meta(description="Continue to max_tokens.")] | None = None
     skip_special_tokens: Annotated[bool, Meta(description="false: the text has them.")] | None = None
+    cache_salt: Annotated[Salt, Meta(description="Cached prefixes are shared by this.")] | None = None
+    priority: Annotated[Priority, Meta(description="Lower values begin earlier.")] | None = None
+    max_queue_ms: Annotated[Count, Meta(description="429 without a first token by then.")] | None = None
     stream: bool | None = None
 
 

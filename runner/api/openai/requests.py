@@ -162,6 +162,9 @@ def _request(
         guide=guide_of(body, served.engine_kind),
         skips_special_tokens=body.skip_special_tokens is not False,
         lora_name=served.adapter(body.model),
+        cache_salt=body.cache_salt,
+        priority=body.priority,
+        max_queue_ms=body.max_queue_ms or served.settings.max_queue_ms,
     )
 
 
@@ -183,6 +186,8 @@ def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | 
     asked: dict[Capability, object] = {
         "min_p": body.min_p,
         "logit_bias": body.logit_bias,
+        "cache_salt": body.cache_salt,
+        "priority": body.priority,
         "log_probs": top_log_probs is not None,
     }
     for capability, value in asked.items():

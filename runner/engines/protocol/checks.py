@@ -14,7 +14,8 @@ MAX_WORDS = 128
 MAX_WORD_TOKENS = 4096
 MAX_LOGIT_BIASES = 1024
 MAX_LORA_NAME = 256
-"""In characters."""
+MAX_CACHE_SALT = 1024
+"""Both in characters."""
 _MAX_GUIDE_BYTES: dict[GuideType, int] = {
     "json_schema": 1 << 16,
     "regex": 1 << 14,
@@ -80,10 +81,13 @@ def _check_supported(request: Submit, ready: Ready) -> None:
         ("min_p", "min_p", sampling.min_p),
         ("logit_bias", "logit_bias_ids", list(sampling.logit_bias)),
         ("lora_name", "lora_name", request.lora_name),
+        ("cache_salt", "cache_salt", request.cache_salt and "given"),  # It may be secret.
     )
     for capability, name, value in needed:
         if value and not supports(kind, capability):
             raise _unsupported(name, value, kind)
+    if request.priority and not ready.takes_priority:
+        raise _unsupported("priority", request.priority, kind)
     if sampling.length_penalty != 1.0 and "beam_width" not in find_kind(kind).tensors:
         remedy = "it belongs to beam search; leave it at 1.0"
         raise _unsupported("len_penalty", sampling.length_penalty, kind, remedy)

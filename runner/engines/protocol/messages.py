@@ -117,6 +117,12 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What only TensorRT-LLM takes, by the slot's names: ``embedding_bias``, ``lora_weights``, ..."""
     lora_name: str | None = None
     """An adapter that the engine carries; None: the model alone."""
+    cache_salt: str | None = None
+    """Computed prefixes of prompts are shared only among requests with the same one."""
+    priority: int = 0
+    """Requests with lower values begin earlier."""
+    max_queue_ms: int | None = None
+    """The client gives up without a first output by then; None: it waits."""
     wants_log_probs: bool = False
     """Send the logarithm of each output token's probability as well."""
     guide: Guide | None = None
@@ -151,6 +157,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The guides it can follow."""
     is_embedding: bool = False
     """It embeds, and does not generate."""
+    takes_priority: bool = False
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):

@@ -125,6 +125,7 @@ def _load(engine_dir: Path, sink: Sink, options: Options) -> tuple[Batching, Rea
         vocab_size=config.vocab_size,
         max_sequence_length=min(config.max_position_embeddings, batching.max_sequence_tokens),
         max_batch_size=options.max_batch_size,
+        takes_priority=True,
     )
     return batching, ready
 

@@ -130,6 +130,7 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, running: RunningSequences, **settings: object) -> None:
         super().__init__(**settings)
         self._running = running
+        self._has_priorities = False
 
     def add_waiting_request(self, state: RequestState) -> None:
         sequence = self._running.get(state.request_id)
@@ -138,7 +139,18 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         if sequence is None or sequence.is_cancelled:
             self._running.end(state.request_id)
         else:
+            self._has_priorities = self._has_priorities or bool(sequence.request.priority)
             super().add_waiting_request(state)
+
+    def _get_waiting_candidates(self) -> list[RequestState]:
+        waiting: list[RequestState] = super()._get_waiting_candidates()
+        if self._has_priorities:
+            waiting.sort(key=self._priority)
+        return waiting
+
+    def _priority(self, state: RequestState) -> int:
+        sequence = self._running.get(state.request_id)
+        return 0 if sequence is None else sequence.request.priority
 
     def _infer_request_tokens(self, state: RequestState, started: set[str]) -> list[int]:
         is_new = state.status == RequestStatus.PENDING

@@ -62,5 +62,6 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> EngineAdap
         max_batch_size=config.scheduler_config.max_num_seqs,
         guide_types=() if guides is None else ALL_GUIDE_TYPES,
         is_embedding=pooling is not None,
+        takes_priority=config.scheduler_config.policy == "priority",
     )
     return VllmEngine(client, sink, ready, Adapters(engine_dir / LORA_FOLDER), guides, end_id, pooling)

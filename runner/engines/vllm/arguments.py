@@ -27,6 +27,7 @@ _PARSERS: dict[str, Parser] = {
     "dtype": one_of({name: name for name in ("auto", "float16", "bfloat16", "float32")}),
     "gpu_memory_utilization": partial(fraction, is_above_zero=True),
     "tensor_parallel_size": integer(1),
+    "scheduling_policy": one_of({name: name for name in ("fcfs", "priority")}),
 }
 
 

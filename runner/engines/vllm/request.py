@@ -67,8 +67,9 @@ def core_request(
         pooling_params=None if pooling is None else _pooling_params(pooling),
         arrival_time=time.time(),
         lora_request=lora,
-        cache_salt=None,
+        cache_salt=request.cache_salt,
         data_parallel_rank=None,
+        priority=request.priority,
     )
 
 

@@ -31,6 +31,8 @@ ASKED = [{"role": "user", "content": "Earth"}]
         ("repetition_penalty", 0, "E1005"),
         ("logit_bias", {"5": 1}, "E1602"),
         ("logit_bias", {"5": 101}, "E1005"),
+        ("cache_salt", "x", "E1602"),
+        ("priority", 1, "E1602"),
         ("seed", 1.5, "E1005"),
         ("n", 0, "E1005"),
         ("n", 129, "E1005"),

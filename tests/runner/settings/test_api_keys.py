@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from errors.requests import InvalidInput
 from errors.settings import InvalidSetting
-from runner.settings.api_keys import APIKeys
+from runner.settings.api_keys import APIKeys, allowed_priority
 from runner.settings.settings import load_settings
 
 
@@ -47,3 +48,39 @@ def test_a_client_needs_one_of_the_keys(authorization: bytes, is_accepted: bool)
 def test_without_keys_every_client_is_accepted() -> None:
     assert APIKeys(()).accept(b"")
     assert APIKeys(()).accept(b"Bearer anything")
+
+
+def test_the_key_of_a_client_is_found() -> None:
+    keys = APIKeys(("one", "schlüssel"))
+    assert keys.find("Bearer schlüssel".encode()) == "schlüssel"
+    assert keys.find(b"Bearer two") is None
+    assert APIKeys(()).find(b"Bearer one") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "lowest"),
+    [("-5", {"": -5}), ("2, one=-3,two==0", {"": 2, "one": -3, "two=": 0}), ("one=1", {"one": 1})],
+)
+def test_lowest_priorities_are_read(text: str, lowest: dict[str, int]) -> None:
+    assert load_settings({"API_KEYS": "one,two=", "MIN_PRIORITY": text}).min_priority == lowest
+
+
+@pytest.mark.parametrize(
+    "text", ["first", "1.5", "1,2", "secret=", "secret=high", "secret=1", "1,", "9" * 10]
+)
+def test_other_texts_and_unknown_keys_are_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"E1006 .*MIN_PRIORITY must be") as raised:
+        load_settings({"API_KEYS": "one", "MIN_PRIORITY": text})
+    assert "secret" not in str(raised.value)
+    assert "secret" not in repr(load_settings({"API_KEYS": "secret", "MIN_PRIORITY": "secret=1"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "priority"),
+    [(None, "", 0), (-1, "", -1), (None, "batch", 5), (9, "batch", 9), (-10, "vip", -10), (None, "vip", 0)],
+)
+def test_each_key_has_its_own_lowest_priority(asked: int | None, key: str, priority: int) -> None:
+    lowest = {"": -1, "batch": 5, "vip": -10}
+    assert allowed_priority(lowest, asked, key) == priority
+    with pytest.raises(InvalidInput, match=r"E1005.*priority must be at least .* \(MIN_PRIORITY\)"):
+        allowed_priority(lowest, lowest[key] - 1, key)

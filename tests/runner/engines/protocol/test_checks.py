@@ -103,6 +103,21 @@ def test_a_guide_that_this_engine_has_not_is_refused() -> None:
         check_request(Submit(1, [1], 1, guide=Guide("chat_form", "{}")), ready)
 
 
+def test_a_priority_that_nothing_heeds_is_refused() -> None:
+    ready = Ready("vllm", VOCAB_SIZE, MAX_SEQUENCE_LENGTH, 8, takes_priority=True)
+    check_request(Submit(1, [1], 1, priority=-3), ready)
+    with pytest.raises(UnsupportedArgument, match=r"priority=-3 .*set scheduling_policy: priority"):
+        check("vllm", priority=-3)
+    with pytest.raises(UnsupportedArgument, match=r"priority=-3 .*leave it out"):
+        check("paced", priority=-3)
+
+
+def test_a_salt_that_nothing_heeds_is_refused_and_not_shown() -> None:
+    check("vllm", cache_salt="secret")
+    with pytest.raises(UnsupportedArgument, match=r"cache_salt='given' is not supported by the transformers"):
+        check("transformers", cache_salt="secret")
+
+
 def test_an_engine_that_has_names_of_adapters_finds_out_itself() -> None:
     check("vllm", lora_name="german")
     check("tensorrt_llm", sampling=Sampling(beam_width=2, length_penalty=0.5))

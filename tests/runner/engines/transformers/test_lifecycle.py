@@ -79,6 +79,18 @@ def test_a_request_cancelled_while_it_waits_ends_at_once(directory: Path) -> Non
         assert served.sink.wait(running)[1] == "cancelled"
 
 
+def test_a_lower_priority_begins_earlier(directory: Path) -> None:
+    with serve(directory, max_batch_size="1") as served:
+        running = served.submit([1, 2], LONG)
+        served.sink.wait_for_tokens(running)
+        waiting = [served.submit([3, 4], 2, priority=priority) for priority in (0, 5, -5, 0)]
+        served.sink.wait_for(lambda: served.engine.statistics().queued == 4 or running in served.sink.ends)
+        served.engine.cancel(running)
+        for request_id in waiting:
+            served.sink.wait(request_id)
+        assert served.sink.ends == [running, *(waiting[index] for index in (2, 0, 3, 1))]
+
+
 def test_cancelling_right_after_submitting_is_never_lost(served: Served) -> None:
     beside = served.submit([5], 200)
     cancelled = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.engines.protocol.messages import Sampling, Submit
+from runner.engines.protocol.messages import Finished, Sampling, Submit
 from tests.engine.pooling_files import write_pooling
 from tests.runner.engines.listening import Listening
 from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory, running, started
@@ -80,6 +80,28 @@ def test_tokens_of_the_prompt_that_vllm_had_already_are_told_once(engine: Listen
     for number, cached in ((30, 0), (31, 32)):
         assert engine.answer(Submit(number, prompt, 3, GREEDY)) == ([41, 42, 43], "length")
         assert engine.cached(number) == [cached]
+
+
+def test_a_prefix_is_shared_only_by_requests_with_the_same_salt(engine: Listening) -> None:
+    prompt = [*range(100, 140)]
+    for number, salt, cached in ((32, "a", 0), (33, None, 0), (34, "b", 0), (35, "a", 32), (36, None, 32)):
+        engine.answer(Submit(number, prompt, 1, GREEDY, cache_salt=salt))
+        assert engine.cached(number) == [cached]
+
+
+def test_a_priority_is_heeded_where_the_policy_is_so(
+    engine: Listening, engine_dir: Path, python: str
+) -> None:
+    assert "set scheduling_policy: priority" in engine.answer(Submit(37, [7], 1, GREEDY, priority=1))[1]
+    options = {"max_batch_size": "1", "scheduling_policy": "priority"}
+    with running(engine_dir, python, **options) as client:
+        client.send(Submit(1, [7], 2000, GREEDY))
+        client.wait_for_tokens(1)
+        client.send(Submit(2, [7], 1, GREEDY), Submit(3, [7], 1, GREEDY, priority=-1))
+        client.cancel(1)
+        client.wait_for_end(2)
+        ends = [each.request_id for each in client.messages if isinstance(each, Finished)]
+        assert ends.index(3) < ends.index(2)
 
 
 def test_an_adapter_is_found_by_name(engine: Listening) -> None:

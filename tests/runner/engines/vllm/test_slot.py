@@ -129,6 +129,30 @@ def test_tokens_of_the_prompt_that_the_engine_had_are_in_the_usage(api: API) -> 
     assert 'cog_triton_cached_input_tokens_total{api="openai"}' in api.client.get("/metrics").text
 
 
+def test_a_request_that_is_not_begun_in_time_gets_429(api: API) -> None:
+    body = {"prompt": "hi", "max_tokens": 4000, "ignore_eos": True}
+    with api.streaming("/v1/completions", **body, n=8) as events:
+        next(events)
+        response = api.client.post("/v1/completions", json={**body, "max_queue_ms": 30, "stream": True})
+        assert (response.status_code, response.headers["Retry-After"]) == (429, "1")
+        assert response.json()["error"]["code"] == "E1012"
+        assert response.json()["error"]["type"] == "rate_limit_error"
+    assert api.ask("/v1/completions", prompt="hi", max_queue_ms=(1 << 31) - 1, max_tokens=1)["choices"]
+
+
+def test_priority_and_salt_reach_the_engine_within_their_bounds(api: API) -> None:
+    def param(**field: object) -> str:
+        error = api.refused("/v1/completions", 400, prompt="hi", **field)
+        return f"{error['code']} {error['param']}"
+
+    assert api.ask("/v1/completions", prompt="hi", max_tokens=1, priority=0, cache_salt="x")["choices"]
+    assert param(priority=1) == "E1104 priority"  # The engine's policy does not heed it.
+    assert param(priority=-1) == param(priority=1 << 31) == "E1005 priority"
+    assert param(cache_salt="x" * 1025) == param(cache_salt="") == "E1005 cache_salt"
+    assert param(max_queue_ms=0) == "E1005 max_queue_ms"
+    assert api.refused("/v1/responses", 400, input="hi", cache_salt="")["param"] == "cache_salt"
+
+
 def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
     assert "E1104" in triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"}).text
 

@@ -1,0 +1,93 @@
+"""A request without a token by its queue deadline ends with E1012 and is left, so the engine frees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from errors.engines import EngineCrashed
+from errors.requests import QueueDeadlinePassed
+from runner.engines.protocol.messages import Output, Submit
+from runner.generation.admission import RequestGuard
+from runner.generation.queue_deadline import begun_within
+
+
+class Source:
+    """Sends the outputs once ``may_begin`` is set; notes whether it was left."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self._outputs = outputs
+        self.may_begin = asyncio.Event()
+        self.is_left = False
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        try:
+            await self.may_begin.wait()
+            for output in self._outputs:
+                yield output
+                await asyncio.sleep(0)
+        finally:
+            self.is_left = True
+
+
+class Away:
+    """An engine that is lost, and does not come back."""
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        raise EngineCrashed(engine_kind="paced", reason="it ended")
+        yield Output()
+
+    async def is_answering(self) -> bool:
+        return False
+
+    def end_all(self) -> None:
+        pass
+
+
+async def texts(outputs: AsyncGenerator[Output, None]) -> list[list[int]]:
+    return [output.tokens async for output in outputs]
+
+
+def test_a_request_without_a_token_by_then_is_refused_and_left() -> None:
+    async def run() -> None:
+        source = Source(Output([1]))
+        with pytest.raises(QueueDeadlinePassed, match=r"E1012.*within 5 ms; .*larger max_queue_ms"):
+            await texts(begun_within(source.outputs(), 5))
+        assert source.is_left
+
+    asyncio.run(run())
+
+
+def test_a_request_that_has_begun_may_take_as_long_as_it_wants() -> None:
+    async def run() -> None:
+        source = Source(Output([1]), Output([2]), Output([3], finish_reason="length"))
+        source.may_begin.set()
+        assert await texts(begun_within(source.outputs(), 60_000)) == [[1], [2], [3]]
+        assert source.is_left
+
+    asyncio.run(run())
+
+
+def test_a_client_that_leaves_meanwhile_is_not_waited_for() -> None:
+    async def run() -> None:
+        source = Source(Output([1]))
+        waiting = asyncio.create_task(texts(begun_within(source.outputs(), 60_000)))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        assert source.is_left
+
+    asyncio.run(run())
+
+
+def test_the_wait_for_an_engine_that_is_away_counts() -> None:
+    async def run() -> None:
+        guard = RequestGuard(Away())
+        with pytest.raises(QueueDeadlinePassed):
+            await texts(guard.generate(Submit(0, [5], 3, max_queue_ms=60)))
+        assert guard.num_running == 0
+
+    asyncio.run(run())
