@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.engine.pooling_files import write_pooling
 from tests.runner.api.alone import APIAlone
 from tests.runner.api.apis import API, error_of
-from tests.runner.engines.vllm.vllm_engines import make_python, make_vllm_directory
+from tests.runner.api.embedder import MAX_TOKENS, environment, make_embedding_model
 from tests.runner.paced_engine import PacedModel, make_tokenizer
 from tests.runner.servers import DEADLINE_S, wait_until
 
@@ -27,7 +25,6 @@ PATH = "/v1/embeddings"
 NEVER_EMBEDDED = 669
 FAILS_ALONE = 667
 JSON = {"content-type": "application/json"}
-MAX_TOKENS = 2000
 
 
 class Embeddings(APIAlone):
@@ -60,16 +57,7 @@ class Embeddings(APIAlone):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embeddings]:
     folder = tmp_path_factory.mktemp("embeddings")
-    engine = make_vllm_directory(folder / "engine")
-    config = {"model_type": "bert", "matryoshka_dimensions": [2]}
-    write_pooling(engine, size=3, max_tokens=MAX_TOKENS, config=config)
-    (engine / "model.safetensors").touch()
-    tokenizer = make_tokenizer()
-    tokenizer.save(str(engine / "tokenizer.json"))
-    python = make_python(folder / "python", sys.executable)
-    model = PacedModel(engine, folder / "none", tokenizer)
-    server = Embeddings(model, folder, COG_TRITON_ENGINE_PYTHON=python, OPENAI_MODELS="small")
-    server.tokenizer = tokenizer
+    server = Embeddings(make_embedding_model(folder), folder, **environment(folder))
     yield server
     server.close()
 
@@ -88,7 +76,7 @@ def vectors(answer: dict[str, Any]) -> list[Any]:
 
 def test_texts_and_token_ids_one_and_many(server: Embeddings) -> None:
     text = "Water + Fire = Steam"
-    ids = server.tokenizer.encode(text).ids
+    ids = make_tokenizer().encode(text).ids
     for given in (text, [text], ids, [ids]):
         answer = server.ask(given, model="small", user="somebody")
         np.testing.assert_allclose(vectors(answer), [expected(ids)], rtol=1e-6)
