@@ -21,7 +21,6 @@ from engine.progress import Progress
 from engine.staging import discard
 from engine.tar.manifest import MANIFEST_NAME, EngineFacts
 from errors.build import BuildFailed, DownloadFailed
-from errors.engine_tar import EngineNotFound
 from errors.settings import InvalidSetting
 
 _KIND = "paced"
@@ -86,10 +85,9 @@ def _source(named: str) -> ConfigFile | None:
     if file is None and has_tokenizer and not _is_engine(path):
         keys = {"engine": _KIND, "model_path": path.absolute().name or "."}
         file = ConfigFile(checked_config(keys), hf_token=None, folder=path.absolute().parent, notes=())
-    if file is not None and file.config.gguf_file is not None:
+    has_gguf = file is not None and file.config.gguf_file is not None
+    if has_gguf or (file is None and not _is_engine(path)):
         raise InvalidSetting(name="--tokenizer", expected=TOKENIZER, value=named)
-    if file is None and not path.is_dir():
-        raise EngineNotFound(place=named, reason=f"is not {TOKENIZER}")
     return file
 
 

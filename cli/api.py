@@ -22,6 +22,8 @@ from runner.settings.external_triton import ExternalTriton, parse_external_trito
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.model_repository import SLOT
 
+_PORT, _HIGHEST_PORT = 9000, 65535
+
 HELP = "serve the OpenAI-compatible API in front of a Triton that runs elsewhere"
 DESCRIPTION = (
     "Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with "
@@ -68,9 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     place = parse_external_triton(options.triton, options.triton_model)
-    settings = load_settings({**os.environ, **_variables(options)})
-    if not settings.openai_port:
-        raise InvalidSetting(name="OPENAI_PORT", expected="a port, 1 to 65535", value=0)
+    settings = _settings(options)
     check_openai_port_free(settings)
     with told_progress() as (report, progress):
         engine = load(tokenizer_here(options.tokenizer, report=report, progress=progress))
@@ -103,15 +103,20 @@ def _tell_ready(settings: Settings) -> None:
     print("Ctrl-C stops it.", flush=True)
 
 
-def _variables(options: argparse.Namespace) -> dict[str, str]:
-    """The options that stand for environment variables."""
+def _settings(options: argparse.Namespace) -> Settings:
+    """Of the environment, and of the options that stand for variables. Raises E1006."""
     given = {
         "OPENAI_HOST": options.host or os.environ.get("OPENAI_HOST") or LOOPBACK,
-        "OPENAI_PORT": options.port,
         "OPENAI_MODELS": options.model_name,
         "MAX_SEQUENCE_LENGTH": options.max_model_len,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    environment = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
+    # NOTE: parsed here, as it may be a port that a runner has for its own Triton.
+    port = options.port or environment.pop("OPENAI_PORT", "") or str(_PORT)
+    environment["OPENAI_PORT"] = str(_PORT)
+    if not port.isdecimal() or not 1 <= int(port) <= _HIGHEST_PORT:
+        raise InvalidSetting(name="OPENAI_PORT", expected=f"a port, 1 to {_HIGHEST_PORT}", value=port)
+    return load_settings(environment).model_copy(update={"openai_port": int(port)})
 
 
 def _check_length(engine: Engine, settings: Settings) -> None:

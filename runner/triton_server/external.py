@@ -7,27 +7,32 @@ request that waits for its first token would go on.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.external_triton import ExternalTritonUnavailable
 from errors.settings import InvalidSetting
-from errors.triton import TritonTimeout, TritonUnavailable
+from errors.triton import TritonMalformedEvent, TritonTimeout, TritonUnavailable
 from errors.triton_front import UnknownTritonModel
 from runner.engines.protocol.messages import Output, Submit
 from runner.settings.external_triton import EXPECTED, ExternalTriton
 from runner.supervision.child import cancelled
 from runner.triton_server.client import failure
 from runner.triton_server.external_model import ExternalModel, output_of
-from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE, UNIMPLEMENTED
+from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, UNIMPLEMENTED
 from runner.triton_server.front.triton import RefusedByTriton, Triton
 
+_UNKNOWN = 2
+"""The status of an answer that has none of gRPC's."""
+_QUOTED_BYTES = 200
 _ANSWER_TIMEOUT_S = 2.0
 _CONNECT_POLL_S = 0.1
 _READY_POLL_S = 1.0
@@ -38,6 +43,8 @@ _HEAD_BYTES, _KIND, _SETTINGS = 9, 3, 4
 _AGAIN = "send the request again when it is back"
 _ANOTHER = "where a server of another protocol answers"
 _AT_START = "start it, or give the HOST:PORT of its gRPC API (8001 by default) as --triton"
+
+log = logging.getLogger("cog_triton.external_triton")
 
 
 class ExternalTritonClient:
@@ -122,10 +129,12 @@ class ExternalTritonClient:
             config = pb.ModelConfigResponse.FromString(await self._ask("ModelConfig", request)).config
         except TritonUnavailable as exc:
             raise self._unavailable(str(exc.facts.get("reason"))) from exc
+        except DecodeError as exc:
+            raise self._no_triton(_ANOTHER) from exc
         except RefusedByTriton as exc:
             if (error := find_in_text(exc.message)) is not None:
                 raise error from exc
-            if exc.status == UNIMPLEMENTED:
+            if exc.status in (_UNKNOWN, UNIMPLEMENTED, INTERNAL):
                 raise self._no_triton("which is another server's") from exc
             raise self._unavailable(exc.message or f"gRPC status {exc.status}") from exc
         self._model = ExternalModel.read(config, self._place.address)
@@ -142,8 +151,11 @@ class ExternalTritonClient:
                 self._problem = "" if is_ready else f"its model {self._place.model} is not ready"
             except CodedError as exc:
                 self._problem = str(exc.facts.get("reason") or exc)
-            except RefusedByTriton as exc:
-                self._problem = str(exc)
+            except (RefusedByTriton, DecodeError) as exc:
+                self._problem = f"it answered: {exc}"
+            except Exception as exc:  # It must not end silently.
+                log.exception("the external Triton could not be asked")
+                self._problem = type(exc).__name__
             await asyncio.sleep(_READY_POLL_S if self._triton.is_connected else _CONNECT_POLL_S)
 
     async def _check_protocol(self) -> None:
@@ -248,7 +260,10 @@ class _Stream:
 
 def _read(message: bytes) -> Output:
     """Raises the error in a ``ModelStreamInferResponse``."""
-    response = pb.ModelStreamInferResponse.FromString(message)
+    try:
+        response = pb.ModelStreamInferResponse.FromString(message)
+    except DecodeError as exc:
+        raise TritonMalformedEvent(event=message[:_QUOTED_BYTES]) from exc
     if response.error_message:
         raise failure(response.error_message)
     return output_of(response.infer_response)

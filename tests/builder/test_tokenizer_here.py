@@ -9,7 +9,6 @@ import pytest
 
 from builder.tokenizer_here import tokenizer_here
 from engine.directory import load
-from errors.engine_tar import EngineNotFound
 from errors.settings import InvalidSetting
 from runner.generation.model import load_model_facts
 from runner.settings.settings import load_settings
@@ -78,7 +77,7 @@ def test_an_engines_folder_is_used_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cache")
 def test_what_is_neither_is_refused(tmp_path: Path) -> None:
     for named in (tmp_path / "engine.tar", tmp_path / "nothing", tmp_path):
-        with pytest.raises(EngineNotFound, match="E1301"):
+        with pytest.raises(InvalidSetting, match=r"E1006 .*--tokenizer must be a model's folder"):
             made(named)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(InvalidSetting, match=r"E1006 .*--tokenizer"):

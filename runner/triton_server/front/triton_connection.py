@@ -19,7 +19,7 @@ from errors.api import InternalError
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.front.grpc_wire import INTERNAL, UNAVAILABLE, Headers, Messages, prefixed
+from runner.triton_server.front.grpc_wire import INTERNAL, UNAVAILABLE, Headers, Messages, TooLong, prefixed
 
 OnMessage = Callable[[bytes], None]
 OnEnd = Callable[[int, str], None]
@@ -83,6 +83,9 @@ class Call:
         try:
             for message in self._messages.feed(data):
                 self._on_message(message)
+        except TooLong:
+            self.cancel()
+            self.end(INTERNAL, "its answer is not gRPC's")
         except Exception:  # Other calls go on.
             log.exception("an answer of Triton could not be passed on")
             self.cancel()

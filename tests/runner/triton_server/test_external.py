@@ -177,10 +177,26 @@ def test_a_port_that_is_no_tritons_is_told_by_what_listens_there(monkeypatch: py
         assert isinstance(asyncio.run(_find_at(words)), InvalidSetting)
 
 
+def test_a_server_of_http2_that_is_no_triton_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    settings = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    headers = bytes([0, 0, 1, 1, 4, 0, 0, 0, 1, 0x8D])  # :status 404
+    html = b"<html>not found</html>"
+    data = bytes([0, 0, len(html), 0, 1, 0, 0, 0, 1]) + html
+    for rest in (headers + data, headers[:4] + b"\x05" + headers[5:]):
+        assert isinstance(asyncio.run(_find_at(settings + rest)), InvalidSetting)
+    assert not caplog.records
+
+
 async def _find_at(words: bytes) -> CodedError:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(64)
-        writer.write(words)
+        if words[:9].count(0) == 8:  # HTTP/2: it answers after its settings.
+            writer.write(words[:9])
+            while b"grpc" not in await reader.read(4096) and not reader.at_eof():
+                pass
+            writer.write(words[9:])
+        else:
+            await reader.read(64)
+            writer.write(words)
         writer.close()
 
     async with await asyncio.start_server(speak, HOST, 0) as server:
