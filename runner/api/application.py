@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -153,7 +153,7 @@ class API:
         return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
 
     def _order(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
-        """Makes the request of a body of which ``chat_body`` makes an order of a chat."""
+        """Makes the request of a body of which ``chat_body`` makes the order of a chat."""
 
         def work(body: B, served: Served) -> PromptRequest:
             return chat_request(chat_body(body), served)
@@ -167,16 +167,15 @@ class API:
         body = await self._read(request, CountTokensBody)
         self._served.find(body.model)
         try:
-            return _json(await self._run(self._counted(body, request), request))
+            order = self._order(request, body, messages_order.chat_body)
+            return _json(await self._run(self._counted(order), request))
         except CodedError as exc:
             return ErrorResponse(exc, MESSAGES_FIELDS)
 
-    async def _counted(self, body: CountTokensBody, request: Request) -> InputTokens:
-        def work(body: CountTokensBody, served: Served) -> str:
-            return chat_prompt(messages_order.chat_body(body), served)
-
-        text = await self._with_template(work, request, body)
-        return InputTokens(len(await self._served.model.encode(text, adds_special_tokens=False)))
+    async def _counted(self, order: Prepare) -> InputTokens:
+        (found,) = await order()
+        prompt = cast(str, found.request.prompt)
+        return InputTokens(len(await self._served.model.encode(prompt, adds_special_tokens=False)))
 
     def _generated(
         self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter

@@ -1,0 +1,113 @@
+"""Bodies of the Responses and Messages APIs become the order of the same chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runner.api.messages.bodies import CountTokensBody
+from runner.api.messages.order import chat_body as order_of_messages
+from runner.api.responses.bodies import ResponsesBody
+from runner.api.responses.order import chat_body as order_of_response
+from runner.api.validation import convert
+
+TOOL = {"name": "weather", "description": "Of a city.", "strict": False}
+SCHEMA = {"type": "object"}
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "Warm?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "Where?",
+        "content": "Let me see.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "20"},
+    {"role": "user", "content": "And now?"},
+]
+
+
+def test_a_conversation_of_messages_is_that_of_a_chat() -> None:
+    body = {
+        "system": [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "Warm?"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Where?", "signature": "x"},
+                    {"type": "redacted_thinking", "data": "x"},
+                    {"type": "text", "text": "Let me see.", "citations": None},
+                    {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Paris"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "20"}]},
+                    {"type": "text", "text": "And now?"},
+                ],
+            },
+        ],
+        "tools": [{**TOOL, "input_schema": SCHEMA}],
+        "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "output_config": {"effort": "max"},
+    }
+    order = order_of_messages(convert(body, CountTokensBody))
+    assert order.messages == CHAT
+    assert order.parallel_tool_calls is False
+    assert order.thinking_token_budget == 2000
+    assert order.chat_template_kwargs == {"reasoning_effort": "max"}
+    assert "weather" in str(order.tools)
+    assert "weather" in str(order.tool_choice)
+
+
+def test_a_conversation_of_items_is_that_of_a_chat() -> None:
+    body = {
+        "instructions": "Be short.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Warm?"}]},
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "Where?"}],
+            },
+            {
+                "type": "message",
+                "role": "assistant",
+                "id": "msg_1",
+                "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}],
+            },
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Paris"}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "20"},
+            {"role": "user", "content": "And now?"},
+        ],
+        "tools": [{"type": "function", **TOOL, "parameters": SCHEMA}],
+        "tool_choice": {
+            "type": "allowed_tools",
+            "mode": "auto",
+            "tools": [{"type": "function", "name": "weather"}],
+        },
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    order = order_of_response(convert(body, ResponsesBody))
+    arguments = order.messages[2]["tool_calls"][0]["function"]
+    arguments["arguments"] = json.loads(arguments["arguments"])
+    assert order.messages == CHAT
+    assert order.reasoning_effort == "low"
+    assert "weather" in str(order.tools)
+    assert "weather" in str(order.tool_choice)
+
+
+def test_leading_system_and_developer_items_are_one_system_message() -> None:
+    items = [{"role": role, "content": role} for role in ("system", "developer", "user", "developer")]
+    order = order_of_response(convert({"input": items, "instructions": "First."}, ResponsesBody))
+    assert [(each["role"], each["content"]) for each in order.messages] == [
+        ("system", "First.\n\nsystem\n\ndeveloper"),
+        ("user", "user"),
+        ("system", "developer"),
+    ]

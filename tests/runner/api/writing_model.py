@@ -1,0 +1,74 @@
+"""The real application, over a model that writes given text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from runner.api.application import API
+from runner.api.asgi import make_application
+from runner.api.call import Call
+from runner.api.call_observer import CallObserver
+from runner.api.served import Served
+from runner.chat.families.hermes import HERMES
+from runner.chat.template import ChatTemplate
+from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.generation.generation import Generation
+from runner.generation.model import ModelFacts
+from runner.generation.request import GenerationRequest
+from runner.generation.tokenizing import Tokenizing
+from runner.observability.meter import Meter
+from runner.settings.settings import load_settings
+from tests.runner.api.apis import CHAT_TEMPLATE
+from tests.runner.paced_engine import END_ID, make_tokenizer
+
+CALLS = (
+    "<think>\nTwo cities.\n</think>\n\nLet me see.\n"
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
+)
+TOKENIZER = make_tokenizer()
+
+
+class WritingModel:
+    """Writes ``text``, ``step_tokens`` at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.text, self.step_tokens = CALLS, 1
+        self.reason: FinishReason = "end"
+        tokenizing = Tokenizing(TOKENIZER, max_bytes=1 << 16, max_tokens=4095)
+        template = ChatTemplate({"default": CHAT_TEMPLATE}, {})
+        self.facts = ModelFacts(tokenizing, (END_ID,), END_ID, 4096, 4095, template, HERMES)
+        served = Served(self.facts, load_settings({"ENGINE_DIR": "."}), "transformers", ("model",))
+        application = make_application(API(served, self._is_ready, self._generation, folder), served)
+        watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
+        self._transport = httpx.ASGITransport(watched)
+
+    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+        ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
+        for at in range(0, len(ids), self.step_tokens):
+            yield Output(ids[at : at + self.step_tokens])
+        yield Output([], finish_reason="length" if len(ids) == submit.max_tokens else self.reason)
+
+    def _generation(self, request: GenerationRequest, call: Call) -> Generation:
+        return Generation(request, self.facts, self)
+
+    async def _is_ready(self) -> bool:
+        return True
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self._transport, base_url="http://api") as client:
+                return await client.post(path, json=body)
+
+        return asyncio.run(send())
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        response = self.post(path, **body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
