@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -13,9 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.answer_writer import AnswerWriter
 from runner.api.call import Call, call_of
-from runner.api.error_response import ErrorResponse
+from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.limits import Admission, run_within
 from runner.generation.generation import Generation
@@ -40,6 +40,30 @@ class GenerationService:
     generate: Generate
     admission: Admission
     timeout_s: float
+
+
+class AnswerWriter(Protocol):
+    """Writes the answer of one call: the bytes of a document, or of a stream of server-sent events."""
+
+    response_id: str
+    model: str
+    fields: Fields
+
+    def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
+        """The whole answer: all pieces of each text."""
+        ...
+
+    def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
+        """The events of what has arrived. The first call opens the stream."""
+        ...
+
+    def last_events(self, generations: Generations) -> bytes:
+        """The events that end a complete stream."""
+        ...
+
+    def error_events(self, error: CodedError) -> bytes:
+        """The events that end a stream with an error, so that it never looks complete."""
+        ...
 
 
 class GenerationResponse(Response):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from errors.api import RequestTimedOut
-from runner.api.answer_writer import AnswerWriter
+from runner.api.generation_response import AnswerWriter
 from runner.api.generations import Generations, Piece
 from runner.api.messages.writer import MessagesWriter
 from runner.api.openai.bodies import ChatBody
