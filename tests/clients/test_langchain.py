@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import openai
 import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field
@@ -56,8 +55,8 @@ def test_bound_tools_are_shown_to_the_model_and_it_answers_text(chat: ChatOpenAI
     assert with_tools.usage_metadata is not None
 
 
-def test_a_forced_tool_is_refused_by_name(chat: ChatOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="tool_choice"):
-        chat.bind_tools([City], tool_choice="City").invoke("Name a city.")
-    with pytest.raises(openai.BadRequestError, match="tool_choice"):
-        chat.with_structured_output(City, method="function_calling").invoke("Name a city.")
+def test_a_forced_tool_is_called_with_arguments_of_its_class(chat: ChatOpenAI) -> None:
+    (call,) = chat.bind_tools([City], tool_choice="City").invoke("Name a city.").tool_calls
+    assert City(**call["args"])
+    forced = chat.with_structured_output(City, method="function_calling")
+    assert isinstance(forced.invoke("Name a city."), City)

@@ -192,3 +192,18 @@ def test_an_answer_holds_to_a_json_schema(served: Served) -> None:
     answer = served.post(f"{served.stack.openai_url}/v1/chat/completions", body).json()
     document = json.loads(answer["choices"][0]["message"]["content"])
     jsonschema.validate(document, SCHEMA)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "note"}}])
+def test_calls_that_are_required_hold_to_their_schema(served: Served, choice: object) -> None:
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("look", "note")
+    ]
+    body = {**asked(CAPITAL), "tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+    url = f"{served.stack.openai_url}/v1/chat/completions"
+    (answer,) = served.post(url, {**body, "max_tokens": 60}).json()["choices"]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["content"] is None
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"]["name"] in (["look", "note"] if choice == "required" else ["note"])
+    jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMA)

@@ -9,6 +9,7 @@ from errors.requests import InvalidInput
 from runner.api.openai.bodies import ChatBody
 from runner.chat.template import ChatTemplate
 
+_TAG_BEGIN, _TAG_END = re.compile(r"\{[{%]"), re.compile(r"[%}]\}")
 _SWITCHES = ("enable_thinking", "thinking")
 """Variables of templates that turn reasoning on or off, each known to some models."""
 
@@ -22,8 +23,14 @@ def template_arguments(body: ChatBody, template: ChatTemplate) -> dict[str, Any]
     if effort is None:
         return given
     values = {"reasoning_effort": effort, **dict.fromkeys(_SWITCHES, effort != "none")}
-    known = {name: value for name, value in values.items() if re.search(rf"\b{name}\b", template.text)}
+    known = {name: value for name, value in values.items() if _has_variable(template, name)}
     if not known and effort != "none":
         expected = "left out, because the model's chat template has no variable for it"
         raise InvalidInput(name="reasoning_effort", expected=expected, value=effort)
     return {**known, **(given or {})}
+
+
+def _has_variable(template: ChatTemplate, name: str) -> bool:
+    """Whether a tag of the template has the name, not as an attribute or a key."""
+    tags = (_TAG_END.split(part, 1)[0] for part in _TAG_BEGIN.split(template.text)[1:])
+    return any(re.search(rf"(?<![.'\"\w]){name}\b", tag) for tag in tags)

@@ -112,10 +112,11 @@ def arguments(source: str, **fields: Any) -> dict[str, Any] | None:
 def test_effort_is_told_by_the_variables_that_the_template_has() -> None:
     assert arguments("{{ enable_thinking }}") is None
     assert arguments("{{ enable_thinking }}", reasoning_effort="none") == {"enable_thinking": False}
-    assert arguments("{% if thinking %}", reasoning_effort="low") == {"thinking": True}
+    assert arguments("{%- if a and thinking %}", reasoning_effort="low") == {"thinking": True}
     assert arguments("{{ reasoning_effort }}", reasoning_effort="low") == {"reasoning_effort": "low"}
     assert arguments("plain", reasoning_effort="none") == {}
     given = {"enable_thinking": True, "other": 1}
     assert arguments("{{ enable_thinking }}", reasoning_effort="none", chat_template_kwargs=given) == given
-    with pytest.raises(CodedError, match="reasoning_effort must be left out"):
-        arguments("plain", reasoning_effort="high")
+    for source in ("plain", "thinking {{ a }} thinking", "{{ message.thinking }}{{ message['thinking'] }}"):
+        with pytest.raises(CodedError, match="reasoning_effort must be left out"):
+            arguments(source, reasoning_effort="high")
