@@ -13,6 +13,8 @@ import pytest
 from cli.main import main
 from engine.machine.root import SOURCE_ROOT
 from runner.cog_server.launch import CogServer, environment
+from runner.settings.ports import free_ports
+from tests.runner.paced_engine import make_tokenizer
 
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "paced" / "config.yaml"
 VARIABLES = ("PORT", "TRITON_HOST", "OPENAI_HOST", "COG_WEIGHTS", "ENGINE_DIR", "COG_TRITON_CONFIG")
@@ -140,6 +142,31 @@ def test_paths_stay_those_of_the_folder_where_the_command_was_typed(monkeypatch:
     variables = environment("runner", 5000, {})
     assert variables["CHAT_TEMPLATE"] == str(Path.cwd() / "template.jinja")
     assert variables["COG_TRITON_CONFIG"] == str(Path.cwd() / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--triton", "http://gpu:8000"], "E1006 InvalidSetting: --triton must be HOST:PORT "),
+        (["--port", "0"], "E1006 InvalidSetting: OPENAI_PORT must be a port, 1 to 65535, but is '0'."),
+        (["--port", "many"], "E1006 InvalidSetting: OPENAI_PORT must be a port, 1 to 65535, but is 'many'."),
+        (["--tokenizer", "engine.tar"], "E1006 InvalidSetting: --tokenizer must be a model's folder, "),
+        ([], "E1006 InvalidSetting: --max-model-len must be given, because the config.json of "),
+        (["--max-model-len", "1"], "E1006 InvalidSetting: MAX_SEQUENCE_LENGTH must be a whole number of "),
+        (["--max-model-len", "99"], "E2113 ExternalTritonUnavailable: Triton at localhost:1 can't be used ("),
+    ],
+)
+def test_api_refuses_what_it_can_not_serve(
+    options: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("model").mkdir()
+    make_tokenizer().save("model/tokenizer.json")
+    monkeypatch.setenv("TRITON_START_TIMEOUT", "0.001")
+    # A port that is a runner's Triton's by default is free for this one.
+    monkeypatch.setenv("TRITON_GRPC_PORT", str(port := free_ports(1)[0]))
+    given = ["--triton", "localhost:1", "--tokenizer", "model", "--port", str(port), *options]
+    assert main(["api", *given]) == (1 if told.startswith("E2") else 2)
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
 
 
 def test_a_command_alone_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
