@@ -10,6 +10,7 @@ The rule whose ``when`` stands last in the prompt answers; see docs/rehearse.md.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,5 +79,9 @@ def write_script(folder: Path, *rules: Mapping[str, object]) -> str:
     return str(path)
 
 
-def hermes_call(name: str, **arguments: object) -> str:
+def hermes_call(name: str, /, **arguments: object) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+if __name__ == "__main__":
+    make_scripted_model(Path(sys.argv[1]))

@@ -17,7 +17,7 @@ from engine.machine.root import SOURCE_ROOT
 from errors.settings import InvalidScript
 from runner.engines.paced.adapter import PacedEngine, load
 from runner.engines.paced.script import ONLY_REQUESTS, SCRIPT_VARIABLE, Script
-from runner.engines.protocol.messages import GUIDE_TYPES, FinishReason, Submit
+from runner.engines.protocol.messages import ALL_GUIDE_TYPES, FinishReason, Submit
 from tests.docs.blocks import blocks_of
 from tests.runner.engines.paced.test_adapter import Collector
 from tests.runner.scripted_engine import HERMES, hermes_call, make_scripted_model, write_script
@@ -214,7 +214,7 @@ def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
 def test_guides_are_taken_with_a_script_alone(
     folder: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scripted.engine.ready.guide_types == GUIDE_TYPES
+    assert scripted.engine.ready.guide_types == ALL_GUIDE_TYPES
     monkeypatch.delenv(SCRIPT_VARIABLE)
     engine = load(folder / "model" / "engine", Collector(), {})
     assert engine.ready.guide_types == ()
