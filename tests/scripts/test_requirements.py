@@ -20,6 +20,7 @@ ENVIRONMENTS = (
     ("engine", "test", "torch-cuda"),
     ("engine", "test", "torch-cpu"),
     ("clients", "test"),
+    ("gateways",),
     ("vllm", "test"),
 )
 NPM_LOCK = ROOT / "tests" / "clients" / "javascript" / "package-lock.json"
