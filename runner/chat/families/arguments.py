@@ -68,7 +68,7 @@ class ArgumentsWriter:
     def begin(self, key: str) -> None:
         self._emit(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ")
         self._separator = ", "
-        self._is_string = key not in self._properties or _types(self._properties[key]) == {_STRING}
+        self._is_string = key not in self._properties or is_text(self._properties[key])
         if self._is_string:
             self._emit('"')
 
@@ -90,6 +90,11 @@ class ArgumentsWriter:
     def close(self) -> None:
         """All arguments are there."""
         self._emit("{}" if self._separator == "{" else "}")
+
+
+def is_text(schema: Any) -> bool:
+    """Whether a value of this schema is written as it is, and not as JSON."""
+    return _types(schema) == {_STRING}
 
 
 def _types(schema: Any) -> set[str]:

@@ -17,6 +17,11 @@ _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
 class KeyValueCalls(msgspec.Struct, frozen=True):
     begins: tuple[str, ...] = (_CALL,)
     bare: str = ""
+    end: str = _CALL_END
+    key: str = _KEY
+    key_end: str = _KEY_END
+    value: str = _VALUE
+    value_end: str = _VALUE_END
 
     @property
     def markers(self) -> tuple[str, ...]:

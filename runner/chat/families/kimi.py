@@ -26,6 +26,8 @@ KIMI_K2 = Family(
         begin="<|tool_call_begin|>",
         separator="<|tool_call_argument_begin|>",
         end="<|tool_call_end|>",
+        before_name=f"<|tool_call_begin|>{_PREFIX}",
+        is_numbered=True,
         section_begin="<|tool_calls_section_begin|>",
         section_end="<|tool_calls_section_end|>",
     ),

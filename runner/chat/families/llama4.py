@@ -21,6 +21,7 @@ _NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 class PythonCalls(msgspec.Struct, frozen=True):
     begins: tuple[str, ...] = (_BEGIN,)
     bare: str = "["
+    end: str = _END
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -92,13 +93,21 @@ class PythonCalls(msgspec.Struct, frozen=True):
 
 
 def _json(literal: str) -> str:
-    """A literal of Python as JSON; any other text as a string."""
+    """A literal of JSON or of Python as JSON; any other text as a string."""
+    try:
+        json.loads(literal, parse_constant=_reject)
+        return literal
+    except (ValueError, RecursionError):
+        pass
     try:
         return json.dumps(ast.literal_eval(literal), ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         pass
-    constants = {"true": "true", "false": "false", "null": "null"}
-    return constants.get(literal) or json.dumps(literal, ensure_ascii=False)
+    return json.dumps(literal, ensure_ascii=False)
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(constant)
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())

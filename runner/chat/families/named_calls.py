@@ -23,6 +23,8 @@ class NamedCalls(msgspec.Struct, frozen=True):
     """As the family's template writes it: text and markers, if it is not ``begin``."""
     before_arguments: str = ""
     """As the family's template writes it: text and markers, if it is not ``separator``."""
+    is_numbered: bool = False
+    """Whether a colon and the number of the call follow the name."""
     after_arguments: str = ""
     """Before ``end``."""
     between: str = ""

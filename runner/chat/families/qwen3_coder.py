@@ -19,6 +19,11 @@ class FunctionCalls(msgspec.Struct, frozen=True):
 
     begins: tuple[str, ...] = (_CALL, _FUNCTION)
     bare: str = ""
+    end: str = _CALL_END
+    function: str = _FUNCTION
+    function_end: str = _FUNCTION_END
+    parameter: str = _PARAMETER
+    parameter_end: str = _PARAMETER_END
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from errors.requests import InvalidInput
-from runner.chat.families.family import AnswerForm, CallSyntax, Span
+from runner.chat.families.family import NOTHING, AnswerForm, CallSyntax, Span
+from runner.chat.families.harmony import HarmonyCalls
 from runner.chat.families.markers import markers_of
 from runner.chat.families.tools import ToolUse
 from runner.chat.guides.calls import Calls, call_rules
+from runner.chat.guides.channels import channel_rules
 from runner.chat.guides.rules import SPACE, Rules
 from runner.engines.protocol.messages import Guide
 
@@ -26,27 +28,29 @@ def answer_guide(
     are tools. ``thinking_budget`` is the maximum number of tokens of reasoning. Raises E1005 and E1105.
     """
     family, tools = answer.family, answer.tools
-    is_enforced = tools is not None and (
-        tools.choice == "required" or any(tool.is_strict for tool in tools.tools)
-    )
-    if not is_enforced and then is None and thinking_budget is None:
+    if not (tools is not None and tools.is_enforced) and then is None and thinking_budget is None:
         return None
     syntax = family.calls if tools is not None else None
-    reasoning = family.reasoning
+    reasoning, wrapper = family.reasoning, family.wrapper or NOTHING
     of_reasoning = (reasoning.begin, reasoning.end) if reasoning is not None else ()
-    markers = markers_of(tokenizer, (*(syntax.markers if syntax is not None else ()), *of_reasoning))
+    begins, of_calls = (syntax.begins, syntax.markers) if syntax is not None else ((), ())
+    if family.has_channels:
+        rules = Rules(markers_of(tokenizer, HarmonyCalls().markers), ())
+        channel_rules(rules, answer, then, thinking_budget)
+        return rules.guide()
+    markers = markers_of(tokenizer, (*begins, *of_calls, *of_reasoning, wrapper.begin, wrapper.end))
     if reasoning is not None and not answer.starts_in_reasoning and reasoning.begin not in markers.ids:
         reasoning = None  # A model without this token does not reason unless its template begins it.
     if tools is None and reasoning is None:
         return then
-    rules = Rules(markers, (*(syntax.begins if syntax is not None else ()), *of_reasoning))
+    rules = Rules(markers, (*begins, *of_reasoning))
     thought = ""
     if reasoning is not None:
-        thought = _thought(rules, reasoning, thinking_budget)
+        thought = f"{_thought(rules, reasoning, thinking_budget)} {SPACE}"
         if not answer.starts_in_reasoning:
             thought = f"({rules.marker(reasoning.begin)} {thought})?"
     rules.add("start", f"{thought} content")
-    rules.add("content", _content(rules, syntax, tools, then))
+    rules.add("content", _content(rules, syntax, tools, then, wrapper))
     return rules.guide()
 
 
@@ -56,19 +60,23 @@ def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
     if budget == 0:
         return end
     if rules.is_token(reasoning.end):
-        limit = "" if budget is None else f"[max_tokens={budget}]"
-        return f"{rules.add(f'thought{limit}', rules.text('THOUGHT'))} {end}"
+        return f"{rules.thought(budget)} {end}"
     if budget is not None:
         expected = "0 or left out, because the model ends its reasoning with text and not with a token"
         raise InvalidInput(name="thinking_token_budget", expected=expected, value=budget)
     return rules.add("thought[lazy]", rules.text("THOUGHT", end=reasoning.end))
 
 
-def _content(rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, then: Guide | None) -> str:
+def _content(
+    rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, then: Guide | None, wrapper: Span
+) -> str:
     """What follows the reasoning."""
-    guided = "" if then is None else f"{SPACE} {rules.part('the guide', then)}"
+    begin, end = (f"({rules.marker(each)})?" if each else "" for each in (wrapper.begin, wrapper.end))
+    guided = "" if then is None else f"{begin} {rules.part('the guide', then)} {end}"
+    if not rules.is_token(wrapper.begin):
+        begin = end = ""  # It is part of the text.
     if syntax is None or tools is None:
-        return guided or rules.text()
+        return guided or f"{begin} {rules.text()} {end}"
     calls = call_rules(syntax, tools, rules)
     rules.add("calls", f"{rules.marker(calls.begin)} {calls.body(calls.begin)}")
     space = SPACE if calls.begin else ""
@@ -77,7 +85,7 @@ def _content(rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, the
         required += f" ({space} calls)*"
     if tools.choice == "required":
         return required
-    return f"{required} | {guided}" if guided else _optional(rules, syntax, calls, tools)
+    return f"{required} | {guided}" if guided else f"{begin} ({_optional(rules, syntax, calls, tools)}) {end}"
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:

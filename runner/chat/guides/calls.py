@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from errors.requests import InvalidGuide
 from runner.chat.families.family import CallSyntax
+from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.json_calls import JsonCalls
+from runner.chat.families.llama4 import PythonCalls
+from runner.chat.families.named_calls import NamedCalls
+from runner.chat.families.qwen3_coder import FunctionCalls
 from runner.chat.families.tools import Tool, ToolUse
+from runner.chat.guides.parameters import Parameter, in_order, parameters_of, place_of, text_value
 from runner.chat.guides.rules import SPACE, Rules, literal
+
+_KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
+_ANY_VALUE: dict[str, object] = {}
 
 
 @dataclass(frozen=True)
@@ -25,17 +33,50 @@ class Calls:
 
 def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
     """Raises E1105 for a syntax or a schema whose calls can't be enforced."""
-    if isinstance(syntax, JsonCalls):
-        return _json_calls(syntax, tools, rules)
+    match syntax:
+        case JsonCalls():
+            return _json_calls(syntax, tools, rules)
+        case NamedCalls():
+            return _named_calls(syntax, tools, rules)
+        case FunctionCalls():
+            return _function_calls(syntax, tools, rules)
+        case KeyValueCalls():
+            return _key_value_calls(syntax, tools, rules)
+        case PythonCalls():
+            return _python_calls(syntax, tools, rules)
     reason = "the form of this model's calls can't be enforced; use tool_choice auto without strict tools"
     raise InvalidGuide(guide_type="chat_form", reason=reason)
 
 
+def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
+    """An object by the tool's schema, or any object if nothing requires the schema."""
+    schema = {"type": "object", **tool.parameters} if is_strict(tool, tools) else {"type": "object"}
+    return rules.schema(place_of(tool), schema)
+
+
+def is_strict(tool: Tool, tools: ToolUse) -> bool:
+    return tools.choice == "required" or tool.is_strict
+
+
+def alternatives(rules: Rules, tools: ToolUse, call: Callable[[Tool], str]) -> str:
+    names = [rules.add(f"call_{index}", call(tool)) for index, tool in enumerate(tools.tools)]
+    return rules.add("call", " | ".join(names))
+
+
+def _several(call: str, between: str, tools: ToolUse) -> str:
+    return f"{call} ({between} {call})*" if tools.is_parallel else call
+
+
+def _begin(begins: Iterable[str], rules: Rules) -> str:
+    """The marker that is a token, or else the first one."""
+    known = [begin for begin in begins if rules.is_token(begin)]
+    return next(iter(known or begins), "")
+
+
 def _json_calls(syntax: JsonCalls, tools: ToolUse, rules: Rules) -> Calls:
-    call = _alternatives(rules, tools, lambda tool: _object(syntax, tool, tools, rules))
-    is_list = syntax.is_list or not syntax.end
-    more = f" ({literal(syntax.separator)} {SPACE} {call})*" if is_list and tools.is_parallel else ""
-    objects = f'"[" {call}{more} "]"' if syntax.is_list else f"{call}{more}"
+    def call(tool: Tool) -> str:
+        head = f'{{"{syntax.name_key}": {literal(tool.name)}, "{syntax.arguments_key}": '
+        return f'{literal(head)} {arguments(tool, tools, rules)} "}}"'
 
     def body(begin: str) -> str:
         if not begin or not syntax.end:
@@ -45,27 +86,109 @@ def _json_calls(syntax: JsonCalls, tools: ToolUse, rules: Rules) -> Calls:
             end = f"({end})?"  # This tokenizer's model writes none.
         return f"{SPACE} {objects} {SPACE} {end}"
 
+    objects = alternatives(rules, tools, call)
+    is_list = syntax.is_list or not syntax.end
+    if is_list:
+        separator = "," if syntax.is_list else syntax.separator
+        objects = _several(objects, f"{literal(separator)} {SPACE}", tools)
+    if syntax.is_list:
+        objects = f'"[" {objects} "]"'
     return Calls("" if syntax.bare else _begin(syntax.begins, rules), body, is_list)
 
 
-def _begin(begins: Iterable[str], rules: Rules) -> str:
-    """The marker that is a token, or else the first one."""
-    known = [begin for begin in begins if rules.is_token(begin)]
-    return next(iter(known or begins), "")
+def _named_calls(syntax: NamedCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def call(tool: Tool) -> str:
+        before = rules.written(f"{syntax.before_name.removeprefix(syntax.begin)}{tool.name}")
+        number = '":" /[0-9]{1,3}/' if syntax.is_numbered else ""
+        between = rules.written(syntax.before_arguments or syntax.separator)
+        after = rules.written(f"{syntax.after_arguments}{syntax.end}")
+        return f"{before} {number} {between} {arguments(tool, tools, rules)} {after}"
+
+    def body(begin: str) -> str:
+        if begin != syntax.section_begin:
+            return one
+        marked = f"{rules.marker(syntax.begin)} {one}"
+        several = _several(marked, rules.written(syntax.between), tools)
+        return f"{several} {rules.marker(syntax.section_end)}"
+
+    one = alternatives(rules, tools, call)
+    return Calls(syntax.section_begin or syntax.begin, body, bool(syntax.section_begin))
 
 
-def _alternatives(rules: Rules, tools: ToolUse, call: Callable[[Tool], str]) -> str:
-    names = [rules.add(f"call_{index}", call(tool)) for index, tool in enumerate(tools.tools)]
-    return rules.add("call", " | ".join(names))
+def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def value(parameter: Parameter) -> str:
+        begin = literal(f"{syntax.parameter}{parameter.name}>\n")
+        return f"{begin} {_value(parameter, rules, before, syntax.parameter_end)} {SPACE}"
+
+    def call(tool: Tool) -> str:
+        if is_strict(tool, tools):
+            values = in_order(parameters_of(tool), value)
+        else:
+            any_value = rules.text_before(before, syntax.parameter_end)
+            values = f'({literal(syntax.parameter)} {_KEY} ">\\n" {any_value} {SPACE})*'
+        return f"{literal(f'{tool.name}>')} {SPACE} {values} {literal(syntax.function_end)}"
+
+    def body(begin: str) -> str:
+        if begin == syntax.function:
+            return one
+        return f"{SPACE} {literal(syntax.function)} {one} {SPACE} {rules.marker(syntax.end)}"
+
+    before = "\n"
+    one = alternatives(rules, tools, call)
+    return Calls(syntax.begins[0], body)
 
 
-def _object(syntax: JsonCalls, tool: Tool, tools: ToolUse, rules: Rules) -> str:
-    head = f'{{"{syntax.name_key}": {literal(tool.name)}, "{syntax.arguments_key}": '
-    return f'{literal(head)} {_arguments(tool, tools, rules)} "}}"'
+def _key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def pair(key: str, value: str) -> str:
+        begin, key_end, value_begin = map(rules.marker, (syntax.key, syntax.key_end, syntax.value))
+        return f"{begin} {key} {key_end} {SPACE} {value_begin} {value} {SPACE}"
+
+    def call(tool: Tool) -> str:
+        end = syntax.value_end
+        if is_strict(tool, tools):
+            values = in_order(
+                parameters_of(tool), lambda each: pair(literal(each.name), _value(each, rules, "", end))
+            )
+        else:
+            values = f"({pair(_KEY, rules.text_before('', end))})*"
+        return f"{literal(tool.name)} {SPACE} {values} {rules.marker(syntax.end)}"
+
+    one = alternatives(rules, tools, call)
+    return Calls(syntax.begins[0], lambda begin: one)
 
 
-def _arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
-    """An object by the tool's schema, or any object if nothing requires the schema."""
-    is_strict = tools.choice == "required" or tool.is_strict
-    schema = {"type": "object", **tool.parameters} if is_strict else {"type": "object"}
-    return rules.schema(f"the parameters of the tool {tool.name}", schema)
+def _value(parameter: Parameter, rules: Rules, before_end: str, end: str) -> str:
+    if parameter.is_text:
+        return text_value(rules, parameter, before_end, end)
+    return f"{rules.schema(parameter.place, parameter.schema)} {rules.written(before_end + end)}"
+
+
+def _python_calls(syntax: PythonCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def keywords(parameters: list[Parameter], prefix: str) -> str:
+        """The parameters in order, with commas between them."""
+        after, first = "", ""
+        for index, each in reversed(list(enumerate(parameters))):
+            one = f"{literal(f'{each.name}=')} {rules.schema(each.place, each.schema)}"
+            if each.is_required:
+                first, after = f"{one} {after}", f'"," {SPACE} {one} {after}'
+            else:
+                first = f"{one} {after} | {first}" if first else f"({one})?"
+                after = f'("," {SPACE} {one})? {after}'
+            first = rules.add(f"{prefix}_first_{index}", first)
+            after = rules.add(f"{prefix}_after_{index}", after)
+        return first
+
+    def call(tool: Tool) -> str:
+        if is_strict(tool, tools):
+            values = keywords(parameters_of(tool), f"of_{tools.tools.index(tool)}")
+        else:
+            pair = f'{_KEY} "=" {rules.schema(place_of(tool), _ANY_VALUE)}'
+            values = f'({pair} ("," {SPACE} {pair})*)?'
+        return f'{literal(f"{tool.name}(")} {values} ")"'
+
+    def body(begin: str) -> str:
+        end = f"({rules.marker(syntax.end)})?" if begin else ""
+        return f'{SPACE} "[" {calls} "]" {end}'
+
+    calls = _several(alternatives(rules, tools, call), f'"," {SPACE}', tools)
+    return Calls("", body, is_list=True)

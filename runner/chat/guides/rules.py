@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -24,6 +25,7 @@ class Rules:
         self._hidden = [each for each in hidden if not is_special(markers.written(each)[:1])]
         """A special token is never part of a text."""
         self._rules = {SPACE: r"/[ \n]{0,2}/"}
+        self._num_texts = 0
         self._parts: list[tuple[str, Guide]] = []
 
     def add(self, name: str, expression: str) -> str:
@@ -46,6 +48,29 @@ class Rules:
             expression += f" & ~(/\\s*/ ({' | '.join(map(literal, bare))}) ANY)"
         self._rules["ANY"] = _ANY
         return self.add(name, f"({expression}) {literal(end)}" if end else expression)
+
+    def thought(self, budget: int | None) -> str:
+        """Reasoning up to a token that ends it."""
+        limit = "" if budget is None else f"[max_tokens={budget}]"
+        return self.add(f"thought{limit}", self.text("THOUGHT"))
+
+    def text_before(self, before_end: str, end: str, text: str | None = None) -> str:
+        """Any text, or one of the terminal ``text``, without the marker ``end``, and then this marker."""
+        self._num_texts += 1
+        name, self._rules["ANY"] = f"VALUE_{self._num_texts}", _ANY
+        free = text or "ANY"
+        if not is_special(self.markers.written(end)[:1]):
+            free += f" & ~(ANY {literal(end)} ANY)"
+        if self.is_token(end) and not before_end:
+            return f"{self.add(name, free)} {self.marker(end)}"
+        lazy = before_end if self.is_token(end) else f"{before_end}{end}"
+        value = self.add(f"value_{self._num_texts}[lazy]", self.add(name, f"({free}) {literal(lazy)}"))
+        return f"{value} {self.marker(end)}" if self.is_token(end) else value
+
+    def written(self, text: str) -> str:
+        """An expression for a text with markers in it."""
+        found = re.split(f"({'|'.join(map(re.escape, self.markers.ids)) or '(?!)'})", text)
+        return " ".join(self.marker(each) for each in found if each)
 
     def part(self, place: str, guide: Guide) -> str:
         """Raises E1105 for a guide that is too long."""

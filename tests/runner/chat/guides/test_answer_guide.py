@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -17,17 +18,17 @@ from tokenizers import Tokenizer
 
 from errors.requests import InvalidGuide, InvalidInput
 from runner.chat.families import markers
-from runner.chat.families.family import AnswerForm, Family
-from runner.chat.families.hermes import HERMES
-from runner.chat.families.json_calls import JsonCalls
+from runner.chat.families.family import AnswerForm
+from runner.chat.families.recognition import FAMILIES
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.answer_guide import answer_guide
 from runner.engines.guides.grammar import grammar_of, matcher
 from runner.engines.protocol.messages import Guide
 from tests.runner.chat.families.answers import Message, decoder, message_of, read, tokenizer_with
+from tests.runner.chat.families.forms import FORMS, Form
 
 END = "<|our end|>"
-MOST_TOKENS = 1500
+MOST_TOKENS = 500
 WEATHER = {
     "type": "object",
     "properties": {
@@ -41,23 +42,26 @@ WEATHER = {
 }
 TOOLS = (Tool("get_weather", parameters=WEATHER, is_strict=True), Tool("stop", parameters={}))
 SCHEMAS: dict[str, dict[str, Any]] = {"get_weather": WEATHER, "stop": {"type": "object"}}
-GENERIC = Family("generic", JsonCalls(bare="{[", is_list=True))
-FAMILIES = (HERMES, GENERIC)
+HERMES = {"special": "hermes, special", "added": "hermes", "text": "hermes, markers as text"}
+"""By what its markers are in the tokenizer."""
+CLOSING = ('"}]', "</think>", ";", "\n</parameter>\n", "</function>")
+NAMES = sorted({*FORMS, *HERMES.values()})
 
 
-def markers_of(family: Family) -> tuple[str, ...]:
-    reasoning = family.reasoning
-    calls = family.calls.markers if family.calls is not None else ()
-    of_reasoning = (reasoning.begin, reasoning.end) if reasoning is not None else ()
-    return tuple(dict.fromkeys(filter(None, (*calls, *of_reasoning))))
+def form_of(name: str) -> Form:
+    if name == HERMES["special"]:
+        form = FORMS["hermes"]
+        return replace(form, special=form.added, added=form.special)
+    if name == "gpt-oss":  # Models end answers with this token, which is not in their text.
+        return replace(FORMS[name], special=(*FORMS[name].special, "<|return|>"))
+    return FORMS[name]
 
 
 @lru_cache(maxsize=64)
-def tokenizers(family: Family, kind: str) -> tuple[Tokenizer, LLTokenizer, int]:
-    """``kind``: of the family's markers in the tokenizer."""
-    markers = markers_of(family)
-    made = {"special": (markers, ()), "added": ((), markers), "text": ((), ())}[kind]
-    tokenizer = Tokenizer.from_str(tokenizer_with(*made).to_str())
+def tokenizers(name: str) -> tuple[Tokenizer, LLTokenizer, int]:
+    """The tokenizer, and the library's, with its number of the end."""
+    form = form_of(name)
+    tokenizer = tokenizer_with(form.special, form.added)
     own = Tokenizer.from_str(tokenizer.to_str())
     own.add_special_tokens([END])
     end = own.token_to_id(END)
@@ -66,8 +70,7 @@ def tokenizers(family: Family, kind: str) -> tuple[Tokenizer, LLTokenizer, int]:
 
 
 def guided(
-    family: Family,
-    kind: str,
+    name: str,
     use: ToolUse | None,
     then: Guide | None = None,
     budget: int | None = None,
@@ -75,28 +78,31 @@ def guided(
     starts: bool = False,
 ) -> LLMatcher:
     """``starts``: in the reasoning."""
-    tokenizer, library_tokenizer, _ = tokenizers(family, kind)
-    guide = answer_guide(AnswerForm(family, use, starts), tokenizer, then, budget)
+    tokenizer, library_tokenizer, _ = tokenizers(name)
+    guide = answer_guide(AnswerForm(form_of(name).family, use, starts), tokenizer, then, budget)
     assert guide is not None
     made = matcher(library_tokenizer, grammar_of(guide, LLTokenizer("byte")))
     assert not made.get_error()
     return made
 
 
-def walk(family: Family, kind: str, made: LLMatcher, seed: int) -> list[int] | None:
+def walk(name: str, made: LLMatcher, seed: int) -> list[int] | None:
     """Random tokens that the guide allows, to an end; None if there was none. Markers are often tried."""
-    end = tokenizers(family, kind)[2]
+    end = tokenizers(name)[2]
     made, chance = made.deep_copy(), random.Random(seed)
     ids: list[int] = []
     first_marker = tokenizer_with().get_vocab_size()
-    typed = [tokenizer_with().encode(each).ids for each in (*markers_of(family), '"}]', '[{"', "{", *SCHEMAS)]
-    bare = family.calls.bare if family.calls is not None else ""
-    tried = tokenizer_with().encode(chance.choice(bare)).ids if bare and seed % 2 else []
+    calls = form_of(name).family.calls
+    assert calls is not None
+    texts = [*calls.markers, *calls.begins, *CLOSING, *SCHEMAS]
+    typed = [tokenizer_with().encode(each).ids for each in texts if each]
+    begins = [*calls.begins, *calls.bare] or [""]
+    tried = tokenizer_with().encode(chance.choice(begins)).ids if seed % 2 else []
     while len(ids) < MOST_TOKENS:
         bits = np.unpackbits(np.frombuffer(made.compute_bitmask(), dtype=np.uint8), bitorder="little")
         assert not made.is_error(), made.get_error()
         allowed = bits.nonzero()[0].tolist()
-        if end in allowed and (len(allowed) == 1 or chance.random() < 0.2):
+        if end in allowed and not tried and (len(allowed) == 1 or chance.random() < 0.2):
             return ids
         markers = [each for each in allowed if first_marker <= each < end]
         tried = tried or list(chance.choice(typed) if chance.random() < 0.3 else ())
@@ -112,11 +118,9 @@ def walk(family: Family, kind: str, made: LLMatcher, seed: int) -> list[int] | N
     return None
 
 
-def message(
-    family: Family, kind: str, ids: list[int], use: ToolUse | None, *, starts: bool = False
-) -> Message:
-    tokenizer = tokenizers(family, kind)[0]
-    made = decoder(family, tokenizer, starts_in_reasoning=starts, tools=use)
+def message(name: str, ids: list[int], use: ToolUse | None, *, starts: bool = False) -> Message:
+    tokenizer = tokenizers(name)[0]
+    made = decoder(form_of(name).family, tokenizer, starts_in_reasoning=starts, tools=use)
     return message_of(read(made, [ids]))
 
 
@@ -126,37 +130,37 @@ def check_calls(read_message: Message, *, names: Sequence[str] = tuple(SCHEMAS))
         jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
-@pytest.mark.parametrize("kind", ["special", "added", "text"])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_required_calls_are_made_and_fit_their_schemas(family: Family, kind: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_required_calls_are_made_and_fit_their_schemas(name: str) -> None:
     num_calls = set()
+    family = form_of(name).family
     for is_parallel, starts in product((True, False), (True, False) if family.reasoning else (False,)):
         use = ToolUse(TOOLS, "required", is_parallel)
-        made = guided(family, kind, use, starts=starts)
-        for seed in range(6):
-            ids = walk(family, kind, made, seed)
+        made = guided(name, use, starts=starts)
+        for seed in range(4):
+            ids = walk(name, made, seed)
             if ids is None:
                 continue
-            answer = message(family, kind, ids, use, starts=starts)
+            answer = message(name, ids, use, starts=starts)
             assert answer.content == ""
             assert len(answer.calls) == 1 or (is_parallel and answer.calls)
             check_calls(answer)
             num_calls.add(len(answer.calls))
-    assert len(num_calls) > 1
+    assert 1 in num_calls
+    assert family.has_channels or max(num_calls) > 1
 
 
-@pytest.mark.parametrize("kind", ["special", "added", "text"])
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_with_a_strict_tool_text_stays_free_and_every_call_fits(family: Family, kind: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_with_a_strict_tool_text_stays_free_and_every_call_fits(name: str) -> None:
     num_calls = []
     for is_parallel in (True, False):
         use = ToolUse(TOOLS, "auto", is_parallel)
-        made = guided(family, kind, use)
-        for seed in range(10):
-            ids = walk(family, kind, made, seed)
+        made = guided(name, use)
+        for seed in range(9):
+            ids = walk(name, made, seed)
             if ids is None:
                 continue
-            answer = message(family, kind, ids, use)
+            answer = message(name, ids, use)
             check_calls(answer)
             num_calls.append(len(answer.calls))
             assert is_parallel or len(answer.calls) <= 1
@@ -168,20 +172,20 @@ def test_with_a_strict_tool_text_stays_free_and_every_call_fits(family: Family, 
 @pytest.mark.parametrize("budget", [0, 1, 17])
 def test_reasoning_ends_at_its_budget(kind: str, budget: int) -> None:
     """Exactly there, if the model does not end it before."""
-    added = markers.Markers(tokenizers(HERMES, kind)[0], ("<think>", "</think>"))
+    added = markers.Markers(tokenizers(HERMES[kind])[0], ("<think>", "</think>"))
     think, end_think = added.ids["<think>"], added.ids["</think>"]
     lengths = []
     uses, guides = (ToolUse(TOOLS), None), (None, Guide("regex", "[a-z]{9}"))
     for use, then, starts in product(uses, guides, (True, False)):
-        made = guided(HERMES, kind, use, then, budget, starts=starts)
+        made = guided(HERMES[kind], use, then, budget, starts=starts)
         for seed in range(4):
-            ids = walk(HERMES, kind, made, seed) or []
+            ids = walk(HERMES[kind], made, seed) or []
             if not starts and think not in ids:
                 assert end_think not in ids
                 continue
             begin = -1 if starts else ids.index(think)
             lengths.append(ids.index(end_think) - begin - 1)
-            answer = message(HERMES, kind, ids, use, starts=starts)
+            answer = message(HERMES[kind], ids, use, starts=starts)
             assert ids.count(end_think) == 1
             assert then is None or answer.calls or (len(answer.content) == 9 and answer.content.isalpha())
             check_calls(answer)
@@ -190,30 +194,30 @@ def test_reasoning_ends_at_its_budget(kind: str, budget: int) -> None:
 
 
 def test_a_budget_needs_a_token_that_ends_the_reasoning() -> None:
-    made = guided(HERMES, "text", None, None, 0, starts=True)
-    ids = walk(HERMES, "text", made, 0) or []
-    assert message(HERMES, "text", ids, None, starts=True).reasoning == ""
+    made = guided(HERMES["text"], None, None, 0, starts=True)
+    ids = walk(HERMES["text"], made, 0) or []
+    assert message(HERMES["text"], ids, None, starts=True).reasoning == ""
     with pytest.raises(InvalidInput, match="thinking_token_budget must be 0 or left out, because the model"):
-        guided(HERMES, "text", None, None, 5, starts=True)
+        guided(HERMES["text"], None, None, 5, starts=True)
 
 
 @pytest.mark.parametrize("kind", ["special", "added", "text"])
 def test_a_guide_begins_after_the_reasoning(kind: str) -> None:
     then = Guide("json_schema", json.dumps(WEATHER))
-    made = guided(HERMES, kind, None, then, starts=True)
-    ids = next(ids for seed in range(9) if (ids := walk(HERMES, kind, made, seed)) is not None)
-    answer = message(HERMES, kind, ids, None, starts=True)
+    made = guided(HERMES[kind], None, then, starts=True)
+    ids = next(ids for seed in range(9) if (ids := walk(HERMES[kind], made, seed)) is not None)
+    answer = message(HERMES[kind], ids, None, starts=True)
     assert answer.reasoning
     jsonschema.validate(json.loads(answer.content), WEATHER)
 
 
 def test_without_reasoning_and_tools_a_guide_is_itself() -> None:
     then = Guide("regex", "a+")
-    tokenizer, _, _ = tokenizers(HERMES, "text")
-    assert answer_guide(AnswerForm(HERMES), tokenizer, then) is then
-    assert answer_guide(AnswerForm(GENERIC), tokenizer, then, 5) is then
-    assert answer_guide(AnswerForm(GENERIC), tokenizer, None, 5) is None
-    auto = AnswerForm(HERMES, ToolUse(tuple(Tool(each.name) for each in TOOLS)))
+    tokenizer, _, _ = tokenizers(HERMES["text"])
+    assert answer_guide(AnswerForm(FAMILIES["hermes"]), tokenizer, then) is then
+    assert answer_guide(AnswerForm(FAMILIES["generic"]), tokenizer, then, 5) is then
+    assert answer_guide(AnswerForm(FAMILIES["generic"]), tokenizer, None, 5) is None
+    auto = AnswerForm(FAMILIES["hermes"], ToolUse(tuple(Tool(each.name) for each in TOOLS)))
     assert answer_guide(auto, tokenizer, None) is None
 
 
@@ -230,4 +234,4 @@ def test_a_schema_that_can_not_be_followed_is_refused_with_its_tool(
 ) -> None:
     use = ToolUse((Tool("f", parameters=parameters),), "required")
     with pytest.raises(InvalidGuide, match=message):
-        guided(HERMES, "added", use)
+        guided(HERMES["added"], use)
