@@ -15,6 +15,7 @@ from engine.directory import Engine, load
 from engine.end_ids import read_json
 from engine.live_line import LiveLine
 from errors.settings import InvalidSetting
+from runner.api.standalone import serve_alone, wait_for_triton
 from runner.api.supervisor import check_openai_port_free
 from runner.observability.logs import log_in
 from runner.settings.external_triton import ExternalTriton, parse_external_triton
@@ -79,9 +80,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(settings: Settings, engine: Engine, place: ExternalTriton) -> None:
-    # NOTE: imported where it is needed, because gRPC's messages take their time.
-    from runner.api.standalone import serve_alone, wait_for_triton
-
     with LiveLine() as line:
 
         def show(reason: str) -> None:
