@@ -27,6 +27,7 @@ from errors.triton import (
     TritonUnavailable,
     TritonUnknownError,
 )
+from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.triton_server.event_stream import EventParser, ServerEvent
 from runner.triton_server.tensors import TensorEvent, tensors_of
@@ -69,6 +70,7 @@ class TritonClient:
 
     async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
         """See ``TokenSource``. Leaving closes the connection, so that Triton cancels."""
+        check_task(embeds=submit.embeds, is_embedding=False)
         num_tokens, has_ended = 0, False
         headers = {"traceparent": submit.traceparent} if submit.traceparent else {}
         try:

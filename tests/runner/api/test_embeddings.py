@@ -147,16 +147,19 @@ def test_the_longest_input_is_embedded(server: Embeddings) -> None:
 
 
 def test_the_model_generates_no_text(server: Embeddings) -> None:
-    for path, fields in (
-        ("/v1/completions", {"prompt": "a"}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
-    ):
-        error = server.refused(path, **fields)
-        assert error["code"] == "E1011"
-        assert "/v1/embeddings" in error["message"]
+    messages = [{"role": "user", "content": "a"}]
+    for path, fields in {
+        "/v1/completions": {"prompt": "a"},
+        "/v1/chat/completions": {"messages": messages},
+        "/v1/responses": {"input": "a"},
+        "/v1/messages": {"messages": messages, "max_tokens": 3},
+    }.items():
+        response = server.client.post(path, json=fields)
+        assert response.status_code == 400
+        assert "E1011" in response.text
+        assert PATH in response.text
     paths = server.client.get("/openapi.json").json()["paths"]
-    assert PATH in paths
-    assert "/v1/completions" not in paths
+    assert [path for path in paths if path.startswith("/v1/") and "post" in paths[path]] == [PATH]
 
 
 def test_calls_are_counted_and_a_client_that_disconnects_frees_the_engine(server: Embeddings) -> None:

@@ -436,3 +436,11 @@ def test_any_answer_is_a_sign_of_life() -> None:
     assert asyncio.run(run(answer(200, b"{}"))) == (True, True)
     assert asyncio.run(run(answer(400, b'{"error": "E2107 EngineCrashed: it ended"}'))) == (True, False)
     assert asyncio.run(run(stream(then=reset))) == (False, False)
+
+
+def test_a_triton_makes_no_embeddings() -> None:
+    async def answers(request: web.Request) -> web.StreamResponse:
+        raise AssertionError("it was asked")
+
+    error, outputs = error_of(answers, Submit(0, [1], 0, embeds=True))
+    assert (error.code, outputs) == ("E1011", [])
