@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from engine.directory import Engine
 from engine.progress import Progress
 from runner.api.supervisor import APIServers, check_openai_port_free
+from runner.chat.families.recognition import check_family
 from runner.engines.protocol.arrival import Arrived
 from runner.engines.protocol.messages import Sampling
 from runner.generation.generation import Generation
@@ -55,6 +56,7 @@ class Service:
         """Get the engine, start all processes and generate once. Raises a CodedError."""
         started_s = time.monotonic()
         try:
+            check_family(self._settings.chat_family)
             loop = asyncio.get_running_loop()
             self.engine = await asyncio.to_thread(self._open_engine, loop)
             self._log_engine()

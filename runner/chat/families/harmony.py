@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 
 from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import AnswerForm, Family, Span
-from runner.chat.families.markers import is_token
 from runner.chat.families.parts import CallArguments, Content, Reasoning
 from runner.chat.families.reader import Reader, Reading
 from runner.chat.families.tools import ToolUse
@@ -58,11 +57,10 @@ class HarmonyAnswer(AnswerReader):
     def _is_header(self) -> Reading[bool]:
         """Whether the answer begins with a marker or a recipient."""
         reader = self._reader
-        if is_token(reader.text[reader.at]):
-            return True
-        while len(reader.text) - reader.at < len("<|") and not reader.is_ended:
+        begins = (*self._texts, "to=")
+        while not reader.is_ended and any(begin.startswith(reader.text[reader.at :]) for begin in begins):
             yield
-        return reader.text.startswith(("<|", "to"), reader.at)
+        return reader.text.startswith(begins, reader.at)
 
     def _message(self, header: str) -> Reading[str]:
         """Read the text of a message and the marker after it, which is returned."""

@@ -35,6 +35,7 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (QWEN3_CODER, ("<function=", "<parameter=")),
     (LLAMA4, ("<|header_start|>", "<|python_start|>")),
     (PHI4, ("<|/tool_call|>",)),
+    (PHI4, ("functools[",)),
     (PHI4, ("<|im_sep|>",)),
     (GRANITE_32, ("<|start_of_role|>", "Here is my thought process:")),
     (HERMES, ("<|start_of_role|>", "</tool_call>")),
@@ -48,15 +49,18 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
 FAMILIES = {family.name: family for family, _ in (*_SIGNS, (GENERIC, ()))}
 
 
+def check_family(name: str | None) -> None:
+    """Raises E1006 for an unknown name."""
+    if name not in (None, NO_FAMILY, *FAMILIES):
+        expected = f"{', '.join(FAMILIES)} or {NO_FAMILY}"
+        raise InvalidSetting(name="CHAT_FAMILY", expected=expected, value=name)
+
+
 def find_family(name: str | None, template: str, tokenizer: Tokenizer) -> Family | None:
     """The family ``name``, or else the one that is recognized. Raises E1006 for an unknown name."""
-    if name == NO_FAMILY:
-        return None
+    check_family(name)
     if name is not None:
-        if name not in FAMILIES:
-            expected = f"{', '.join(FAMILIES)} or {NO_FAMILY}"
-            raise InvalidSetting(name="CHAT_FAMILY", expected=expected, value=name)
-        return FAMILIES[name]
+        return FAMILIES.get(name)
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for family, signs in _SIGNS:
         if template and all(sign in template or sign in added for sign in signs):

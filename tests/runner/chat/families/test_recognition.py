@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from errors.settings import InvalidSetting
 from runner.chat.families.recognition import FAMILIES, find_family
+from runner.service import Service
+from runner.settings.settings import load_settings
 from tests.runner.chat.families.answers import tokenizer_with
 
 LLAMA_TOKENS = ("<|python_tag|>", "<|eot_id|>")
@@ -47,3 +52,9 @@ def test_a_setting_names_the_family_or_turns_it_off() -> None:
     assert find_family("none", "<tool_call>", tokenizer_with()) is None
     with pytest.raises(InvalidSetting, match=r"CHAT_FAMILY.*hermes.*qwen4"):
         find_family("qwen4", "", tokenizer_with())
+
+
+def test_an_unknown_family_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    service = Service(load_settings({"HOME": str(tmp_path), "CHAT_FAMILY": "qwen4"}))
+    with pytest.raises(InvalidSetting, match="CHAT_FAMILY"):
+        asyncio.run(service.open())

@@ -1,0 +1,143 @@
+"""What single families write beyond the forms of ``forms.py``."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.runner.chat.families.answers import (
+    Call,
+    Message,
+    Writer,
+    decoder,
+    message_of,
+    read,
+    tokenizer_with,
+    tool_use,
+)
+from tests.runner.chat.families.forms import FORMS
+
+TOOLS = tool_use(f={"text": {"type": "string"}, "n": {"type": "integer"}, "any": {}}, get_weather={})
+
+
+def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, required: bool = False) -> Message:
+    """``text`` with the family's markers as tokens, token by token and at once."""
+    form = FORMS[name]
+    tokenizer = tokenizer_with(form.special, form.added)
+    writer = Writer(tokenizer)
+    tokens = [*form.special, *form.added]
+    for part in re.split(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})", text):
+        (writer.marker if part in tokens else writer.text)(part)
+    messages = []
+    for chunks in ([[each] for each in writer.ids], [writer.ids]):
+        made = decoder(form.family, tokenizer, tools=TOOLS, starts_in_reasoning=starts_in_reasoning)
+        messages.append(message_of(read(made, chunks)))
+    assert messages[0] == messages[1]
+    return messages[0]
+
+
+F = [Call("f", "{}")]
+F_TEXT = [Call("f", '{"text": "a"}')]
+PARAMETERS = """<tool_call>
+<function=f>
+<parameter=n>
+5
+</parameter>
+<parameter=any>
+
+x
+
+</parameter>
+<parameter=text>
+</parameter>
+</function>
+</tool_call>"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("hermes", '<tool_call>{"arguments": {"text": "a"}, "name": "f"}</tool_call>', Message(calls=F_TEXT)),
+        ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"text\\": \\"a\\"}"}', Message(calls=F_TEXT)),
+        ("hermes", '<tool_call>{"name": "f", "arguments": null}}\n</tool_call>', Message(calls=F)),
+        ("hermes", '<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>.', Message(".", "", F * 2)),
+        ("hermes", '<tool_call>{"type": "function", "function": {"name": "f"}}', Message(calls=F)),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}}<tool_call>{"name": "f"}', Message(calls=F * 2)),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}} oops</tool_call>!', Message("oops!", "", F)),
+        ("hermes", "<think>a</think>b</think>c", Message("bc", "a")),
+        ("hermes, markers as text", "a <think> b", Message("a <think> b")),
+        ("qwen3-coder", "<function=f>\n</function>\n</tool_call>", Message(calls=F)),
+        ("qwen3-coder", "Use <function=g> here", Message("Use <function=g> here")),
+        (
+            "qwen3-coder",
+            PARAMETERS,
+            Message(calls=[Call("f", '{"n": 5, "any": "\\nx\\n", "text": ""}')]),
+        ),
+        ("llama3", '{"name": "f"}', Message(calls=F)),
+        ("llama3", '{"name": "Bob"}', Message('{"name": "Bob"}')),
+        ("llama3", '{"name": "Bob", "age": 3}', Message('{"name": "Bob", "age": 3}')),
+        ("llama3", '[{"name": "f", "parameters": {}}]', Message(calls=F)),
+        ("llama3", '<|python_tag|>print("hi")', Message('print("hi")')),
+        ("llama3", "[1, 2]", Message("[1, 2]")),
+        ("llama4", "[f(), f( text = 'a' ,)]", Message(calls=[*F, *F_TEXT])),
+        ("llama4", "[link](url) [f(x)]", Message("[link](url) [f(x)]")),
+        (
+            "llama4",
+            r"""[f(n=-1, any=[{'a': (1, None)}, "it's ,)"], text='\'\\')]""",
+            Message(calls=[Call("f", '{"n": -1, "any": [{"a": [1, null]}, "it\'s ,)"], "text": "\'\\\\"}')]),
+        ),
+        ("llama4", "[f(n=oops, any=true)]", Message(calls=[Call("f", '{"n": "oops", "any": true}')])),
+        ("mistral v11", '[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message(calls=F)),
+        ("mistral v13", '[TOOL_CALLS]f{"text": "a"}', Message(calls=F_TEXT)),
+        ("mistral v13", "[TOOL_CALLS]no call", Message("no call")),
+        ("mistral v13", "[THINK]a[TOOL_CALLS]f[ARGS]{}", Message("", "a", F)),
+        ("deepseek-v3.1", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>", Message(calls=F)),
+        ("glm", "<tool_call>f</tool_call>", Message(calls=F)),
+        (
+            "glm",
+            "<tool_call>f<arg_key>n</arg_key><arg_value>01</arg_value></tool_call>",
+            Message(calls=[Call("f", '{"n": "01"}')]),
+        ),
+        ("gpt-oss", "<|channel|>analysis to=functions.f code<|message|>{}", Message(calls=F)),
+        ("gpt-oss", " to=functions.f<|channel|>commentary<|message|>{}", Message(calls=F)),
+        ("gpt-oss", "<|channel|>commentary<|message|>I look.<|end|>", Message("I look.")),
+        ("gpt-oss", "total: 5", Message("total: 5")),
+        ("gpt-oss", "to", Message("to")),
+        ("kimi-k2", "<|tool_calls_section_begin|>oops", Message("oops")),
+        ("granite", "<response>a</response> b", Message("a b")),
+        ("granite", "a <response> b", Message("a <response> b")),
+        ("granite", '<tool_call>[{"name": "f", "arguments": {}}]', Message(calls=F)),
+        ("phi4, functools", "functools is a module", Message("functools is a module")),
+        (
+            "command-r",
+            '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>',
+            Message(calls=[Call("f", "{}", "0")]),
+        ),
+        ("generic", '{"answer": 5}', Message('{"answer": 5}')),
+    ],
+)
+def test_a_text_is_read(name: str, text: str, message: Message) -> None:
+    assert read_text(name, text) == message
+    assert all(json.loads(call.arguments) is not None for call in message.calls)
+
+
+def test_half_a_character_in_a_name_is_replaced() -> None:
+    message = read_text("hermes", '<tool_call>{"name": "a\\ud800"}')
+    assert message.calls == [Call("a?", "{}")]
+
+
+def test_a_literal_that_is_nested_too_deeply_is_a_string() -> None:
+    nested = "[" * 5000 + "]" * 5000
+    (call,) = read_text("llama4", f"[f(any={nested})]").calls
+    assert json.loads(call.arguments) == {"any": nested}
+
+
+@pytest.mark.parametrize("name", ["hermes", "gpt-oss", "kimi-k2", "command-r", "mistral v13"])
+def test_reasoning_goes_on_where_the_prompt_opened_it(name: str) -> None:
+    family = FORMS[name].family
+    assert family.reasoning is not None
+    assert family.opens_reasoning(f"<user> hi <assistant> {family.reasoning.begin}\n")
+    text = f"a{family.reasoning.end}"
+    assert read_text(name, text, starts_in_reasoning=True) == Message("", "a")
