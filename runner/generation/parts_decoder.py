@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.harmony import HarmonyAnswer
 from runner.chat.families.marked_answer import MarkedAnswer
-from runner.chat.families.parts import Content, Part
+from runner.chat.families.parts import CallStart, Content, Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import TokenLogProb
 from runner.generation.stop_filter import StopFilter
@@ -31,11 +31,14 @@ class PartsDecoder:
         self._pending: list[tuple[int, TokenLogProb]] = []
         """Of tokens that may be content."""
         self._section = 0
+        self._has_one_call = form.tools is not None and not form.tools.is_parallel
+        self._num_calls = 0
         self.reasoning_token_count = 0
 
     @property
     def is_stopped(self) -> bool:
-        return self._stop.matched is not None
+        """At a stop sequence, or at a second call where one is allowed."""
+        return self._stop.matched is not None or (self._has_one_call and self._num_calls > 1)
 
     def push(self, tokens: list[int]) -> list[Part]:
         """The parts that these further tokens make certain."""
@@ -43,7 +46,7 @@ class PartsDecoder:
             parts = self._push_run(tokens)
         else:
             parts = [part for run in self._runs(tokens) for part in self._push_run(run)]
-        return self._cut(parts) if self._stops else parts
+        return self._cut(parts) if self._stops or self._has_one_call else parts
 
     def push_with_log_probs(
         self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]
@@ -110,7 +113,7 @@ class PartsDecoder:
         return parts
 
     def _cut(self, parts: list[Part]) -> list[Part]:
-        """The parts before the first stop sequence, without what may be part of one."""
+        """The parts before the first stop, without what may be part of a stop sequence."""
         shown: list[Part] = []
         for part in parts:
             if isinstance(part, Content):
@@ -118,6 +121,7 @@ class PartsDecoder:
                     shown.append(Content(text))
             else:
                 shown += self._end_content()
+                self._num_calls += isinstance(part, CallStart)
                 if not self.is_stopped:
                     shown.append(part)
             if self.is_stopped:

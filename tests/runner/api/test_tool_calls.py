@@ -70,6 +70,18 @@ def test_calls_that_max_tokens_cuts_end_by_length(model: WritingModel) -> None:
     assert choice["message"]["tool_calls"]
 
 
+@pytest.mark.parametrize("step_tokens", [1, 5, 1000])
+def test_an_answer_ends_after_one_call_where_calls_are_not_parallel(
+    model: WritingModel, step_tokens: int
+) -> None:
+    model.step_tokens = step_tokens
+    (choice,) = ask(model, parallel_tool_calls=False)["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == ARGUMENTS[0]
+    assert choice["message"]["content"].strip() == "Let me see."
+    assert choice["finish_reason"] == "tool_calls"
+
+
 def test_each_of_several_texts_has_its_calls(model: WritingModel) -> None:
     choices = ask(model, n=3)["choices"]
     assert [len(choice["message"]["tool_calls"]) for choice in choices] == [2, 2, 2]
