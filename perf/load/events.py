@@ -17,7 +17,7 @@ class Event(NamedTuple):
 
 
 def events(response: Response) -> Iterator[Event]:
-    """The events of a body, also of one that was cut off: what is not whole is left out."""
+    """The events of a body, also of one that was cut off: what is not whole is left out, as are comments."""
     rest = b""
     for at_s, piece in response.pieces:
         text = rest + piece if rest else piece
@@ -25,7 +25,8 @@ def events(response: Response) -> Iterator[Event]:
             text = text.replace(b"\r\n", b"\n")
         *whole, rest = text.split(b"\n\n")
         for block in whole:
-            yield _event(at_s, block)
+            if block.startswith(b"data:") or b"\ndata:" in block:
+                yield _event(at_s, block)
 
 
 def _event(at_s: float, block: bytes) -> Event:

@@ -17,9 +17,9 @@ class EventParser:
         """The beginning of an event that has not arrived completely."""
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
-        """The events that are complete with this piece."""
+        """The events that are complete with this piece. Comments, which keep connections open, are none."""
         *blocks, self.rest = (self.rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        return [_event(block) for block in blocks]
+        return [_event(block) for block in blocks if block.startswith(b"data:") or b"\ndata:" in block]
 
 
 def _event(block: bytes) -> ServerEvent:
