@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 from engine.machine.python import engine_python
-from perf.real_model import GGUF, Reference, built
+from perf.model.real_model import GGUF, Reference, built
 from perf.servers import MODEL, Stack, whole_stack
 from tests.runner.servers import DEADLINE_S
 

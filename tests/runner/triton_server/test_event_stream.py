@@ -6,10 +6,12 @@ import pytest
 
 from runner.triton_server.event_stream import EventParser, ServerEvent
 
-STREAM = b'data: 1\n\nevent: output\ndata: {"chunk": "a"}\n\n: comment\n\ndata:2\r\ndata: 3\r\n\r\n\n\ndata: re'
+STREAM = (
+    b'data: 1\n\nevent: output\ndata: {"chunk": "a"}\n\n: comment\n\ndata:2\r\ndata: 3\r\n\r\n\n\ndata: re'
+)
 EVENTS = [
     ServerEvent("", b"1"),
-    ServerEvent("output", b'{"chunk": "a"}'),
+    ServerEvent("out", b'{"chunk": "a"}'),
     ServerEvent("", b"2\n3"),
 ]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perf.__main__ import main
-from perf.tool_calls import fits
+from perf.model.tool_calls import fits
 
 GOOD = '{"city": "Paris", "unit": "celsius", "days": 3}'
 PROPERTIES = {
