@@ -24,7 +24,7 @@ from runner.api.openai.bodies import (
 )
 from runner.api.openai.guides import guide_of
 from runner.api.openai.reasoning import template_arguments
-from runner.api.openai.tool_use import shown_tools, tool_use
+from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served
 from runner.engines.protocol.messages import SEEDS, Sampling
 from runner.generation.model import ModelFacts
@@ -112,7 +112,7 @@ def chat_request(body: ChatBody, served: Served) -> PromptRequest:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidInput(name="logprobs", expected="true where there is top_logprobs", value=body.logprobs)
     use = tool_use(body, served.engine_kind)
-    tools = None if body.tool_choice == "none" else body.tools
+    tools = callable_tools(body, use)
     arguments = template_arguments(body, served.model.chat)
     prompt = chat_prompt(msgspec.structs.replace(body, tools=tools, chat_template_kwargs=arguments), served)
     top = (body.top_logprobs or 0) if body.logprobs else None

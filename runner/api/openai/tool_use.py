@@ -49,6 +49,16 @@ def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
     return families.ToolUse(tuple(tools.values()), choice, body.parallel_tool_calls is not False)
 
 
+def callable_tools(body: ChatBody, use: families.ToolUse | None) -> list[Tool] | None:
+    """Those that the template shows. Beside a named tool all are: the prompt begins as in other turns."""
+    if use is None:
+        return None
+    if not isinstance(body.tool_choice, AllowedTools):
+        return body.tools
+    names = {tool.name for tool in use.tools}
+    return [tool for tool in body.tools or () if tool.function.name in names]
+
+
 def shown_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
     """For the chat template, as models learn them: without what is only for the server."""
     return [{"type": "function", "function": _shown(each.function)} for each in tools or ()] or None

@@ -8,7 +8,16 @@ import pytest
 
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
-from runner.api.openai.bodies import ChatBody, CompletionBody, Function, Tool
+from runner.api.openai.bodies import (
+    AllowedTools,
+    ChatBody,
+    CompletionBody,
+    Function,
+    FunctionName,
+    NamedTool,
+    Tool,
+    ToolSubset,
+)
 from runner.api.openai.requests import chat_request, completion_requests
 from runner.api.served import Served
 from runner.chat.families.bare_json import GENERIC
@@ -58,7 +67,9 @@ def test_special_tokens_are_left_out_unless_the_client_asks_for_them(
     assert request_of(served, skip_special_tokens=given).skips_special_tokens == skips
 
 
-CHAT = ChatTemplate({"default": "{{ messages[0].content }}{% if thinks %}<think>\n{% endif %}"}, {})
+SHOWN_TOOLS = "{% for each in tools or () %} {{ each.function.name }}{% endfor %}"
+OPENED = "{% if thinks %}<think>\n{% endif %}"
+CHAT = ChatTemplate({"default": "{{ messages[0].content }}" + SHOWN_TOOLS + OPENED}, {})
 SILENT = Family("silent", HERMES.calls)
 THOUGHTFUL = Family("thoughtful", None, HERMES.reasoning)
 TOOLS = [Tool(Function(name="look"))]
@@ -120,3 +131,11 @@ def test_a_limit_of_reasoning_is_a_guide_where_the_model_reasons(served: Served)
     for fields in ({"tools": TOOLS, "tool_choice": "required"}, limit):
         with pytest.raises(InvalidInput, match="skip_special_tokens must be left out"):
             chat(served, HERMES, skip_special_tokens=False, **fields)
+
+
+def test_the_template_shows_the_tools_that_may_be_called_or_all_beside_a_named_one(served: Served) -> None:
+    tools = [*TOOLS, Tool(Function(name="wait"))]
+    named = NamedTool(FunctionName("wait"))
+    some = AllowedTools(ToolSubset("auto", [named]))
+    for choice, shown in ((None, "hi look wait"), ("none", "hi"), (named, "hi look wait"), (some, "hi wait")):
+        assert chat(served, HERMES, tools=tools, tool_choice=choice).prompt == shown
