@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine.kinds import supports
 from errors.chat import PromptOrMessages
 from errors.coded_error import CodedError
 from runner.api.body_reader import BodyReader
@@ -27,7 +29,6 @@ from runner.api.limits import Admission, run_within
 from runner.api.messages import order as messages_order
 from runner.api.messages.answers import InputTokens
 from runner.api.messages.bodies import CountTokensBody, MessagesBody
-from runner.api.messages.writer import FIELDS as MESSAGES_FIELDS
 from runner.api.messages.writer import MessagesWriter
 from runner.api.openai.answers import Model, Models, State, Text, Tokens
 from runner.api.openai.bodies import (
@@ -87,6 +88,8 @@ class API:
         self._exposition: asyncio.Task[str] | None = None
         self._timeout_s = settings.openai_timeout_s
         self._admission = Admission(settings.openai_max_requests)
+        limits_thinking = supports(served.engine_kind, "chat_guides")
+        self._messages_order = partial(messages_order.chat_body, limits_thinking=limits_thinking)
         self._service = GenerationService(generate, self._admission, self._timeout_s)
 
     def routes(self) -> list[Route]:
@@ -148,8 +151,8 @@ class API:
 
     async def messages(self, request: Request) -> Response:
         body = await self._read(request, MessagesBody)
-        order = self._order(request, body, messages_order.chat_body)
-        writer = MessagesWriter(self._served.find(body.model))
+        order = self._order(request, body, self._messages_order)
+        writer = MessagesWriter(self._served.find(body.model), messages_order.fields_of(body))
         return GenerationResponse(self._service, 1, order, writer, is_stream=bool(body.stream))
 
     def _order(self, request: Request, body: B, chat_body: Callable[[B], ChatBody]) -> Prepare:
@@ -167,10 +170,10 @@ class API:
         body = await self._read(request, CountTokensBody)
         self._served.find(body.model)
         try:
-            order = self._order(request, body, messages_order.chat_body)
+            order = self._order(request, body, self._messages_order)
             return _json(await self._run(self._counted(order), request))
         except CodedError as exc:
-            return ErrorResponse(exc, MESSAGES_FIELDS)
+            return ErrorResponse(exc, messages_order.fields_of(body))
 
     async def _counted(self, order: Prepare) -> InputTokens:
         (found,) = await order()

@@ -129,7 +129,7 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
         if key in fields:
             if path is None:
                 _check(item, fields[key].type, prefix + key, None)
-        elif key != kind.tag_field:
+        elif key != kind.tag_field and kind.forbid_unknown_fields:
             key = key[:_MAX_NAME_CHARACTERS]
             similar = difflib.get_close_matches(key, fields, n=1, cutoff=_SIMILARITY)
             remedy = f"leave it out, or send {similar[0]} if that is meant" if similar else "leave it out"

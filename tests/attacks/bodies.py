@@ -26,6 +26,8 @@ _OPENAI = (
     "guided_regex guided_choice guided_grammar stream_options model user "
 )
 _CHAT = "messages tools documents chat_template_kwargs chat_template"
+_RESPONSES = "input instructions tools tool_choice text reasoning metadata include chat_template_kwargs"
+_MESSAGES = "messages system tools tool_choice thinking output_config stop_sequences metadata"
 _COG = "prompt prompt_template system_prompt stop_sequences json_schema regex messages lora_name"
 _TENSORS = (
     _SAMPLING + "bad_words stop_words embedding_bias_words embedding_bias_weights beam_width text_input "
@@ -41,6 +43,9 @@ ENDPOINTS = (
     ),
     Endpoint("api", "/v1/completions", b'{"prompt": "a", "max_tokens": 3, ', b"}", _OPENAI + "prompt"),
     Endpoint("api", "/v1/chat/completions", b'{"messages": [], "max_tokens": 3, ', b"}", _OPENAI + _CHAT),
+    Endpoint("api", "/v1/responses", b'{"input": [], "max_output_tokens": 3, ', b"}", _SAMPLING + _RESPONSES),
+    Endpoint("api", "/v1/messages", b'{"messages": [], "max_tokens": 3, ', b"}", _SAMPLING + _MESSAGES),
+    Endpoint("api", "/v1/messages/count_tokens", b"{", b"}", _MESSAGES),
     Endpoint("api", "/tokenize", b"{", b"}", "prompt " + _CHAT),
     Endpoint("api", "/detokenize", b"{", b"}", "tokens"),
     Endpoint("http", f"{_MODELS}/ensemble/generate", _TRITON, b"}", _TENSORS),

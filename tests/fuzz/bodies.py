@@ -15,7 +15,9 @@ from runner.api.application import API
 from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
+from runner.api.messages.bodies import CountTokensBody, MessagesBody
 from runner.api.openai.bodies import Body, ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import Output, Submit, TokenLogProb
@@ -32,9 +34,13 @@ from tests.runner.paced_engine import END_ID, make_tokenizer
 _PATHS: dict[str, type[Body]] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
+    "/v1/messages": MessagesBody,
+    "/v1/messages/count_tokens": CountTokensBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
 }
+_CHATS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens")
 _INNER = (
     "role",
     "content",
@@ -51,6 +57,12 @@ _INNER = (
     "tool_call_id",
     "tool_calls",
     "reasoning",
+    "call_id",
+    "tool_use_id",
+    "output",
+    "input",
+    "thinking",
+    "format",
 )
 _WORDS: tuple[object, ...] = (
     *(1, 2, 0, 0.5, True, "hi", [1, 2], [[1], [2]], ["a", "b"], [{"role": "user", "content": "hi"}], 1 << 31),
@@ -66,7 +78,15 @@ _WORDS: tuple[object, ...] = (
             "type": "allowed_tools",
             "allowed_tools": {"mode": "required", "tools": [{"function": {"name": "look"}}]},
         },
-        *("auto", "required", "high", "model"),
+        *("auto", "required", "high", "model", "message", "reasoning", "user", "assistant"),
+        {"type": "json_schema", "schema": {"type": "object"}, "name": "look"},
+        [{"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"}],
+        [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "hi"}]}],
+        [{"type": "reasoning", "summary": [], "content": [{"text": "hi"}]}],
+        [{"type": "function", "name": "look", "input_schema": {}}],
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "look", "input": {}}]}],
+        [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}],
+        *({"type": "any"}, {"type": "tool", "name": "look"}, {"type": "enabled", "budget_tokens": 5}),
         [2**31 - 1],
         [-1],
     ),
@@ -98,7 +118,7 @@ async def _post(choices: Choices) -> None:
         )
     assert response.status_code < 500, response.text
     if response.status_code != 200:
-        assert set(response.json()) == {"error"}
+        assert set(response.json()) - {"type"} == {"error"}
         assert "Traceback" not in response.text
     elif response.headers["content-type"].startswith("application/json"):
         json.loads(response.text)
@@ -115,7 +135,9 @@ def _document(choices: Choices, path: str) -> bytes:
     body = choices.object(fields, _WORDS)
     if choices.below(4):
         body |= {"prompt": "hi"} if path in ("/v1/completions", "/tokenize") else {}
-        body |= {"messages": _WORDS[9]} if path == "/v1/chat/completions" else {}
+        body |= {"messages": _WORDS[9]} if path in _CHATS else {}
+        body |= {"input": "hi"} if path == "/v1/responses" else {}
+        body |= {"max_tokens": 5} if path == "/v1/messages" else {}
         body |= {"tokens": [1, 2]} if path == "/detokenize" else {}
     return choices.of((as_json(body), as_json(body), as_json(choices.value(_WORDS, fields)), b"[" * 100_000))
 

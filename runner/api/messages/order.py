@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from errors.requests import InvalidInput
+from runner.api.error_response import Fields
 from runner.api.messages.bodies import (
     AnyTool,
     AssistantMessage,
@@ -27,7 +28,7 @@ from runner.api.messages.bodies import (
 from runner.api.openai.bodies import ChatBody, Object
 from runner.api.openai.orders import chat_order
 
-NAMES = (
+_NAMES = (
     (r"^response_format.*", "output_config.format"),
     (r"^stop\b", "stop_sequences"),
     (r"^thinking_token_budget", "thinking.budget_tokens"),
@@ -39,8 +40,18 @@ NAMES = (
 _CHOICES = {AnyTool: "required", NoTool: "none"}
 
 
-def chat_body(body: CountTokensBody) -> ChatBody:
-    """Raises E1005 with the field."""
+def fields_of(body: CountTokensBody) -> Fields:
+    """For errors."""
+    if body.output_config is not None and body.output_config.format is not None:
+        return Fields("messages", "output_config.format", _NAMES)
+    return Fields("messages", "tools" if body.tools else "thinking", _NAMES)
+
+
+def chat_body(body: CountTokensBody, *, limits_thinking: bool) -> ChatBody:
+    """``limits_thinking``: whether the engine can; to Anthropic's API the budget is a target too.
+
+    Raises E1005 with the field.
+    """
     if not body.messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
     messages = list(_messages(body))
@@ -56,7 +67,9 @@ def chat_body(body: CountTokensBody) -> ChatBody:
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         reasoning_effort="none" if isinstance(thinking, ThinkingDisabled) else None,
-        thinking_token_budget=thinking.budget_tokens if isinstance(thinking, ThinkingEnabled) else None,
+        thinking_token_budget=(
+            thinking.budget_tokens if limits_thinking and isinstance(thinking, ThinkingEnabled) else None
+        ),
         # NOTE: Claude Code sends an effort by itself: a template that knows none ignores it.
         chat_template_kwargs={**effort, **(body.chat_template_kwargs or {})} or None,
         response_format=_response_format(output),

@@ -34,9 +34,7 @@ from runner.api.messages.answers import (
     ToolUseBlock,
     Usage,
 )
-from runner.api.messages.order import NAMES
 
-FIELDS = Fields("messages", "output_config.format", NAMES)
 Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
 
 _SIGNATURE = "cog-triton"
@@ -53,10 +51,10 @@ _encode = msgspec.json.Encoder().encode
 class MessagesWriter:
     """An ``AnswerWriter``."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, fields: Fields) -> None:
         self.response_id = f"msg_{secrets.token_hex(12)}"
         self.model = model
-        self.fields = FIELDS
+        self.fields = fields
         self._blocks = Blocks()
         self._has_started = False
         self._last: Piece | None = None

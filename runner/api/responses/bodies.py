@@ -13,6 +13,7 @@ from msgspec import Meta
 from runner.api.openai.bodies import (
     AnyObject,
     Body,
+    Budget,
     Count,
     Object,
     PlainText,
@@ -113,6 +114,7 @@ class ResponsesBody(SamplingBody, kw_only=True):
     tools: Annotated[list[Object], Meta(description="Functions that the model may call.")] | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: Annotated[bool, Meta(description="false: one call at most.")] | None = None
+    thinking_token_budget: Budget | None = None
     chat_template_kwargs: TemplateArguments | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16, description="Returned.")] | None = None
     include: list[str] | None = None

@@ -9,6 +9,7 @@ import msgspec
 
 from errors.api import UnknownField
 from errors.requests import InvalidInput
+from runner.api.error_response import Fields
 from runner.api.openai.bodies import AnyObject, ChatBody, Object
 from runner.api.openai.orders import chat_order
 from runner.api.responses.bodies import (
@@ -24,13 +25,13 @@ from runner.api.responses.bodies import (
 )
 from runner.api.validation import convert
 
-NAMES = (
+_NAMES = (
     (r"^max_tokens", "max_output_tokens"),
     (r"^messages.*", "input"),
     (r"^response_format.*", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
-    (r"^tool_choice\.allowed_tools(.*)\.function", r"tool_choice\1"),
+    (r"^tool_choice\.allowed_tools(\.tools\[\d+\])?(\.function)?", r"tool_choice\1"),
 )
 """Fields of the chat's order by their names here, as regular expressions."""
 _INCLUDED_WITHOUT_EFFECT = ("reasoning.encrypted_content",)
@@ -45,6 +46,13 @@ _REFUSED = {
 _OWN_TOOLS_ONLY = "function, because this server runs no tools itself"
 
 
+def fields_of(body: ResponsesBody) -> Fields:
+    """For errors."""
+    has_format = body.text is not None and body.text.format is not None
+    others = "tools" if body.tools else "thinking_token_budget"
+    return Fields("input", "text.format" if has_format else others, _NAMES)
+
+
 def chat_body(body: ResponsesBody) -> ChatBody:
     """Raises E1005 and E1601 with the field."""
     _check_supported(body)
@@ -57,6 +65,7 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        thinking_token_budget=body.thinking_token_budget,
         chat_template_kwargs=body.chat_template_kwargs,
     )
 

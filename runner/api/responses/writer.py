@@ -10,7 +10,7 @@ import msgspec
 
 from errors.coded_error import CodedError
 from runner.api.blocks import Began, Block, Blocks, Ended, Grew, Step
-from runner.api.error_response import Fields, describe
+from runner.api.error_response import describe
 from runner.api.generations import Generations, Piece
 from runner.api.responses.answers import (
     CallItem,
@@ -34,7 +34,7 @@ from runner.api.responses.answers import (
     Usage,
 )
 from runner.api.responses.bodies import ResponsesBody
-from runner.api.responses.order import NAMES
+from runner.api.responses.order import fields_of
 
 Event = ResponseEvent | ItemEvent | PartEvent | TextEvent | ErrorEvent
 
@@ -55,7 +55,7 @@ class ResponsesWriter:
         """``is_large``: nothing of the body that may be large is kept, to be repeated in the answer."""
         self.response_id = f"resp_{secrets.token_hex(12)}"
         self.model = model
-        self.fields = Fields("input", "text.format", NAMES)
+        self.fields = fields_of(body)
         self._response = _opening(body, self.response_id, model, is_large=is_large)
         self._blocks = Blocks()
         self._num_events = 0

@@ -53,6 +53,20 @@ def test_a_client_that_leaves_a_stream_frees_the_sequence(api: API, path: str) -
     api.counters.wait_for_cancelled(before + 3)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "Earth", "max_output_tokens": 2000}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Earth"}], "max_tokens": 2000}),
+    ],
+)
+def test_so_does_a_client_of_the_other_apis(api: API, path: str, body: dict[str, object]) -> None:
+    before = api.counters.cancelled
+    with api.streaming(path, **body) as events:
+        next(events)
+    api.counters.wait_for_cancelled(before + 1)
+
+
 def test_a_client_that_leaves_before_an_answer_frees_the_sequence(api: API) -> None:
     wait_until(lambda: api.counters.is_settled)
     before, asked = api.counters.cancelled, api.counters["slot_requests_total"]
@@ -99,12 +113,17 @@ def test_a_client_that_reads_slowly_gets_all(api: API) -> None:
 
 
 def test_keys_are_wanted_where_something_is_told_and_nowhere_else(strict: API) -> None:
-    for path in (TEXT, CHAT, "/tokenize", "/detokenize"):
+    for path in (TEXT, CHAT, "/v1/responses", "/tokenize", "/detokenize"):
         for headers in ({}, {"Authorization": "Bearer first"}, {"Authorization": "second key"}):
             response = httpx.post(strict.url + path, json={}, headers=headers, timeout=DEADLINE_S)
             assert response.status_code == 401
             assert error_of(response)["code"] == "E1604"
     assert httpx.get(strict.url + "/v1/models", timeout=DEADLINE_S).status_code == 401
+    for key, status in (("second key", 200), ("second", 401)):
+        headers = {"x-api-key": key}
+        assert httpx.get(f"{strict.url}/v1/models", headers=headers, timeout=DEADLINE_S).status_code == status
+    response = httpx.post(f"{strict.url}/v1/messages", json={}, timeout=DEADLINE_S)
+    assert (response.status_code, response.json()["error"]["type"]) == (401, "authentication_error")
     assert httpx.get(strict.url + "/health", timeout=DEADLINE_S).status_code == 200
     assert strict.client.get("/v1/models").status_code == 200
     assert "second key" not in repr(strict.triton.service._settings)

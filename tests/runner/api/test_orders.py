@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from errors.requests import InvalidInput
+from runner.api.error_response import describe
 from runner.api.messages.bodies import CountTokensBody
 from runner.api.messages.order import chat_body as order_of_messages
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.order import chat_body as order_of_response
+from runner.api.responses.order import fields_of
 from runner.api.validation import convert
 
 TOOL = {"name": "weather", "description": "Of a city.", "strict": False}
@@ -56,7 +61,7 @@ def test_a_conversation_of_messages_is_that_of_a_chat() -> None:
         "thinking": {"type": "enabled", "budget_tokens": 2000},
         "output_config": {"effort": "max"},
     }
-    order = order_of_messages(convert(body, CountTokensBody))
+    order = order_of_messages(convert(body, CountTokensBody), limits_thinking=True)
     assert order.messages == CHAT
     assert order.parallel_tool_calls is False
     assert order.thinking_token_budget == 2000
@@ -111,3 +116,33 @@ def test_leading_system_and_developer_items_are_one_system_message() -> None:
         ("user", "user"),
         ("system", "developer"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        (
+            "tool_choice",
+            {"type": "allowed_tools", "mode": "any", "tools": [{"name": "f"}]},
+            "tool_choice.mode",
+        ),
+        (
+            "tool_choice",
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "?"}]},
+            "tool_choice.tools[0].name",
+        ),
+        ("tools", [{"type": "function", "name": "?"}], "tools[0].name"),
+        ("reasoning", {"effort": "most"}, "reasoning.effort"),
+        ("input", [{"type": "reasoning", "content": [{"type": "x", "text": 1}]}], "input[0].content[0].text"),
+        (
+            "input",
+            [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}],
+            "input[0].arguments",
+        ),
+    ],
+)
+def test_an_error_names_the_responses_own_field(field: str, value: object, named: str) -> None:
+    body = convert({"input": "x", field: value}, ResponsesBody)
+    with pytest.raises(InvalidInput) as raised:
+        order_of_response(body)
+    assert describe(raised.value, fields_of(body)).message.startswith(f"{named} must be ")

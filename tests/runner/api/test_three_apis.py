@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from errors.api import RequestTimedOut
+from runner.api.error_response import Fields
 from runner.api.generation_response import AnswerWriter
 from runner.api.generations import Generations, Piece
 from runner.api.messages.writer import MessagesWriter
@@ -136,7 +137,7 @@ def responses_writer() -> ResponsesWriter:
 
 
 def messages_writer() -> MessagesWriter:
-    return MessagesWriter("m")
+    return MessagesWriter("m", Fields())
 
 
 APIS: dict[str, tuple[Callable[[], AnswerWriter], Callable[[Any], Told], Callable[[Any], Told]]] = {
