@@ -76,7 +76,7 @@ def test_codex_writes_a_file_by_a_command(scripted: Runner, poem: Path, tmp_path
 def test_claude_code_writes_a_file_by_a_command(scripted: Runner, poem: Path, tmp_path: Path) -> None:
     output = run(
         poem.parent,
-        *(program("claude"), "--bare", "--model", scripted.model()),
+        *(program("claude"), "--model", scripted.model()),
         *("--allowedTools", "Bash", "--print", BASH),
         HOME=str(tmp_path),
         ANTHROPIC_BASE_URL=scripted.openai_url,
