@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 
-import msgspec
 from llguidance import regex_to_lark
 
 from errors.requests import InvalidGuide
@@ -20,21 +19,24 @@ _WORD = re.compile(r""""(?:\\.|[^"\\])*"i?|/(?:\\.|[^/\\])+/[a-z]*|(?://|\#)[^\n
 """In Lark: a text, a regular expression, a comment, the name of a rule, or the beginning of a directive."""
 
 
-def form_grammar(guide: Guide, grammar_of: Callable[[Guide], str]) -> tuple[str, str]:
-    """The grammar, and the one to check. ``grammar_of``: of a part. Raises InvalidGuide for a part."""
-    form = msgspec.json.decode(guide.text, type=ChatForm)
+def form_grammar(form: ChatForm, grammar_of: Callable[[Guide], str]) -> tuple[str, str]:
+    """The grammar, and the one to check. ``grammar_of``: of a part, which need not be valid."""
     parts = []
     known: dict[Guide, int] = {}
-    for index, (place, part) in enumerate(form.parts):
-        if part in known:
-            parts.append(f"part_{index}: part_{known[part]}")
-            continue
-        known[part] = index
+    for index, (_, part) in enumerate(form.parts):
+        first = known.setdefault(part, index)
+        name = f"part_{index}"
+        parts.append(f"{name}: part_{first}" if first < index else _part(name, part, grammar_of(part)))
+    return _joined(form.rules, parts), _joined(_TOKEN.sub(_test_token, form.rules), parts)
+
+
+def check_parts(form: ChatForm, grammar_of: Callable[[Guide], str]) -> None:
+    """Raise InvalidGuide for the first part that is wrong by itself."""
+    for place, part in form.parts:
         try:
-            parts.append(_part(f"part_{index}", part, grammar_of(part)))
+            grammar_of(part)
         except InvalidGuide as error:
             raise InvalidGuide(guide_type=part.type, reason=f"{place}: {error.facts['reason']}") from error
-    return _joined(form.rules, parts), _joined(_TOKEN.sub(_test_token, form.rules), parts)
 
 
 def _joined(rules: str, parts: list[str]) -> str:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
 from errors.requests import InvalidGuide
-from runner.engines.guides.chat_form import form_grammar
+from runner.engines.guides.chat_form import check_parts, form_grammar
 from runner.engines.guides.errors import REMEDY, complexity_reason, first_line, regex_reason, schema_reason
-from runner.engines.protocol.messages import ANY_JSON, Guide
+from runner.engines.protocol.messages import ANY_JSON, ChatForm, Guide
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -70,11 +71,28 @@ def grammar_of(guide: Guide, tokenizer: LLTokenizer) -> str:
         case "ebnf_grammar":
             grammar = _converted(guide)
         case "chat_form":
-            grammar, tested = form_grammar(guide, lambda part: grammar_of(part, tokenizer))
-            check(guide, matcher(tokenizer, tested))
-            return grammar
+            return _form_grammar(guide, tokenizer)
     check(guide, matcher(tokenizer, grammar))
     return str(grammar)
+
+
+def _form_grammar(guide: Guide, tokenizer: LLTokenizer) -> str:
+    form = msgspec.json.decode(guide.text, type=ChatForm)
+    try:
+        grammar, tested = form_grammar(form, _unchecked)
+        check(guide, matcher(tokenizer, tested))
+    except (InvalidGuide, ValueError):
+        # Only now each part alone, which takes longer than the whole.
+        check_parts(form, lambda part: grammar_of(part, tokenizer))
+        raise
+    return grammar
+
+
+def _unchecked(guide: Guide) -> str:
+    """Raises InvalidGuide or ValueError for some that are not valid."""
+    if guide.type == "ebnf_grammar":
+        return _converted(guide)
+    return "" if guide.type == "regex" else _schema_grammar(guide.text or ANY_JSON)
 
 
 def _checked_schema(guide: Guide, tokenizer: LLTokenizer) -> str:

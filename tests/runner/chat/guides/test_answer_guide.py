@@ -195,6 +195,27 @@ def test_reasoning_ends_at_its_budget(kind: str, budget: int) -> None:
     assert budget == 0 or min(lengths) < budget
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "command-r", "mistral v13", "kimi-k2", "qwen3-coder", "glm"])
+def test_a_budget_holds_in_every_form_of_reasoning(name: str) -> None:
+    """Exactly: the random model that is not allowed to end it fills it, and a required call follows."""
+    reasoning = form_of(name).family.reasoning
+    assert reasoning is not None
+    end = tokenizers(name)[0].token_to_id(reasoning.end)
+    use = ToolUse(TOOLS, "required", is_parallel=False)
+    made = guided(name, use, None, 40, starts=True)
+    for token in tokenizer_with().encode("a b " * 10).ids[:40]:
+        assert made.consume_token(token)
+    allowed = np.unpackbits(np.frombuffer(made.compute_bitmask(), dtype=np.uint8), bitorder="little")
+    assert allowed.nonzero()[0].tolist() == [end]
+    ids = next(
+        ids for seed in range(20) if (ids := walk(name, guided(name, use, None, 3, starts=True), seed))
+    )
+    assert ids.index(end) <= 3
+    answer = message(name, ids, use, starts=True)
+    assert len(answer.calls) == 1
+    check_calls(answer)
+
+
 def test_a_budget_needs_a_token_that_ends_the_reasoning() -> None:
     made = guided(HERMES["text"], None, None, 0, starts=True)
     ids = walk(HERMES["text"], made, 0) or []
