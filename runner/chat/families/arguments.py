@@ -31,11 +31,16 @@ def read_arguments(reader: Reader, *ends: str) -> Reading[bool]:
 
 
 def read_end(reader: Reader, end: str, *, is_whole: bool) -> Reading[None]:
-    """Read the marker after a call. What a model wrote before it is left out if the call was not whole."""
+    """Read the marker after a call, or its beginning at the end of the answer.
+
+    What the model wrote before it is left out if the call was not whole.
+    """
     while (next_ := (yield from reader.space())) and next_ in _CLOSING:
         reader.take(reader.at + 1)
     if end and not (yield from reader.marker(end)) and not is_whole:
         yield from _skip_to(reader, end)
+    elif reader.is_ended:  # There may be the beginning of a marker.
+        reader.take(len(reader.text))
 
 
 def _skip_to(reader: Reader, end: str) -> Reading[None]:

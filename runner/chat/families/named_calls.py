@@ -51,7 +51,7 @@ class NamedCalls(msgspec.Struct, frozen=True):
                 return
             if not (yield from reader.marker(self.begin)):
                 return
-            reader.begin_trying(self.begin)
+            reader.begin_trying(reader.markers.written(self.begin))
 
     def _call(self, reader: Reader) -> Reading[None]:
         name, id_ = yield from self._header(reader)

@@ -132,7 +132,7 @@ class Reader:
         return ""
 
     def name(self) -> Reading[str]:
-        """Read the name of a function. Raises NotACall without one, or if it is too long."""
+        """Read the name of a function. Raises NotACall without one, or if it is too long or cut off."""
         yield from self.space()
         pieces: list[str] = []
         length = 0
@@ -144,7 +144,7 @@ class Reader:
             if self.at < len(self.text) or self.is_ended or length > _MAX_NAME:
                 break
             yield
-        if not 0 < length <= _MAX_NAME:
+        if not 0 < length <= _MAX_NAME or self.at == len(self.text):
             raise NotACall
         return "".join(pieces)
 

@@ -92,6 +92,7 @@ x
         ("mistral v11", '[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message(calls=F)),
         ("mistral v13", '[TOOL_CALLS]f{"text": "a"}', Message(calls=F_TEXT)),
         ("mistral v13", "[TOOL_CALLS]no call", Message("no call")),
+        ("mistral v13", "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]no call", Message("no call", "", F)),
         ("mistral v13", "[THINK]a[TOOL_CALLS]f[ARGS]{}", Message("", "a", F)),
         ("deepseek-v3.1", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>", Message(calls=F)),
         ("glm", "<tool_call>f</tool_call>", Message(calls=F)),
