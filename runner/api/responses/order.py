@@ -119,13 +119,14 @@ def _messages(body: ResponsesBody) -> list[Object]:
     messages = _Messages()
     if body.instructions:
         messages.add_system(body.instructions)
-    if isinstance(body.input, str):
-        return [*messages.all, {"role": "user", "content": body.input}]
-    if not body.input:
+    if not isinstance(body.input, list):
+        messages.all.append({"role": "user", "content": body.input})
+    elif not body.input:
         raise InvalidInput(name="input", expected="a text, or a list of at least one item", value=[])
-    for at, item in enumerate(body.input):
-        messages.add(item, f"input[{at}]")
-    return messages.all
+    else:
+        for at, item in enumerate(body.input):
+            messages.add(item, f"input[{at}]")
+    return messages.with_system()
 
 
 class _Messages:
@@ -133,6 +134,8 @@ class _Messages:
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
+        self._system: list[str] = []
+        """Before all others."""
 
     def add(self, item: Object, place: str) -> None:
         kind = item.get("type", "message")
@@ -159,10 +162,14 @@ class _Messages:
 
     def add_system(self, text: str) -> None:
         """NOTE: some templates take one system message at most, at the front, and none of a developer."""
-        if len(self.all) == 1 and self.all[0]["role"] == "system":
-            self.all[0]["content"] += f"\n\n{text}"
-        else:
+        if self.all:
             self.all.append({"role": "system", "content": text})
+        else:
+            self._system.append(text)
+
+    def with_system(self) -> list[Object]:
+        front = [{"role": "system", "content": "\n\n".join(self._system)}] if self._system else []
+        return [*front, *self.all]
 
     def _assistant(self, *later: str) -> dict[str, Any]:
         """The assistant's last message; a new one if it has one of the fields that come later."""
