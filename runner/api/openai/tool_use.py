@@ -46,7 +46,9 @@ def tool_use(body: ChatBody, engine_kind: str) -> families.ToolUse | None:
         return None
     _check_guides(body, tools.values(), engine_kind, is_required=is_required)
     choice: families.ToolChoice = "required" if is_required else "auto"
-    return families.ToolUse(tuple(tools.values()), choice, body.parallel_tool_calls is not False)
+    # A named tool is called exactly once, as by OpenAI.
+    is_parallel = body.parallel_tool_calls is not False and not isinstance(body.tool_choice, NamedTool)
+    return families.ToolUse(tuple(tools.values()), choice, is_parallel)
 
 
 def callable_tools(body: ChatBody, use: families.ToolUse | None) -> list[Tool] | None:

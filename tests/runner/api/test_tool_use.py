@@ -45,7 +45,7 @@ def test_tools_are_used_as_the_choice_says() -> None:
     assert use(tools=[LOOK], tool_choice="required", parallel_tool_calls=False) == ToolUse(
         (look,), "required", is_parallel=False
     )
-    assert use(tools=[LOOK, WAIT], tool_choice=NAMED) == ToolUse((look,), "required")
+    assert use(tools=[LOOK, WAIT], tool_choice=NAMED) == ToolUse((look,), "required", is_parallel=False)
     assert use(tools=[LOOK, WAIT], tool_choice=allowed("auto", "wait")) == ToolUse((wait,))
     assert use(tools=[LOOK, WAIT], tool_choice=allowed("required", "wait")) == ToolUse((wait,), "required")
     strict = use(tools=[STRICT])
