@@ -71,12 +71,11 @@ def _content(
     rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, then: Guide | None, wrapper: Span
 ) -> str:
     """What follows the reasoning."""
-    begin, end = (f"({rules.marker(each)})?" if each else "" for each in (wrapper.begin, wrapper.end))
-    guided = "" if then is None else f"{begin} {rules.part('the guide', then)} {end}"
+    guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), wrapper)
     if not rules.is_token(wrapper.begin):
-        begin = end = ""  # It is part of the text.
+        wrapper = NOTHING  # It is part of the text.
     if syntax is None or tools is None:
-        return guided or f"{begin} {rules.text()} {end}"
+        return guided or _wrapped(rules, rules.text(), wrapper)
     calls = call_rules(syntax, tools, rules)
     rules.add("calls", f"{rules.marker(calls.begin)} {calls.body(calls.begin)}")
     space = SPACE if calls.begin else ""
@@ -85,7 +84,16 @@ def _content(
         required += f" ({space} calls)*"
     if tools.choice == "required":
         return required
-    return f"{required} | {guided}" if guided else f"{begin} ({_optional(rules, syntax, calls, tools)}) {end}"
+    if guided:
+        return f"{required} | {guided}"
+    return _wrapped(rules, rules.add("optional", _optional(rules, syntax, calls, tools)), wrapper)
+
+
+def _wrapped(rules: Rules, content: str, wrapper: Span) -> str:
+    """Content with the markers around it or without."""
+    if not wrapper.begin:
+        return content
+    return f"{content} | {rules.marker(wrapper.begin)} {content} ({rules.marker(wrapper.end)})?"
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:

@@ -50,7 +50,7 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
     """An object by the tool's schema, or any object if nothing requires the schema."""
-    schema = {"type": "object", **tool.parameters} if is_strict(tool, tools) else {"type": "object"}
+    schema = {**tool.parameters, "type": "object"} if is_strict(tool, tools) else {"type": "object"}
     return rules.schema(place_of(tool), schema)
 
 

@@ -36,5 +36,5 @@ def channel_rules(rules: Rules, answer: AnswerForm, then: Guide | None, budget: 
         return
     final = f"{header('final')} {rules.text() if then is None else rules.part('the guide', then)}"
     if calls:
-        before += f" ({header('commentary')} {rules.text()} {next_message})?"
-    rules.add("start", f"{before} ({calls} | {final})" if calls else f"{before} {final}")
+        final = f"({header('commentary')} {rules.text()} {next_message})? {calls} | {final}"
+    rules.add("start", f"{before} ({final})")

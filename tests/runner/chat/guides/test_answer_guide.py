@@ -234,6 +234,28 @@ def test_a_guide_begins_after_the_reasoning(kind: str) -> None:
     jsonschema.validate(json.loads(answer.content), WEATHER)
 
 
+@pytest.mark.parametrize(
+    "name", ["generic", "llama3", "llama4", "gpt-oss", "command-r", "granite", "qwen3-coder"]
+)
+def test_content_follows_its_guide_or_is_calls(name: str) -> None:
+    then = Guide("json_schema", json.dumps(WEATHER))
+    kinds = set()
+    for use, starts in product((ToolUse(TOOLS), None), {False, form_of(name).family.reasoning is not None}):
+        if use is None and not starts and not form_of(name).family.has_channels:
+            continue
+        made = guided(name, use, then, starts=starts)
+        for seed in range(8):
+            ids = walk(name, made, seed)
+            if ids is None:
+                continue
+            answer = message(name, ids, use, starts=starts)
+            check_calls(answer)
+            if not answer.calls:
+                jsonschema.validate(json.loads(answer.content), WEATHER)
+            kinds.add(bool(answer.calls))
+    assert False in kinds
+
+
 def test_without_reasoning_and_tools_a_guide_is_itself() -> None:
     then = Guide("regex", "a+")
     tokenizer, _, _ = tokenizers(HERMES["text"])
