@@ -38,6 +38,7 @@ class CallItem(msgspec.Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str = ""
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
 Item = MessageItem | ReasoningItem | CallItem

@@ -50,6 +50,13 @@ class FunctionTool(msgspec.Struct, kw_only=True):
     strict: bool | None = None
 
 
+class Namespace(msgspec.Struct, kw_only=True):
+    """Functions of one origin, such as an MCP server that the client asks."""
+
+    name: str
+    tools: list[Object]
+
+
 class InputText(msgspec.Struct, tag_field="type", tag="input_text"):
     text: str
 
@@ -82,6 +89,7 @@ class FunctionCall(msgspec.Struct):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class FunctionCallOutput(msgspec.Struct):

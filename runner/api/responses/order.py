@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from runner.api.responses.bodies import (
     FunctionTool,
     MessageItem,
     NamedSchema,
+    Namespace,
     ReasoningItem,
     ResponsesBody,
 )
@@ -61,7 +62,7 @@ def chat_body(body: ResponsesBody) -> ChatBody:
         messages=_messages(body),
         max_tokens=body.max_output_tokens,
         response_format=_response_format(body),
-        tools=None if body.tools is None else [_tool(each, at) for at, each in enumerate(body.tools)],
+        tools=None if body.tools is None else list(_tools(body.tools)),
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
@@ -90,11 +91,37 @@ def _response_format(body: ResponsesBody) -> Object | None:
     return None
 
 
-def _tool(tool: Object, at: int) -> Object:
-    place = f"tools[{at}]"
+def namespaces(body: ResponsesBody) -> dict[str, tuple[str, str]]:
+    """Namespace and name of functions, by the name that the model learns. Of what is not valid: nothing."""
+    found: dict[str, tuple[str, str]] = {}
+    for tool in body.tools or ():
+        match tool:
+            case {"type": "namespace", "name": str(namespace), "tools": [*functions]}:
+                for function in functions:
+                    if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+                        found[_full_name(namespace, name)] = (namespace, name)
+    return found
+
+
+def _full_name(namespace: str | None, name: str) -> str:
+    return f"{namespace.removesuffix('__')}__{name}" if namespace else name
+
+
+def _tools(tools: list[Object]) -> Iterator[Object]:
+    for at, tool in enumerate(tools):
+        if tool.get("type") != "namespace":
+            yield _tool(tool, f"tools[{at}]")
+            continue
+        space = convert(tool, Namespace, f"tools[{at}]")
+        for index, each in enumerate(space.tools):
+            yield _tool(each, f"tools[{at}].tools[{index}]", space.name)
+
+
+def _tool(tool: Object, place: str, namespace: str | None = None) -> Object:
     if tool.get("type") != "function":
         raise InvalidInput(name=f"{place}.type", expected=_OWN_TOOLS_ONLY, value=tool.get("type"))
     function = convert(tool, FunctionTool, place)
+    function.name = _full_name(namespace, function.name)
     return {"type": "function", "function": msgspec.structs.asdict(function)}
 
 
@@ -150,7 +177,8 @@ class _Messages:
                 self.all.append({"role": role, "content": _text(content)})
             case FunctionCall() as call:
                 _check_json(call.arguments, f"{place}.arguments")
-                function = {"name": call.name, "arguments": call.arguments}
+                name = _full_name(call.namespace, call.name)
+                function = {"name": name, "arguments": call.arguments}
                 calls = self._assistant().setdefault("tool_calls", [])
                 calls.append({"id": call.call_id, "type": "function", "function": function})
             case FunctionCallOutput(call_id, output):

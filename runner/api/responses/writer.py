@@ -34,7 +34,7 @@ from runner.api.responses.answers import (
     Usage,
 )
 from runner.api.responses.bodies import ResponsesBody
-from runner.api.responses.order import fields_of
+from runner.api.responses.order import fields_of, namespaces
 
 Event = ResponseEvent | ItemEvent | PartEvent | TextEvent | ErrorEvent
 
@@ -57,6 +57,7 @@ class ResponsesWriter:
         self.model = model
         self.fields = fields_of(body)
         self._response = _opening(body, self.response_id, model, is_large=is_large)
+        self._namespaces = namespaces(body)
         self._blocks = Blocks()
         self._num_events = 0
         self._is_cut = False
@@ -102,7 +103,7 @@ class ResponsesWriter:
         response.output, response.usage = self._items(), _usage(generations)
 
     def _items(self) -> list[Item]:
-        return [_item(each, each.text, self._status(each)) for each in self._blocks.all]
+        return [self._item(each, each.text, self._status(each)) for each in self._blocks.all]
 
     def _status(self, block: Block) -> str:
         """Of a block that has ended."""
@@ -115,7 +116,7 @@ class ResponsesWriter:
         log_probs: list[str] | msgspec.UnsetType = [] if block.kind == "text" else msgspec.UNSET
         match step:
             case Began():
-                yield ItemEvent("response.output_item.added", 0, index, _item(block, "", "in_progress"))
+                yield ItemEvent("response.output_item.added", 0, index, self._item(block, "", "in_progress"))
                 if block.kind != "call":
                     yield PartEvent("response.content_part.added", 0, index, 0, item_id, _part(block, ""))
             case Grew(_, text):
@@ -132,8 +133,20 @@ class ResponsesWriter:
                     event.text = whole
                     yield event
                     yield PartEvent("response.content_part.done", 0, index, 0, item_id, _part(block, whole))
-                done = _item(block, whole, self._status(block))
+                done = self._item(block, whole, self._status(block))
                 yield ItemEvent("response.output_item.done", 0, index, done)
+
+    def _item(self, block: Block, text: str, status: str) -> Item:
+        """``text``: so far; in an item that has just begun there is no content yet."""
+        is_begun = status == "in_progress"
+        match block.kind:
+            case "text":
+                return MessageItem(_id(block), status, [] if is_begun else [OutputText(text)])
+            case "reasoning":
+                return ReasoningItem(_id(block), status, [] if is_begun else [ReasoningText(text)])
+            case "call":
+                namespace, name = self._namespaces.get(block.name, (msgspec.UNSET, block.name))
+                return CallItem(_id(block), status, block.call_id, name, text, namespace)
 
     def _written(self, events: Iterable[Event]) -> bytes:
         written = []
@@ -175,18 +188,6 @@ def _id(block: Block) -> str:
 
 def _part(block: Block, text: str) -> OutputText | ReasoningText:
     return OutputText(text) if block.kind == "text" else ReasoningText(text)
-
-
-def _item(block: Block, text: str, status: str) -> Item:
-    """``text``: so far; in an item that has just begun there is no content yet."""
-    is_begun = status == "in_progress"
-    match block.kind:
-        case "text":
-            return MessageItem(_id(block), status, [] if is_begun else [OutputText(text)])
-        case "reasoning":
-            return ReasoningItem(_id(block), status, [] if is_begun else [ReasoningText(text)])
-        case "call":
-            return CallItem(_id(block), status, block.call_id, block.name, text)
 
 
 def _usage(generations: Generations) -> Usage:

@@ -9,12 +9,16 @@ import pytest
 
 from errors.requests import InvalidInput
 from runner.api.error_response import describe
+from runner.api.generations import Piece
 from runner.api.messages.bodies import CountTokensBody
 from runner.api.messages.order import chat_body as order_of_messages
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.order import chat_body as order_of_response
 from runner.api.responses.order import fields_of
+from runner.api.responses.writer import ResponsesWriter
 from runner.api.validation import convert
+from runner.chat.families.parts import CallStart, Part
+from tests.runner.api.test_three_apis import GENERATIONS
 
 TOOL = {"name": "weather", "description": "Of a city.", "strict": False}
 SCHEMA = {"type": "object"}
@@ -146,3 +150,27 @@ def test_an_error_names_the_responses_own_field(field: str, value: object, named
     with pytest.raises(InvalidInput) as raised:
         order_of_response(body)
     assert describe(raised.value, fields_of(body)).message.startswith(f"{named} must be ")
+
+
+def test_functions_of_a_namespace_are_told_apart_by_it() -> None:
+    function = {"type": "function", "name": "search"}
+    spaces = [{"type": "namespace", "name": name, "tools": [function]} for name in ("mcp__a__", "b")]
+    call = {"type": "function_call", "call_id": "1", "name": "search", "arguments": "{}", "namespace": "b"}
+    body = convert({"input": [call], "tools": [*spaces, function]}, ResponsesBody)
+    order = order_of_response(body)
+    assert [tool.function.name for tool in order.tools or ()] == ["mcp__a__search", "b__search", "search"]
+    assert order.messages[0]["tool_calls"][0]["function"]["name"] == "b__search"
+    parts: list[Part] = [CallStart("mcp__a__search"), CallStart("search")]
+    writer = ResponsesWriter(body, "m", is_large=False)
+    writer.events([Piece(0, "", parts=parts)], GENERATIONS)
+    output = json.loads(writer.document([[Piece(0, "", "end")]], GENERATIONS))["output"]
+    assert [(item.get("namespace"), item["name"]) for item in output] == [
+        ("mcp__a__", "search"),
+        (None, "search"),
+    ]
+
+
+def test_a_tool_in_a_namespace_that_is_no_function_is_refused() -> None:
+    tools = [{"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "f"}]}]
+    with pytest.raises(InvalidInput, match=r"tools\[0\]\.tools\[0\]\.type must be function"):
+        order_of_response(convert({"input": "x", "tools": tools}, ResponsesBody))
