@@ -96,7 +96,13 @@ class PythonCalls(msgspec.Struct, frozen=True):
 
 
 def _json(literal: str) -> str:
-    """A literal of Python as JSON; any other text as a string."""
+    """A literal of JSON (as guided answers have it) or of Python, as JSON; any other text as a string."""
+    try:
+        json.loads(literal, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return literal
     if len(literal) <= _MAX_NESTED or literal[0] in _QUOTES:
         try:
             with warnings.catch_warnings():
@@ -104,8 +110,11 @@ def _json(literal: str) -> str:
                 return json.dumps(ast.literal_eval(literal), ensure_ascii=False, allow_nan=False)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             pass
-    constants = {"true": "true", "false": "false", "null": "null"}
-    return constants.get(literal) or json.dumps(literal, ensure_ascii=False)
+    return json.dumps(literal, ensure_ascii=False)
+
+
+def _reject(constant: str) -> None:
+    raise ValueError(constant)
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())
