@@ -80,7 +80,7 @@ test-clients: setup ## test with clients that others wrote (2 GB; npm's where it
 	@.venv/bin/python scripts/setup_environment.py clients
 	@.venv/bin/python scripts/setup_environment.py gateways
 	@! command -v npm > /dev/null || npm ci --loglevel error --no-audit --no-fund --prefix tests/clients/javascript
-	@.venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
+	@PYTHONDONTWRITEBYTECODE= .venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)
 	@tests/images/run.sh $(RUN) pytest $(or $(TESTS),tests/images)
