@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.markers import markers_of
 from runner.chat.families.parts import Part, Reasoning
-from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.syntax.reader import Reader, Reading
 
 
 class AnswerReader:

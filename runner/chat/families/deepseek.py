@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from runner.chat.families.family import Family, Span
-from runner.chat.families.named_calls import NamedCalls
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 
 _FENCE, _FENCE_END = "```json", "```"
 _KIND = "function"

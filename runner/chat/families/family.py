@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.syntax.reader import Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from runner.chat.families.arguments import ArgumentsWriter, read_end
 from runner.chat.families.family import Family, Span
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import AnswerForm, Family, Span
 from runner.chat.families.parts import CallArguments, Content, Reasoning
-from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.syntax.reader import Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from runner.chat.families.family import Family, Span
-from runner.chat.families.named_calls import NamedCalls
-from runner.chat.families.reader import Reader, Reading
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.reader import Reader, Reading
 
 _PREFIX = "functions."
 

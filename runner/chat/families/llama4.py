@@ -8,10 +8,10 @@ import warnings
 
 import msgspec
 
-from runner.chat.families.arguments import read_end
 from runner.chat.families.family import Family
 from runner.chat.families.markers import is_special
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.arguments import read_end
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"

@@ -8,7 +8,7 @@ from runner.chat.families.answer import AnswerReader
 from runner.chat.families.family import NOTHING, AnswerForm
 from runner.chat.families.markers import is_token
 from runner.chat.families.parts import Content, Reasoning
-from runner.chat.families.reader import NotACall, Reading
+from runner.chat.families.syntax.reader import NotACall, Reading
 
 
 class MarkedAnswer(AnswerReader):

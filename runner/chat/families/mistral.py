@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from runner.chat.families.family import Family, Span
-from runner.chat.families.json_calls import JsonCalls
-from runner.chat.families.named_calls import NamedCalls
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.json_calls import JsonCalls
+from runner.chat.families.syntax.named_calls import NamedCalls
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _CALLS, _CALL_ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.chat.families.family import Family, Span
-from runner.chat.families.json_calls import JsonCalls
+from runner.chat.families.syntax.json_calls import JsonCalls
 
 PHI4 = Family(
     name="phi4",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from errors.requests import InvalidGuide
 from runner.chat.families.family import CallSyntax
 from runner.chat.families.glm import KeyValueCalls
-from runner.chat.families.json_calls import JsonCalls
 from runner.chat.families.llama4 import PythonCalls
-from runner.chat.families.named_calls import NamedCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
+from runner.chat.families.syntax.json_calls import JsonCalls
+from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.parameters import Parameter, in_order, parameters_of, place_of, text_value
 from runner.chat.guides.rules import SPACE, Rules, literal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from runner.chat.families.arguments import read_arguments, read_end
-from runner.chat.families.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.arguments import read_arguments, read_end
+from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _WRAPPED = "function"
