@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from errors.engines import EngineFailed
 from errors.settings import InvalidSetting
 from runner.engines.paced.faults import VARIABLE, Faults, inject_fault, parse_faults
-from runner.engines.paced.script import SCRIPT_VARIABLE, Answer, Script
 from runner.engines.protocol.adapter import Sink
 from runner.engines.protocol.messages import (
     ALL_GUIDE_TYPES,
@@ -31,6 +31,10 @@ from runner.engines.protocol.messages import (
     TokenLogProb,
 )
 
+if TYPE_CHECKING:  # It imports the tokenizer's library.
+    from runner.engines.paced.script import Answer, Script
+
+SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
 _SHORTEST_STEP_S = 0.001
 _UNPACED_STEP_TOKENS = 32
 """Per sequence, as with speculative decoding: the engine must cost little of what it measures."""
@@ -213,6 +217,8 @@ def load(engine_dir: Path, sink: Sink, options: Mapping[str, str]) -> PacedEngin
     tokens_per_second = _rate(options.get("tokens_per_second") or rate)
     script = None
     if value := os.environ.get(SCRIPT_VARIABLE):
+        from runner.engines.paced.script import Script
+
         step_tokens = 1 if tokens_per_second else _UNPACED_STEP_TOKENS
         script = Script(value, engine_dir / "tokenizer.json", config["vocab_size"], step_tokens)
     ready = Ready(

@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from errors.settings import InvalidScript
 from runner.engines.protocol.messages import FinishReason, Submit, TokenId
 
-SCRIPT_VARIABLE = "COG_TRITON_SCRIPT"
 ONLY_REQUESTS = "requests"
 
 _BEGIN, _END = "```script\n", "\n```"

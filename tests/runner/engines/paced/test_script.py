@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from engine.machine.root import SOURCE_ROOT
 from errors.settings import InvalidScript
-from runner.engines.paced.adapter import PacedEngine, load
-from runner.engines.paced.script import ONLY_REQUESTS, SCRIPT_VARIABLE, Script
+from runner.engines.paced.adapter import SCRIPT_VARIABLE, PacedEngine, load
+from runner.engines.paced.script import ONLY_REQUESTS, Script
 from runner.engines.protocol.messages import ALL_GUIDE_TYPES, FinishReason, Submit
 from tests.docs.blocks import blocks_of
 from tests.runner.engines.paced.test_adapter import Collector
