@@ -153,9 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     if min(given.requests, given.at_once, given.rounds) < 1:
         raise InvalidInput(name="--requests, --at-once, --rounds", expected="at least 1", value=arguments)
     pool = urllib3.PoolManager(maxsize=given.at_once, retries=False)
-    models = {
-        url: json.loads(pool.request("GET", f"{url}/v1/models").data)["data"][0]["id"] for url in given.urls
-    }
+    models = {url: _model(pool, url) for url in given.urls}
     rows: dict[str, list[tuple[list[Called], float]]] = {url: [] for url in given.urls}
     for round_ in range(given.rounds):
         for url in random.sample(given.urls, len(given.urls)):
@@ -169,6 +167,15 @@ def main(arguments: Sequence[str]) -> int:
     for problem in sorted({each for each in problems if each})[:10]:
         print(problem)
     return int(any(problems))
+
+
+def _model(pool: urllib3.PoolManager, url: str) -> str:
+    """The first model of a server. Raises E1005 if there is none."""
+    try:
+        return str(json.loads(pool.request("GET", f"{url}/v1/models").data)["data"][0]["id"])
+    except (urllib3.exceptions.HTTPError, ValueError, LookupError, TypeError) as exc:
+        expected = f"that of a server with GET /v1/models ({type(exc).__name__})"
+        raise InvalidInput(name="URL", expected=expected, value=url) from exc
 
 
 def _shown(rows: dict[str, list[tuple[list[Called], float]]]) -> list[list[str]]:

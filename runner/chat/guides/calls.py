@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from errors.requests import InvalidGuide
 from runner.chat.families.family import CallSyntax
@@ -18,6 +19,11 @@ from runner.chat.guides.rules import SPACE, Rules, literal
 
 _KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
 _ANY_VALUE: dict[str, object] = {}
+_OF_OTHERS = {
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
+    *("allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas"),
+}
+"""What a schema may say of properties that it does not name."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,28 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
     """An object by the tool's schema, or any object if nothing requires the schema."""
-    schema = {**tool.parameters, "type": "object"} if is_strict(tool, tools) else {"type": "object"}
+    schema = {**closed(tool.parameters), "type": "object"} if is_strict(tool, tools) else {"type": "object"}
     return rules.schema(place_of(tool), schema)
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with no other properties than those that it names, where it says nothing of others.
+
+    All that follows it follows ``schema``, too. Small models would go on with properties of their own.
+    """
+    made = dict(schema)
+    properties, items = schema.get("properties"), schema.get("items")
+    if isinstance(items, dict):
+        made["items"] = closed(items)
+    if isinstance(properties, dict):
+        made["properties"] = {
+            name: closed(part) if isinstance(part, dict) else part for name, part in properties.items()
+        }
+        required = schema.get("required", [])
+        is_complete = isinstance(required, list) and all(each in properties for each in required)
+        if is_complete and not _OF_OTHERS & schema.keys():
+            made["additionalProperties"] = False
+    return made
 
 
 def is_strict(tool: Tool, tools: ToolUse) -> bool:

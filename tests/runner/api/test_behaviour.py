@@ -217,8 +217,9 @@ def test_without_triton_it_serves(strict: API) -> None:
 def test_an_api_that_is_killed_or_stopped_is_started_again_and_its_clients_only_wait(
     strict: API, number: signal.Signals
 ) -> None:
-    server, service = strict.triton.service.openai, strict.triton.service
-    assert server is not None
+    service = strict.triton.service
+    assert service.openai is not None
+    (server,) = service.openai.processes
     assert server.pid is not None
     restarts = server.restarts
     os.kill(server.pid, number)
@@ -252,8 +253,9 @@ def test_it_ends_with_the_runner(paced: PacedModel, tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(CHAT_TEMPLATE)
     api = API(paced, tmp_path, CHAT_TEMPLATE=str(template))
-    server = api.triton.service.openai
-    assert server is not None
+    servers = api.triton.service.openai
+    assert servers is not None
+    (server,) = servers.processes
     assert server.pid is not None
     pid = server.pid
     api.close()

@@ -22,6 +22,7 @@ from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.answer_guide import answer_guide
+from runner.chat.guides.calls import closed
 from runner.engines.guides.grammar import grammar_of, matcher
 from runner.engines.protocol.messages import Guide
 from tests.runner.chat.families.answers import Message, decoder, message_of, read, tokenizer_with
@@ -280,3 +281,30 @@ def test_a_schema_that_can_not_be_followed_is_refused_with_its_tool(
     use = ToolUse((Tool("f", parameters=parameters),), "required")
     with pytest.raises(InvalidGuide, match=message):
         guided(HERMES["added"], use)
+
+
+NAMED = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        (NAMED, NAMED | {"additionalProperties": False}),
+        (NAMED | {"additionalProperties": True}, NAMED | {"additionalProperties": True}),
+        (NAMED | {"required": ["b"]}, NAMED | {"required": ["b"]}),
+        (NAMED | {"allOf": [{}]}, NAMED | {"allOf": [{}]}),
+        ({"items": NAMED}, {"items": NAMED | {"additionalProperties": False}}),
+        (
+            {"properties": {"x": NAMED, "y": True}},
+            {
+                "properties": {"x": NAMED | {"additionalProperties": False}, "y": True},
+                "additionalProperties": False,
+            },
+        ),
+    ],
+)
+def test_properties_that_a_schema_does_not_name_are_left_out(
+    given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert closed(given) == expected
