@@ -89,8 +89,9 @@ class APIAlone:
 
     @property
     def pid(self) -> int:
-        assert self.api.pid is not None
-        return self.api.pid
+        (process,) = self.api.processes
+        assert process.pid is not None
+        return process.pid
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)

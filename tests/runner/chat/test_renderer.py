@@ -16,13 +16,14 @@ from errors.chat import ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.requests import PromptTooLong
 from runner.chat.template import ChatTemplate
+from tests.runner.servers import wait_until
 
 SLOW = (
     "{% for m in messages %}{% if m.content[:4] == 'slow' %}"
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     "{% endif %}{{ m.content }}{% endfor %}"
 )
-GENEROUS_S = 60
+GENEROUS_S = 300
 
 
 def chat(content: str) -> list[dict[str, Any]]:
@@ -59,6 +60,7 @@ def test_a_slow_chat_does_not_make_another_wait() -> None:
     """While it runs, others are rendered by the process that is kept ready."""
     template = ChatTemplate({"default": SLOW}, {})
     template.render(chat("quick"))
+    wait_until(lambda: len(template._renderer._small._idle) == 2)
     with slow_chats(template, 1) as errors:
         for number in range(50):
             assert template.render(chat(str(number))) == str(number)

@@ -142,7 +142,7 @@ def test_values_for_other_than_all_tokens_are_an_error_instead_of_lost_text(
     [
         b"data: {oops\n\n",
         b"data: \n\n",
-        b"hello\n\n",
+        b"data: hello\n\n",
         b'data: {"output_ids": [\xff]}\n\n',
         b'data: {"a": 1\n\n',
     ],
