@@ -112,7 +112,19 @@ def test_the_front_answers_as_triton_does(triton: TritonUnderTest) -> None:
 
 def _same(response: httpx.Response) -> tuple[int, str, object]:
     kind = response.headers["content-type"] if response.text else ""
-    return response.status_code, kind, response.text
+    shown = _merged(response.text) if kind.startswith("text/event-stream") else response.text
+    return response.status_code, kind, shown
+
+
+def _merged(stream: str) -> list[dict[str, Any]]:
+    """Its events. Those that differ in their text alone are one: a busy machine bundles tokens."""
+    merged: list[dict[str, Any]] = []
+    for event in (json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line):
+        text = event.pop("text_output", "")
+        if not merged or merged[-1] | {"text_output": None} != event | {"text_output": None}:
+            merged.append(event | {"text_output": ""})
+        merged[-1]["text_output"] += text
+    return merged
 
 
 @pytest.mark.parametrize(
