@@ -104,7 +104,7 @@ class Generation:
     @property
     def stop_sequence(self) -> str | None:
         """The one that ended the text."""
-        return self._stop.matched
+        return self._stop.matched if self._parts is None else self._parts.stop_sequence
 
     @property
     def time_to_first_token_s(self) -> float | None:

@@ -36,9 +36,14 @@ class PartsDecoder:
         self.reasoning_token_count = 0
 
     @property
+    def stop_sequence(self) -> str | None:
+        """The one that ended the answer."""
+        return self._stop.matched
+
+    @property
     def is_stopped(self) -> bool:
         """At a stop sequence, or at a second call where one is allowed."""
-        return self._stop.matched is not None or (self._has_one_call and self._num_calls > 1)
+        return self.stop_sequence is not None or (self._has_one_call and self._num_calls > 1)
 
     def push(self, tokens: list[int]) -> list[Part]:
         """The parts that these further tokens make certain."""

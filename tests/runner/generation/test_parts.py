@@ -111,6 +111,7 @@ def test_stop_sequences_apply_to_the_content_alone(
     for chunks in every_cut(answer()):
         found, generation, _ = generate(chunks, *stops)
         assert (found, generation.finish_reason) == (message, reason)
+        assert generation.stop_sequence == (stops[0] if reason == "stop" else None)
 
 
 def test_log_probabilities_are_those_of_the_content() -> None:
