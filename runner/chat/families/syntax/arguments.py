@@ -106,10 +106,12 @@ def _types(schema: Any) -> set[str]:
     """The types that a schema names; empty if it names none."""
     if not isinstance(schema, dict):
         return set()
-    named = schema.get("type")
-    if named is None and (values := schema.get("enum")):
+    named, values = schema.get("type"), schema.get("enum")
+    if named is None and isinstance(values, list) and values:
         return {_STRING} if all(isinstance(value, str) for value in values) else set()
-    return {named} if isinstance(named, str) else {str(each) for each in named or ()}
+    if isinstance(named, str):
+        return {named}
+    return {str(each) for each in named} if isinstance(named, list) else set()
 
 
 def _json(text: str) -> str:

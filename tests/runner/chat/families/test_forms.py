@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from runner.chat.families.tools import ToolUse
 from tests.runner.chat.families.answers import (
     Call,
     Message,
@@ -22,7 +23,9 @@ from tests.runner.chat.families.forms import FORMS
 TOOLS = tool_use(f={"text": {"type": "string"}, "n": {"type": "integer"}, "any": {}}, get_weather={})
 
 
-def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, required: bool = False) -> Message:
+def read_text(
+    name: str, text: str, *, starts_in_reasoning: bool = False, tools: ToolUse = TOOLS
+) -> Message:
     """``text`` with the family's markers as tokens, token by token and at once."""
     form = FORMS[name]
     tokenizer = tokenizer_with(form.special, form.added)
@@ -32,7 +35,7 @@ def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, requir
         (writer.marker if part in tokens else writer.text)(part)
     messages = []
     for chunks in ([[each] for each in writer.ids], [writer.ids]):
-        made = decoder(form.family, tokenizer, tools=TOOLS, starts_in_reasoning=starts_in_reasoning)
+        made = decoder(form.family, tokenizer, tools=tools, starts_in_reasoning=starts_in_reasoning)
         messages.append(message_of(read(made, chunks)))
     assert messages[0] == messages[1]
     return messages[0]
@@ -133,6 +136,13 @@ def test_a_literal_that_is_nested_too_deeply_is_a_string() -> None:
     nested = "[" * 5000 + "]" * 5000
     (call,) = read_text("llama4", f"[f(any={nested})]").calls
     assert json.loads(call.arguments) == {"any": nested}
+
+
+@pytest.mark.parametrize("schema", [{"type": 5}, {"type": True}, {"enum": 5}, {"type": {}, "enum": {}}])
+def test_a_schema_that_is_not_valid_tells_no_type(schema: dict[str, object]) -> None:
+    tools = tool_use(f={"n": schema})
+    text = "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>"
+    assert read_text("glm", text, tools=tools) == Message(calls=[Call("f", '{"n": 5}')])
 
 
 @pytest.mark.parametrize("name", ["hermes", "gpt-oss", "kimi-k2", "command-r", "mistral v13"])
