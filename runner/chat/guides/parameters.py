@@ -48,14 +48,15 @@ def parameters_of(tool: Tool) -> list[Parameter]:
     if schema.get("type", "object") != "object":
         raise _refused(place, 'the type has to be "object"')
     shared = {key: schema[key] for key in _SHARED if key in schema}
-    unknown = [each for each in required if isinstance(each, str) and each not in properties]
+    names = {each: None for each in required if isinstance(each, str)}
+    unknown = [each for each in names if each not in properties]
     found = []
     for name, part in (*properties.items(), *((each, {"type": "string"}) for each in unknown)):
         if not isinstance(part, dict):
             part = {}
         if not name or not all(each.isalnum() or each in "_-." for each in name):
             raise _refused(place, f"the parameter {name!r} needs a name of letters, digits, _, - and .")
-        found.append(Parameter(name, {**shared, **part}, name in required, f"{place} at #/properties/{name}"))
+        found.append(Parameter(name, {**shared, **part}, name in names, f"{place} at #/properties/{name}"))
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from runner.chat.families.markers import Markers, is_special
-from runner.engines.protocol.checks import check_guide
+from runner.engines.protocol.checks import check_guide, check_guide_length
 from runner.engines.protocol.messages import ChatForm, Guide
 
 SPACE = "SPACE"
@@ -26,6 +26,7 @@ class Rules:
         """A special token is never part of a text."""
         self._rules = {SPACE: r"/[ \n]{0,2}/"}
         self._num_texts = 0
+        self._part_bytes = 0
         self._parts: list[tuple[str, Guide]] = []
 
     def add(self, name: str, expression: str) -> str:
@@ -73,8 +74,11 @@ class Rules:
         return " ".join(self.marker(each) for each in found if each)
 
     def part(self, place: str, guide: Guide) -> str:
-        """Raises E1105 for a guide that is too long."""
+        """Raises E1105 for a guide that is too long, alone or together with the others."""
         check_guide(guide)
+        # NOTE: checked while they are added, as each parameter's schema repeats the shared definitions.
+        self._part_bytes += len(guide.text)
+        check_guide_length("chat_form", self._part_bytes)
         self._parts.append((place, guide))
         return f"part_{len(self._parts) - 1}"
 

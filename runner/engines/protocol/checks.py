@@ -67,10 +67,16 @@ def check_task(*, embeds: bool, is_embedding: bool) -> None:
 
 def check_guide(guide: Guide) -> None:
     """Raise E1105 for a guide that is too long to be compiled."""
-    most = _MAX_GUIDE_BYTES.get(guide.type, 0)
-    if len(guide.text) > most or len(guide.text.encode(errors="replace")) > most:
+    check_guide_length(guide.type, len(guide.text))
+    check_guide_length(guide.type, len(guide.text.encode(errors="replace")))
+
+
+def check_guide_length(guide_type: GuideType, num_bytes: int) -> None:
+    """``num_bytes``: of the text, or at least so many. Raise E1105 if they are too many."""
+    most = _MAX_GUIDE_BYTES.get(guide_type, 0)
+    if num_bytes > most:
         reason = f"it has more than {most} bytes; make it shorter"
-        raise InvalidGuide(guide_type=guide.type, reason=reason)
+        raise InvalidGuide(guide_type=guide_type, reason=reason)
 
 
 def _check_supported(request: Submit, ready: Ready) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -308,3 +309,17 @@ def test_properties_that_a_schema_does_not_name_are_left_out(
     given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert closed(given) == expected
+
+
+@pytest.mark.parametrize("name", ["glm", "qwen3-coder", "llama4"])
+def test_definitions_that_each_parameter_repeats_take_no_memory_without_limit(name: str) -> None:
+    properties = {f"p{number}": {"type": "integer"} for number in range(1000)}
+    parameters = {"$defs": {"a": {"enum": ["x" * 50_000]}}, "properties": properties}
+    use = ToolUse((Tool("f", parameters=parameters),), "required")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidGuide, match="it has more than 131072 bytes"):
+            answer_guide(AnswerForm(form_of(name).family, use), tokenizers(name)[0], None)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
