@@ -23,9 +23,7 @@ from tests.runner.chat.families.forms import FORMS
 TOOLS = tool_use(f={"text": {"type": "string"}, "n": {"type": "integer"}, "any": {}}, get_weather={})
 
 
-def read_text(
-    name: str, text: str, *, starts_in_reasoning: bool = False, tools: ToolUse = TOOLS
-) -> Message:
+def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, tools: ToolUse = TOOLS) -> Message:
     """``text`` with the family's markers as tokens, token by token and at once."""
     form = FORMS[name]
     tokenizer = tokenizer_with(form.special, form.added)
