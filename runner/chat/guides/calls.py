@@ -56,8 +56,13 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
 
 def arguments(tool: Tool, tools: ToolUse, rules: Rules) -> str:
     """An object by the tool's schema, or any object if nothing requires the schema."""
-    schema = {**closed(tool.parameters), "type": "object"} if is_strict(tool, tools) else {"type": "object"}
-    return rules.schema(place_of(tool), schema)
+    if not is_strict(tool, tools):
+        return rules.schema(place_of(tool), {"type": "object"})
+    try:
+        return rules.schema(place_of(tool), {**closed(tool.parameters), "type": "object"})
+    except RecursionError as exc:
+        reason = f"{place_of(tool)}: they are nested too deeply"
+        raise InvalidGuide(guide_type="json_schema", reason=reason) from exc
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +79,9 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
             name: closed(part) if isinstance(part, dict) else part for name, part in properties.items()
         }
         required = schema.get("required", [])
-        is_complete = isinstance(required, list) and all(each in properties for each in required)
+        is_complete = isinstance(required, list) and all(
+            isinstance(each, str) and each in properties for each in required
+        )
         if is_complete and not _OF_OTHERS & schema.keys():
             made["additionalProperties"] = False
     return made

@@ -7,7 +7,7 @@ import random
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from typing import Any
 
@@ -274,6 +274,7 @@ def test_without_reasoning_and_tools_a_guide_is_itself() -> None:
         ({"properties": {"a": {"not": {}}}}, "parameters of the tool f: at #/properties/a: .*not supp"),
         ({"properties": {"a": {"$ref": "http://x"}}}, "parameters of the tool f: "),
         ({"description": "x" * 70_000}, "it has more than 65536 bytes"),
+        (reduce(lambda part, _: {"items": part}, range(2000), {}), "tool f: they are nested too deeply"),
     ],
 )
 def test_a_schema_that_can_not_be_followed_is_refused_with_its_tool(
@@ -294,6 +295,7 @@ NAMED = {"type": "object", "properties": {"a": {"type": "string"}}}
         (NAMED, NAMED | {"additionalProperties": False}),
         (NAMED | {"additionalProperties": True}, NAMED | {"additionalProperties": True}),
         (NAMED | {"required": ["b"]}, NAMED | {"required": ["b"]}),
+        (NAMED | {"required": [["a"]]}, NAMED | {"required": [["a"]]}),
         (NAMED | {"allOf": [{}]}, NAMED | {"allOf": [{}]}),
         ({"items": NAMED}, {"items": NAMED | {"additionalProperties": False}}),
         (
