@@ -10,7 +10,7 @@ import msgspec
 from errors.api import UnknownField
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
-from runner.api.openai.bodies import AnyObject, ChatBody, Object
+from runner.api.openai.bodies import AnyObject, ChatBody, Object, ToolName
 from runner.api.openai.orders import chat_order
 from runner.api.responses.bodies import (
     ITEMS,
@@ -121,7 +121,8 @@ def _tool(tool: Object, place: str, namespace: str | None = None) -> Object:
     if tool.get("type") != "function":
         raise InvalidInput(name=f"{place}.type", expected=_OWN_TOOLS_ONLY, value=tool.get("type"))
     function = convert(tool, FunctionTool, place)
-    function.name = _full_name(namespace, function.name)
+    # NOTE: here, as the chat's order numbers the functions of all namespaces.
+    function.name = convert(_full_name(namespace, function.name), ToolName, f"{place}.name")
     return {"type": "function", "function": msgspec.structs.asdict(function)}
 
 

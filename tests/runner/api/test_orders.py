@@ -174,3 +174,14 @@ def test_a_tool_in_a_namespace_that_is_no_function_is_refused() -> None:
     tools = [{"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "f"}]}]
     with pytest.raises(InvalidInput, match=r"tools\[0\]\.tools\[0\]\.type must be function"):
         order_of_response(convert({"input": "x", "tools": tools}, ResponsesBody))
+
+
+def test_a_name_that_no_tool_can_have_is_found_after_a_namespace() -> None:
+    functions = [{"type": "function", "name": name} for name in ("f", "g", "h", "not a name")]
+    spaces = [{"type": "namespace", "name": name, "tools": functions[:3]} for name in ("a", "b")]
+    body = {"input": "x", "tools": [*spaces, functions[3]]}
+    with pytest.raises(InvalidInput, match=r" tools\[2\]\.name must be "):
+        order_of_response(convert(body, ResponsesBody))
+    spaces[1]["name"] = "b" * 200
+    with pytest.raises(InvalidInput, match=r" tools\[1\]\.tools\[0\]\.name must be "):
+        order_of_response(convert(body, ResponsesBody))
