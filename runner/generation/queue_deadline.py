@@ -15,10 +15,17 @@ async def begun_within(
 ) -> AsyncGenerator[Output, None]:
     """The same outputs. Without one in time it leaves the iteration, which frees the request, with E1012."""
     async with aclosing(outputs):
+        # NOTE: not ``wait_for``, which loses the cancellation by a client that leaves as the output arrives.
+        first = asyncio.ensure_future(anext(outputs))
         try:
-            yield await asyncio.wait_for(anext(outputs), max_queue_ms / 1000)
-        except asyncio.TimeoutError:
-            raise QueueDeadlinePassed(max_queue_ms=max_queue_ms) from None
+            await asyncio.wait({first}, timeout=max_queue_ms / 1000)
+            if not first.done():
+                raise QueueDeadlinePassed(max_queue_ms=max_queue_ms)
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+        try:
+            yield first.result()
         except StopAsyncIteration:
             return
         async for output in outputs:

@@ -83,6 +83,23 @@ def test_a_client_that_leaves_meanwhile_is_not_waited_for() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("num_turns", range(5))
+def test_a_client_that_leaves_at_the_first_token_is_noticed(num_turns: int) -> None:
+    async def run() -> None:
+        source = Source(Output([1]), *(Output([2]) for _ in range(100)))
+        waiting = asyncio.create_task(texts(begun_within(source.outputs(), 60_000)))
+        await asyncio.sleep(0.01)
+        source.may_begin.set()
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        assert source.is_left
+
+    asyncio.run(run())
+
+
 def test_the_wait_for_an_engine_that_is_away_counts() -> None:
     async def run() -> None:
         guard = RequestGuard(Away())
