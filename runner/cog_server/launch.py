@@ -31,6 +31,8 @@ _POLL_S = 0.1
 _HEALTH_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 20.0
 _LOG_TAIL_LINES = 15
+_SCRIPTS_OF_REQUESTS = "requests"
+"""The value of COG_TRITON_SCRIPT that is no path."""
 
 
 def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str]:
@@ -50,9 +52,13 @@ def environment(kind: str, port: int, extra: Mapping[str, str]) -> dict[str, str
         "COG_PREDICT_TYPE_STUB": f"{SOURCE_ROOT / kind / 'run.py'}:Runner",
         "PYTHONPATH": str(SOURCE_ROOT),
         "PYTHONSAFEPATH": "1",
-        **{name: str(Path(given[name]).absolute()) for name in PATH_VARIABLES if given.get(name)},
+        **{name: _absolute(given[name]) for name in PATH_VARIABLES if given.get(name)},
         **extra,
     }
+
+
+def _absolute(path: str) -> str:
+    return path if path == _SCRIPTS_OF_REQUESTS else str(Path(path).absolute())
 
 
 class CogServer:

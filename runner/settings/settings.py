@@ -220,6 +220,7 @@ PATH_VARIABLES = (
     "TRITONSERVER_BACKEND_DIR",
     "FLIGHT_RECORDER_DIR",
     "CHAT_TEMPLATE",
+    "COG_TRITON_SCRIPT",
 )
 """Those that are relative to the current folder."""
 _MAY_BE_BLANK = ("SYSTEM_PROMPT", "STOP_SEQUENCES")

@@ -142,6 +142,9 @@ def test_paths_stay_those_of_the_folder_where_the_command_was_typed(monkeypatch:
     variables = environment("runner", 5000, {})
     assert variables["CHAT_TEMPLATE"] == str(Path.cwd() / "template.jinja")
     assert variables["COG_TRITON_CONFIG"] == str(Path.cwd() / "config.yaml")
+    for script, expected in (("script.yaml", str(Path.cwd() / "script.yaml")), ("requests", "requests")):
+        monkeypatch.setenv("COG_TRITON_SCRIPT", script)
+        assert environment("runner", 5000, {})["COG_TRITON_SCRIPT"] == expected
 
 
 @pytest.mark.parametrize(

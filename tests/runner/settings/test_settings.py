@@ -214,7 +214,11 @@ def test_the_api_that_is_off_has_no_port_to_collide() -> None:
 def test_every_path_is_known_as_one() -> None:
     fields = {name for name, field in VARIABLES.items() if isinstance(getattr(EVERY_PATH, field), Path)}
     assert fields <= set(PATH_VARIABLES)
-    assert set(PATH_VARIABLES) - fields == {"COG_TRITON_CONFIG", "COG_TRITON_ENGINE_PYTHON"}
+    assert set(PATH_VARIABLES) - fields == {
+        "COG_TRITON_CONFIG",
+        "COG_TRITON_ENGINE_PYTHON",
+        "COG_TRITON_SCRIPT",
+    }
 
 
 def test_an_engine_folder_of_the_environment_wins_over_weights_of_the_yaml(tmp_path: Path) -> None:
