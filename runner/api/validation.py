@@ -27,6 +27,18 @@ _MAX_NAME_CHARACTERS = 100
 """Shown of an unknown field."""
 _SIMILARITY = 0.8
 """How similar, by difflib, a known field must be to an unknown one to be suggested."""
+_OTHER_NAMES = {
+    "functions": ("tools",),
+    "input": ("messages", "prompt"),
+    "max_completion_tokens": ("max_output_tokens", "max_tokens"),
+    "max_output_tokens": ("max_tokens",),
+    "max_tokens": ("max_output_tokens",),
+    "messages": ("input", "prompt"),
+    "prompt": ("messages", "input"),
+    "stop": ("stop_sequences",),
+    "stop_sequences": ("stop",),
+}
+"""Fields of one API by their names in the others, which are suggested before similar names."""
 _PYTHON_TYPES: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.BoolType: (bool,),
     inspect.DictType: (dict,),
@@ -131,7 +143,9 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
                 _check(item, fields[key].type, prefix + key, None)
         elif key != kind.tag_field and kind.forbid_unknown_fields:
             key = key[:_MAX_NAME_CHARACTERS]
-            similar = difflib.get_close_matches(key, fields, n=1, cutoff=_SIMILARITY)
+            similar = [name for name in _OTHER_NAMES.get(key, ()) if name in fields]
+            if key not in _OTHER_NAMES:
+                similar = difflib.get_close_matches(key, fields, n=1, cutoff=_SIMILARITY)
             remedy = f"leave it out, or send {similar[0]} if that is meant" if similar else "leave it out"
             raise UnknownField(name=prefix + key, remedy=remedy)
     for field in kind.fields:

@@ -66,6 +66,9 @@ def test_a_missing_field_and_a_value_that_is_none_of_a_few_are_named() -> None:
     [
         ({"max_token": 5}, "max_token", "leave it out, or send max_tokens if that is meant"),
         ({"prompt": 5, "store": 1}, "prompt", None),
+        ({"max_output_tokens": 5}, "max_output_tokens", "leave it out, or send max_tokens if that is meant"),
+        ({"stop_sequences": ["x"]}, "stop_sequences", "leave it out, or send stop if that is meant"),
+        ({"input": "x"}, "input", "leave it out, or send prompt if that is meant"),
         ({"store": 1, "prompt": 5}, "store", "leave it out"),
         ({"stream_options": {"include_usages": True}}, "stream_options.include_usages", None),
         ({"response_format": {"type": "text", "strict": 1}}, "response_format.strict", "leave it out"),
