@@ -196,12 +196,16 @@ def _call_id(start: CallStart) -> str:
 
 def _calls(parts: Iterable[Part]) -> list[ToolCall]:
     calls: list[ToolCall] = []
+    arguments: list[list[str]] = []
     for part in parts:
         match part:
             case CallStart(name):
                 calls.append(ToolCall(_call_id(part), CalledFunction(name, "")))
+                arguments.append([])
             case CallArguments(text):
-                calls[-1].function.arguments += text
+                arguments[-1].append(text)
+    for call, pieces in zip(calls, arguments, strict=True):
+        call.function.arguments = "".join(pieces)
     return calls
 
 

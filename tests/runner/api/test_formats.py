@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,3 +139,14 @@ def test_an_answer_without_parts_is_as_it_ever_was() -> None:
         {"content": "Par"},
         {"content": "is."},
     ]
+
+
+def test_the_time_of_a_call_grows_with_its_length_alone() -> None:
+    times = []
+    for count in (10_000, 80_000):
+        piece = Piece(0, "", "end", parts=[CallStart("f"), *[CallArguments("12345678")] * count])
+        started_s = time.process_time()
+        (call,) = whole([piece])["message"]["tool_calls"]
+        times.append(time.process_time() - started_s)
+        assert len(call["function"]["arguments"]) == 8 * count
+    assert times[1] < 20 * times[0] + 0.05
