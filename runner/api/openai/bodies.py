@@ -15,6 +15,7 @@ from runner.engines.protocol.checks import MAX_CACHE_SALT, MAX_LOGIT_BIASES
 _MAX_TOP_LOG_PROBS = 20
 _MAX_KEYS = 10_000
 _MAX_TOOLS = 1024
+MAX_TOOL_NAME = 128
 MAX_INT32 = (1 << 31) - 1
 
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
@@ -36,7 +37,7 @@ Schema = Annotated[str | Object, Meta(description="A JSON schema that the output
 Pattern = Annotated[str, Meta(min_length=1)]
 Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
 # NOTE: ``$`` alone also matches before a line break at the end.
-ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$(?!\n)")]
+ToolName = Annotated[str, Meta(pattern=rf"^[a-zA-Z0-9_-]{{1,{MAX_TOOL_NAME}}}$(?!\n)")]
 Documents = Annotated[list[Object], Meta(description="For the chat template.")]
 GenerationPrompt = Annotated[bool, Meta(description="Open an answer at the end of the prompt.")]
 Continues = Annotated[bool, Meta(description="Continue the last message.")]

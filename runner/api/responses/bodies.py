@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.api.openai.bodies import (
+    MAX_TOOL_NAME,
     AnyObject,
     Body,
     Budget,
@@ -53,7 +54,7 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 class Namespace(msgspec.Struct, kw_only=True):
     """Functions of one origin, such as an MCP server that the client asks."""
 
-    name: str
+    name: Annotated[str, Meta(max_length=MAX_TOOL_NAME)]
     tools: list[Object]
 
 

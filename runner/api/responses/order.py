@@ -10,7 +10,7 @@ import msgspec
 from errors.api import UnknownField
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
-from runner.api.openai.bodies import AnyObject, ChatBody, Object, ToolName
+from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object, ToolName
 from runner.api.openai.orders import chat_order
 from runner.api.responses.bodies import (
     ITEMS,
@@ -96,7 +96,9 @@ def namespaces(body: ResponsesBody) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for tool in body.tools or ():
         match tool:
-            case {"type": "namespace", "name": str(namespace), "tools": [*functions]}:
+            case {"type": "namespace", "name": str(namespace), "tools": [*functions]} if (
+                len(namespace) <= MAX_TOOL_NAME  # It is part of each name.
+            ):
                 for function in functions:
                     if isinstance(function, dict) and isinstance(name := function.get("name"), str):
                         found[_full_name(namespace, name)] = (namespace, name)

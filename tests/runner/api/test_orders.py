@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -182,6 +183,20 @@ def test_a_name_that_no_tool_can_have_is_found_after_a_namespace() -> None:
     body = {"input": "x", "tools": [*spaces, functions[3]]}
     with pytest.raises(InvalidInput, match=r" tools\[2\]\.name must be "):
         order_of_response(convert(body, ResponsesBody))
-    spaces[1]["name"] = "b" * 200
+    spaces[1]["name"] = "b" * 127
     with pytest.raises(InvalidInput, match=r" tools\[1\]\.tools\[0\]\.name must be "):
         order_of_response(convert(body, ResponsesBody))
+
+
+def test_a_long_namespace_is_refused_before_it_is_repeated() -> None:
+    functions = [{"type": "function", "name": f"f{number}"} for number in range(1000)]
+    tools = [{"type": "namespace", "name": "a" * 100_000, "tools": functions}]
+    body = convert({"input": "x", "tools": tools}, ResponsesBody)
+    tracemalloc.start()
+    try:
+        ResponsesWriter(body, "m", is_large=True)
+        with pytest.raises(InvalidInput, match=r" tools\[0\]\.name must be "):
+            order_of_response(body)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
