@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -128,8 +129,17 @@ def _input(arguments: str) -> dict[str, Any]:
     try:
         found = from_json(arguments or "{}", allow_partial="trailing-strings")
     except ValueError:
-        return {}
+        found = _with_whole_characters(arguments)
     return found if isinstance(found, dict) else {}
+
+
+def _with_whole_characters(arguments: str) -> Any:
+    """Escapes in JSON can make halves of characters, which ``from_json`` refuses."""
+    try:
+        whole = json.dumps(json.loads(arguments), ensure_ascii=False).encode(errors="replace")
+        return from_json(whole)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _usage(generations: Generations) -> Usage:

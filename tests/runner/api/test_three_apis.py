@@ -240,6 +240,12 @@ def test_arguments_that_were_cut_are_told_as_far_as_they_go() -> None:
     assert (item["status"], item["call_id"], response["status"]) == ("incomplete", "id1", "incomplete")
 
 
+def test_half_a_character_in_the_arguments_costs_no_other() -> None:
+    parts: list[Part] = [CallStart("f", "id1"), CallArguments(r'{"a": 1, "b": "x\ud800\ud83d\ude00"}')]
+    message = json.loads(messages_writer().document([[Piece(0, "", "end", parts=parts)]], GENERATIONS))
+    assert message["content"][0]["input"] == {"a": 1, "b": "x?😀"}
+
+
 def test_an_error_ends_a_stream_as_failed() -> None:
     pieces = [Piece(0, "", parts=[Content("Hel")])]
     responses, messages = responses_writer(), messages_writer()
