@@ -11,7 +11,7 @@ STREAM = (
 )
 EVENTS = [
     ServerEvent("", b"1"),
-    ServerEvent("out", b'{"chunk": "a"}'),
+    ServerEvent("output", b'{"chunk": "a"}'),
     ServerEvent("", b"2\n3"),
 ]
 
