@@ -123,6 +123,7 @@ class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
 
 Tools = Annotated[list[Tool], Meta(max_length=_MAX_TOOLS, description="Functions that the model may call.")]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
+NoEffect = Annotated[str, Meta(description="No effect.")]
 Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum of tokens of reasoning.")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -191,6 +192,12 @@ class ChatBody(GenerationBody, kw_only=True):
     add_generation_prompt: GenerationPrompt | None = None
     continue_final_message: Continues | None = None
     chat_template_kwargs: TemplateArguments | None = None
+    modalities: Annotated[list[Literal["text"]], Meta(description="No effect.")] | None = None
+    store: Annotated[bool, Meta(description="No effect: nothing is stored.")] | None = None
+    service_tier: NoEffect | None = None
+    verbosity: NoEffect | None = None
+    prompt_cache_key: NoEffect | None = None
+    safety_identifier: NoEffect | None = None
 
 
 class EmbeddingBody(Body, kw_only=True):

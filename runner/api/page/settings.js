@@ -3,7 +3,7 @@
 
 // Fields without a control: this page sends them itself, can't show their result, or they have no effect.
 const OURS = new Set(["prompt", "messages", "model", "stream", "stream_options", "n", "logprobs", "top_logprobs",
-  "user", "metadata"]);
+  "user", "metadata", "modalities", "store", "service_tier", "prompt_cache_key", "safety_identifier", "verbosity"]);
 const MAIN = ["max_tokens", "temperature", "top_p"];    // With a slider. The others are below.
 const PATHS = { chat: "v1/chat/completions", text: "v1/completions" };
 const NARROW = matchMedia("(max-width: 50rem)");

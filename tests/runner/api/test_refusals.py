@@ -125,7 +125,7 @@ def test_an_unknown_field_is_likened_to_one_that_could_be_meant(api: API) -> Non
     assert api.refused(TEXT, 400, prompt="Earth", max_new_tokens=5)["message"].endswith(
         "leave it out, or send max_tokens if that is meant."
     )
-    for far in ("store", "verbosity"):
+    for far in ("frobnicate", "audio_in"):
         assert api.refused(CHAT, 400, messages=ASKED, **{far: "x"})["message"].endswith("leave it out.")
 
 

@@ -47,6 +47,7 @@ def test_ready_tells_what_the_model_takes(directory: Path) -> None:
             vocab_size=VOCAB_SIZE,
             max_sequence_length=MAX_SEQUENCE_LENGTH,
             max_batch_size=3,
+            takes_priority=True,
         )
 
 
