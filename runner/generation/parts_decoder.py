@@ -33,6 +33,7 @@ class PartsDecoder:
         self._section = 0
         self._has_one_call = form.tools is not None and not form.tools.is_parallel
         self._num_calls = 0
+        self._may_stop = bool(self._stops) or self._has_one_call
         self.reasoning_token_count = 0
 
     @property
@@ -48,10 +49,10 @@ class PartsDecoder:
     def push(self, tokens: list[int]) -> list[Part]:
         """The parts that these further tokens make certain."""
         if self._has_no_marker(tokens):
-            parts = self._push_run(tokens)
+            parts = self._push_text(tokens)
         else:
             parts = [part for run in self._runs(tokens) for part in self._push_run(run)]
-        return self._cut(parts) if self._stops or self._has_one_call else parts
+        return self._cut(parts) if self._may_stop else parts
 
     def push_with_log_probs(
         self, tokens: list[int], log_probs: list[TokenLogProb], reported: list[tuple[int, TokenLogProb]]
@@ -105,11 +106,15 @@ class PartsDecoder:
 
     def _push_run(self, tokens: list[int]) -> list[Part]:
         """The parts of one marker, or of tokens without markers."""
+        if len(tokens) == 1 and tokens[0] in self._characters:
+            return self._reader.push(self._detokenizer.finish() + self._characters[tokens[0]])
+        return self._push_text(tokens)
+
+    def _push_text(self, tokens: list[int]) -> list[Part]:
+        """The parts of tokens without markers."""
         reader = self._reader
         if len(tokens) > 1 and reader.needs_single_tokens:
-            return [part for token in tokens for part in self._push_run([token])]
-        if len(tokens) == 1 and tokens[0] in self._characters:
-            return reader.push(self._detokenizer.finish() + self._characters[tokens[0]])
+            return [part for token in tokens for part in self._push_text([token])]
         text = self._detokenizer.push(tokens)
         was_reasoning = reader.is_reasoning
         parts = reader.push(text) if text else []
