@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.machine.processes import descendants
 from tests.runner.servers import CogUnderTest
 
 pytestmark = pytest.mark.servers
@@ -38,17 +38,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def descendants(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from descendants(int(child))
-
-
 def peaks_mib(cog: CogUnderTest) -> dict[int, float]:
     """The highest resident memory that each process had."""
     peaks = {}
-    for pid in descendants(cog.server._process.pid):
+    server = cog.server._process.pid
+    for pid in [server, *descendants(server)]:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         peaks[pid] = next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
     return peaks
