@@ -141,8 +141,8 @@ def test_a_refusal_is_the_exception_for_it_with_code_and_field(client: openai.Op
         client.chat.completions.create(model=model, messages=ASKED, temperature=9)
     assert (refused.value.code, refused.value.param) == ("E1005", "temperature")
     with pytest.raises(openai.BadRequestError) as unknown:
-        client.chat.completions.create(model=model, messages=ASKED, modalities=["audio"])
-    assert (unknown.value.code, unknown.value.param) == ("E1601", "modalities")
+        client.chat.completions.create(model=model, messages=ASKED, extra_body={"audio": {"voice": "ash"}})
+    assert (unknown.value.code, unknown.value.param) == ("E1601", "audio")
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(model="no-such-model", messages=ASKED)
     assert (missing.value.code, missing.value.param) == ("E1603", "model")
