@@ -26,7 +26,7 @@ from runner.api.messages.bodies import (
     UserMessage,
 )
 from runner.api.openai.bodies import ChatBody, Object
-from runner.api.openai.orders import chat_order
+from runner.api.openai.orders import chat_order, function_named, joined
 
 _NAMES = (
     (r"^response_format.*", "output_config.format"),
@@ -99,13 +99,13 @@ def _tool(tool: Tool) -> Object:
 
 def _tool_choice(choice: ToolChoice | None) -> str | Object | None:
     if isinstance(choice, NamedTool):
-        return {"type": "function", "function": {"name": choice.name}}
+        return function_named(choice.name)
     return None if choice is None else _CHOICES.get(type(choice))
 
 
 def _messages(body: CountTokensBody) -> Iterator[dict[str, Any]]:
     if body.system:
-        yield {"role": "system", "content": _text(body.system)}
+        yield {"role": "system", "content": joined(body.system)}
     for message in body.messages:
         match message:
             case UserMessage(content):
@@ -113,7 +113,7 @@ def _messages(body: CountTokensBody) -> Iterator[dict[str, Any]]:
             case AssistantMessage(content):
                 yield _of_assistant(content)
             case SystemMessage(content):
-                yield {"role": "system", "content": _text(content)}
+                yield {"role": "system", "content": joined(content)}
 
 
 def _of_user(content: Any) -> Iterator[dict[str, Any]]:
@@ -127,11 +127,11 @@ def _of_user(content: Any) -> Iterator[dict[str, Any]]:
             texts.append(block)
             continue
         if texts:
-            yield {"role": "user", "content": _text(texts)}
+            yield {"role": "user", "content": joined(texts)}
             texts = []
-        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": joined(block.content)}
     if texts or not content:
-        yield {"role": "user", "content": _text(texts)}
+        yield {"role": "user", "content": joined(texts)}
 
 
 def _of_assistant(content: Any) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _of_assistant(content: Any) -> dict[str, Any]:
     if thoughts := [block.thinking for block in content if isinstance(block, ThinkingBlock)]:
         message["reasoning_content"] = "\n".join(thoughts)
     if texts or not calls:
-        message["content"] = _text(texts)
+        message["content"] = joined(texts)
     if calls:
         message["tool_calls"] = calls
     return message
@@ -152,7 +152,3 @@ def _of_assistant(content: Any) -> dict[str, Any]:
 def _call(block: ToolUseBlock) -> dict[str, Any]:
     function = {"name": block.name, "arguments": block.input}
     return {"id": block.id, "type": "function", "function": function}
-
-
-def _text(content: str | list[TextBlock]) -> str:
-    return content if isinstance(content, str) else "\n".join(block.text for block in content)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
-from runner.api.openai.bodies import ChatBody, SamplingBody
+from runner.api.openai.bodies import ChatBody, Object, SamplingBody
 from runner.api.validation import convert
+
+
+class TextPart(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+def joined(content: str | Iterable[TextPart]) -> str:
+    """A text, or parts that have one each."""
+    return content if isinstance(content, str) else "\n".join(each.text for each in content)
+
+
+def function_named(name: object) -> Object:
+    """How a chat names a tool."""
+    return {"type": "function", "function": {"name": name}}
 
 
 def chat_order(body: SamplingBody, **fields: Any) -> ChatBody:

@@ -11,10 +11,9 @@ from errors.api import UnknownField
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object, ToolName
-from runner.api.openai.orders import chat_order
+from runner.api.openai.orders import chat_order, function_named, joined
 from runner.api.responses.bodies import (
     ITEMS,
-    Content,
     FunctionCall,
     FunctionCallOutput,
     FunctionTool,
@@ -131,18 +130,14 @@ def _tool(tool: Object, place: str, namespace: str | None = None) -> Object:
 def _tool_choice(choice: str | Object | None) -> str | Object | None:
     match choice:
         case {"type": "function", "name": name}:
-            return _named(name)
+            return function_named(name)
         case {"type": "allowed_tools", "mode": mode, "tools": [*tools]}:
-            names = [_named(each.get("name") if isinstance(each, dict) else None) for each in tools]
+            names = [function_named(each.get("name") if isinstance(each, dict) else None) for each in tools]
             return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
         case dict():
             expected = "auto, none, required, or of type function (with a name) or allowed_tools"
             raise InvalidInput(name="tool_choice", expected=expected, value=choice)
     return choice
-
-
-def _named(name: object) -> Object:
-    return {"type": "function", "function": {"name": name}}
 
 
 def _messages(body: ResponsesBody) -> list[Object]:
@@ -173,11 +168,11 @@ class _Messages:
             raise InvalidInput(name=f"{place}.type", expected=" or ".join(ITEMS), value=kind)
         match convert(item, ITEMS[kind], place):
             case MessageItem("assistant", content):
-                self._assistant("content", "tool_calls")["content"] = _text(content)
+                self._assistant("content", "tool_calls")["content"] = joined(content)
             case MessageItem("system" | "developer", content):
-                self.add_system(_text(content))
+                self.add_system(joined(content))
             case MessageItem(role, content):
-                self.all.append({"role": role, "content": _text(content)})
+                self.all.append({"role": role, "content": joined(content)})
             case FunctionCall() as call:
                 _check_json(call.arguments, f"{place}.arguments")
                 name = _full_name(call.namespace, call.name)
@@ -185,11 +180,10 @@ class _Messages:
                 calls = self._assistant().setdefault("tool_calls", [])
                 calls.append({"id": call.call_id, "type": "function", "function": function})
             case FunctionCallOutput(call_id, output):
-                self.all.append({"role": "tool", "tool_call_id": call_id, "content": _text(output)})
+                self.all.append({"role": "tool", "tool_call_id": call_id, "content": joined(output)})
             case ReasoningItem(summary, written):
-                text = "\n".join(each.text for each in written or summary)
                 message = self._assistant("content", "tool_calls", "reasoning_content")
-                message["reasoning_content"] = text
+                message["reasoning_content"] = joined(written or summary)
 
     def add_system(self, text: str) -> None:
         """NOTE: some templates take one system message at most, at the front, and none of a developer."""
@@ -208,10 +202,6 @@ class _Messages:
         if last.get("role") != "assistant" or any(name in last for name in later):
             self.all.append({"role": "assistant"})
         return self.all[-1]
-
-
-def _text(content: Content) -> str:
-    return content if isinstance(content, str) else "\n".join(each.text for each in content)
 
 
 def _check_json(text: str, name: str) -> None:
