@@ -41,6 +41,17 @@ class API:
         document: dict[str, Any] = response.json()
         return document
 
+    def named_events(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        """The data of a stream whose events have the names of their types."""
+        response = self.post(path, stream=True, **body)
+        assert response.status_code == 200, response.text
+        found = []
+        for event in response.text.strip().split("\n\n"):
+            name, data = event.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        return found
+
     def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
         """The error's object."""
         response = self.post(path, **body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -17,17 +16,6 @@ ASKED = [{"role": "user", "content": QUESTION}]
 RENDERED = f"<user>{QUESTION}<assistant>"
 
 
-def events(api: API, **body: Any) -> list[dict[str, Any]]:
-    response = api.post(PATH, stream=True, **body)
-    assert response.status_code == 200, response.text
-    found = []
-    for event in response.text.strip().split("\n\n"):
-        name, data = event.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
-
-
 def test_a_message_has_text_stop_reason_and_usage(api: API) -> None:
     answer = api.ask(PATH, messages=ASKED, max_tokens=12, system=[{"type": "text", "text": "Be short."}])
     rendered = f"<system>Be short.{RENDERED}"
@@ -39,7 +27,7 @@ def test_a_message_has_text_stop_reason_and_usage(api: API) -> None:
 
 
 def test_events_put_together_are_the_message(api: API) -> None:
-    start, ping, begin, *deltas, end, last, stop = events(api, messages=ASKED, max_tokens=9)
+    start, ping, begin, *deltas, end, last, stop = api.named_events(PATH, messages=ASKED, max_tokens=9)
     assert start["type"] == "message_start"
     assert start["message"]["usage"]["input_tokens"] == len(api.model.ids(RENDERED))
     assert ping == {"type": "ping"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -17,13 +16,7 @@ RENDERED = f"<user>{QUESTION}<assistant>"
 
 
 def events(api: API, **body: Any) -> list[dict[str, Any]]:
-    response = api.post(PATH, stream=True, **body)
-    assert response.status_code == 200, response.text
-    found = []
-    for event in response.text.strip().split("\n\n"):
-        name, data = event.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
+    found = api.named_events(PATH, **body)
     assert [each["sequence_number"] for each in found] == list(range(len(found)))
     return found
 
