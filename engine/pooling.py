@@ -44,7 +44,7 @@ class Pooling:
     """The longest input; None: not known."""
 
     def limit(self, tokens: int) -> int:
-        """The longest input, where the engine has room for so many."""
+        """The longest input in tokens: the model's or the engine's limit, whichever is lower."""
         return min(tokens, self.max_tokens or tokens)
 
     def allows(self, size: int) -> bool:

@@ -72,7 +72,7 @@ def check_guide(guide: Guide) -> None:
 
 
 def check_guide_length(guide_type: GuideType, num_bytes: int) -> None:
-    """``num_bytes``: of the text, or at least so many. Raise E1105 if they are too many."""
+    """``num_bytes``: the length of the text, or a part of it. Raise E1105 if it is too long."""
     most = _MAX_GUIDE_BYTES.get(guide_type, 0)
     if num_bytes > most:
         reason = f"it has more than {most} bytes; make it shorter"
