@@ -14,7 +14,6 @@ import itertools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -37,6 +36,7 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
+from runner.engines.protocol.received_stream import ReceivedStream
 from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
 _TOKEN_BYTES = 4
@@ -45,66 +45,6 @@ _STALL_TIMEOUT_S = 60.0
 _CHECKS_PER_TIMEOUT = 10
 _POLL_S = 0.02
 _WHO = "The engine server"
-
-
-@dataclass(slots=True, eq=False)
-class _ReceivedStream:
-    """What has arrived of one request and its reader has not taken yet."""
-
-    received_s: float
-    unread_s: float = 0.0
-    """When the first of ``output`` arrived, if there is any."""
-    output: Output = field(default_factory=Output)
-    has_output: bool = False
-    error: CodedError | None = None
-    is_ended: bool = False
-    waiter: asyncio.Future[None] | None = None
-
-    def receive(self, tokens: list[int], now_s: float) -> None:
-        self.received_s = now_s
-        if self.is_ended:
-            return  # We have cancelled it.
-        if self.has_output:
-            self.output.tokens += tokens
-        else:
-            self.output.tokens = tokens
-            self._has_first(now_s)
-
-    def finish(self, message: Finished, now_s: float) -> None:
-        if self.is_ended:
-            return
-        self.output.finish_reason = message.reason
-        self.output.times_s = message.times_s
-        self.output.embedding = message.embedding
-        self.is_ended = True
-        if not self.has_output:
-            self._has_first(now_s)
-
-    def fail(self, error: CodedError) -> None:
-        if not self.is_ended:
-            self.error = error
-            self.is_ended = True
-            self._wake()
-
-    def _has_first(self, now_s: float) -> None:
-        self.has_output = True
-        self.unread_s = now_s
-        self._wake()
-
-    def _wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
-    async def take(self) -> Output:
-        """All that has arrived, at least something. Raises the stream's error after the last output."""
-        while not self.has_output:
-            if self.error is not None:
-                raise self.error
-            self.waiter = asyncio.get_running_loop().create_future()
-            await self.waiter
-        output, self.output = self.output, Output()
-        self.has_output = False
-        return output
 
 
 class _Connection(asyncio.Protocol):
@@ -121,7 +61,7 @@ class _Connection(asyncio.Protocol):
         """Further messages of this iteration of the event loop, which are sent together."""
         self._decoder: msgspec.msgpack.Decoder[list[ToClient]] = msgspec.msgpack.Decoder(list[ToClient])
         self._ids = itertools.count(1)
-        self._streams: dict[int, _ReceivedStream] = {}
+        self._streams: dict[int, ReceivedStream] = {}
         self._checking: asyncio.TimerHandle | None = None
         self.is_ready = False
         """The engine is loaded, and the connection is open."""
@@ -129,10 +69,10 @@ class _Connection(asyncio.Protocol):
         """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.lost = asyncio.Event()
 
-    def open(self, submit: Submit) -> tuple[int, _ReceivedStream]:
+    def open(self, submit: Submit) -> tuple[int, ReceivedStream]:
         request_id = next(self._ids)
         self._send(msgspec.structs.replace(submit, request_id=request_id))
-        stream = self._streams[request_id] = _ReceivedStream(self._loop.time())
+        stream = self._streams[request_id] = ReceivedStream(self._loop.time())
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
@@ -218,7 +158,7 @@ class _Connection(asyncio.Protocol):
         interval_s = min(self._timeout_s, _STALL_TIMEOUT_S) / _CHECKS_PER_TIMEOUT
         self._checking = self._loop.call_later(interval_s, self._check_streams)
 
-    def _abandon(self, request_id: int, stream: _ReceivedStream, error: CodedError) -> None:
+    def _abandon(self, request_id: int, stream: ReceivedStream, error: CodedError) -> None:
         """Cancel now, because a stalled reader may not return for a long time."""
         self._send(Cancel(request_id))
         stream.fail(error)
