@@ -1,4 +1,4 @@
-"""The answers of POST /v1/messages and /v1/messages/count_tokens, and the events of the stream."""
+"""The answers of POST /v1/messages and /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -48,58 +48,6 @@ class MessageAnswer(msgspec.Struct, kw_only=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: Usage
-
-
-class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
-    message: MessageAnswer
-
-
-class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    pass
-
-
-class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    index: int
-    content_block: AnswerBlock
-
-
-class TextDelta(msgspec.Struct, tag_field="type", tag="text_delta"):
-    text: str
-
-
-class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    thinking: str
-
-
-class SignatureDelta(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    signature: str
-
-
-class InputDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
-    partial_json: str
-
-
-class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    index: int
-    delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
-
-
-class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    index: int
-
-
-class Stop(msgspec.Struct):
-    stop_reason: str
-    stop_sequence: str | None
-
-
-class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    delta: Stop
-    usage: Usage
-
-
-class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
-    pass
 
 
 class InputTokens(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,35 +16,26 @@ from runner.api.error_response import Fields, messages_error_body
 from runner.api.generations import Generations, Piece
 from runner.api.messages.answers import (
     AnswerBlock,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    InputDelta,
     MessageAnswer,
-    MessageDelta,
-    MessageStart,
-    MessageStop,
     OutputDetails,
-    Ping,
-    SignatureDelta,
-    Stop,
     TextBlock,
-    TextDelta,
     ThinkingBlock,
-    ThinkingDelta,
     ToolUseBlock,
     Usage,
 )
 
-Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
-
 _SIGNATURE = "cog-triton"
 """Of what the model thought. Some clients do not send thoughts back without one."""
-_DELTAS: dict[str, Callable[[str], TextDelta | ThinkingDelta | InputDelta]] = {
-    "text": TextDelta,
-    "reasoning": ThinkingDelta,
-    "call": InputDelta,
+_DELTA = b"""event: content_block_delta
+data: {"type":"content_block_delta","index":%d,"delta":{"type":"%b_delta","%b":%b}}
+
+"""
+_DELTAS = {
+    "text": (b"text", b"text"),
+    "reasoning": (b"thinking",) * 2,
+    "call": (b"input_json", b"partial_json"),
 }
+"""Type and field of a delta, by the kind of the block."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,21 +57,22 @@ class MessagesWriter:
             pass
         content = [_block(each, each.text) for each in self._blocks.all]
         answer = self._message(content, generations)
-        stop = self._stop()
-        answer.stop_reason, answer.stop_sequence = stop.stop_reason, stop.stop_sequence
+        answer.stop_reason, answer.stop_sequence = self._stop()
         return _encode(answer)
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
-        opening: list[Event] = []
+        opening = b""
         if not self._has_started:
             self._has_started = True
-            opening += [MessageStart(self._message([], generations)), Ping()]
+            opening = _event("message_start", message=self._message([], generations)) + _event("ping")
         self._last = batch[-1]
-        return _written([*opening, *self._events(self._blocks.push(batch))])
+        return opening + b"".join(self._events(self._blocks.push(batch)))
 
     def last_events(self, generations: Generations) -> bytes:
-        events = self._events(self._blocks.finish())
-        return _written([*events, MessageDelta(self._stop(), _usage(generations)), MessageStop()])
+        reason, sequence = self._stop()
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        end = _event("message_delta", delta=delta, usage=_usage(generations)) + _event("message_stop")
+        return b"".join(self._events(self._blocks.finish())) + end
 
     def error_events(self, error: CodedError) -> bytes:
         return b"event: error\ndata: %b\n\n" % messages_error_body(error, self.fields)
@@ -90,27 +82,28 @@ class MessagesWriter:
             id=self.response_id, model=self.model, content=content, usage=_usage(generations)
         )
 
-    def _stop(self) -> Stop:
+    def _stop(self) -> tuple[str, str | None]:
+        """Why the answer ended, and by which stop sequence."""
         assert self._last is not None
         reason, sequence = self._last.finish_reason, self._last.stop_sequence
         if reason == "length":
-            return Stop("max_tokens", None)
+            return "max_tokens", None
         if self._blocks.has_calls:
-            return Stop("tool_use", None)
-        return Stop("end_turn", None) if sequence is None else Stop("stop_sequence", sequence)
+            return "tool_use", None
+        return "end_turn" if sequence is None else "stop_sequence", sequence
 
-    def _events(self, steps: Iterable[Step]) -> Iterator[Event]:
+    def _events(self, steps: Iterable[Step]) -> Iterator[bytes]:
         for step in steps:
             index, kind = step.block.index, step.block.kind
             match step:
                 case Began(block):
-                    yield BlockStart(index, _block(block, ""))
+                    yield _event("content_block_start", index=index, content_block=_block(block, ""))
                 case Grew(_, text):
-                    yield BlockDelta(index, _DELTAS[kind](text))
+                    yield _DELTA % (index, *_DELTAS[kind], _encode(text))
                 case Ended():
                     if kind == "reasoning":
-                        yield BlockDelta(index, SignatureDelta(_SIGNATURE))
-                    yield BlockStop(index)
+                        yield _DELTA % (index, b"signature", b"signature", _encode(_SIGNATURE))
+                    yield _event("content_block_stop", index=index)
 
 
 def _block(block: Block, text: str) -> AnswerBlock:
@@ -152,9 +145,5 @@ def _usage(generations: Generations) -> Usage:
     )
 
 
-def _written(events: Iterable[Event]) -> bytes:
-    return b"".join([b"event: %b\ndata: %b\n\n" % (_name(each), _encode(each)) for each in events])
-
-
-def _name(event: Event) -> bytes:
-    return str(event.__struct_config__.tag).encode()
+def _event(name: str, **fields: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode({"type": name, **fields}))

@@ -1,4 +1,4 @@
-"""The answer of POST /v1/responses, and the events of its stream."""
+"""The answer of POST /v1/responses."""
 
 from __future__ import annotations
 
@@ -104,47 +104,3 @@ class Response(msgspec.Struct, kw_only=True):
     store: bool = False
     top_logprobs: int = 0
     truncation: str = "disabled"
-
-
-class ResponseEvent(msgspec.Struct):
-    type: str
-    sequence_number: int
-    response: Response
-
-
-class ItemEvent(msgspec.Struct):
-    type: str
-    sequence_number: int
-    output_index: int
-    item: Item
-
-
-class PartEvent(msgspec.Struct):
-    type: str
-    sequence_number: int
-    output_index: int
-    content_index: int
-    item_id: str
-    part: OutputText | ReasoningText
-
-
-class TextEvent(msgspec.Struct):
-    """A delta, or the whole text at the end."""
-
-    type: str
-    sequence_number: int
-    output_index: int
-    item_id: str
-    content_index: int | msgspec.UnsetType = msgspec.UNSET
-    delta: str | msgspec.UnsetType = msgspec.UNSET
-    text: str | msgspec.UnsetType = msgspec.UNSET
-    arguments: str | msgspec.UnsetType = msgspec.UNSET
-    logprobs: list[str] | msgspec.UnsetType = msgspec.UNSET
-
-
-class ErrorEvent(msgspec.Struct):
-    sequence_number: int
-    code: str
-    message: str
-    param: str | None
-    type: str = "error"

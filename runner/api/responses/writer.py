@@ -14,38 +14,35 @@ from runner.api.error_response import describe
 from runner.api.generations import Generations, Piece
 from runner.api.responses.answers import (
     CallItem,
-    ErrorEvent,
     Incomplete,
     InputDetails,
     Item,
-    ItemEvent,
     MessageItem,
     OutputDetails,
     OutputText,
-    PartEvent,
     ReasoningItem,
     ReasoningOptions,
     ReasoningText,
     Response,
     ResponseError,
-    ResponseEvent,
-    TextEvent,
     TextOptions,
     Usage,
 )
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.order import fields_of, namespaces
 
-Event = ResponseEvent | ItemEvent | PartEvent | TextEvent | ErrorEvent
-
 _encode = msgspec.json.Encoder().encode
 _IDS = {"text": "msg_", "reasoning": "rs_", "call": "fc_"}
 _TEXTS = {
-    "text": "response.output_text",
-    "reasoning": "response.reasoning_text",
-    "call": "response.function_call_arguments",
+    "text": (b"response.output_text", b'"content_index":0,', b',"logprobs":[]'),
+    "reasoning": (b"response.reasoning_text", b'"content_index":0,', b""),
+    "call": (b"response.function_call_arguments", b"", b""),
 }
-"""The first words of the events of a block's text."""
+"""Of the events of a block's text: the first words of their type, fields before and after the text."""
+_TEXT_EVENT = b"""event: %b.%b
+data: {"type":"%b.%b","sequence_number":%d,"output_index":%d,"item_id":"%b",%b"%b":%b%b}
+
+"""
 
 
 class ResponsesWriter:
@@ -69,30 +66,29 @@ class ResponsesWriter:
         return _encode(self._response)
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
-        opening: list[Event] = []
+        opening = b""
         if not self._num_events:
-            names = ("response.created", "response.in_progress")
-            opening += [ResponseEvent(each, 0, self._response) for each in names]
-        return self._written([*opening, *self._push(batch)])
+            for name in ("response.created", "response.in_progress"):
+                opening += self._event(name, response=self._response)
+        return opening + self._written(self._push(batch))
 
     def last_events(self, generations: Generations) -> bytes:
         steps = [] if self._blocks.all else list(self._blocks.begin("text"))
-        events = [event for step in (*steps, *self._blocks.finish()) for event in self._events(step)]
+        events = self._written((*steps, *self._blocks.finish()))
         self._finish(generations)
-        return self._written([*events, ResponseEvent(f"response.{self._response.status}", 0, self._response)])
+        return events + self._event(f"response.{self._response.status}", response=self._response)
 
     def error_events(self, error: CodedError) -> bytes:
         facts = describe(error, self.fields)
         self._response.status, self._is_cut = "failed", True
         self._response.error = ResponseError(facts.code, facts.message)
         self._response.output = self._items()
-        failed = ResponseEvent("response.failed", 0, self._response)
-        return self._written([ErrorEvent(0, facts.code, facts.message, facts.param), failed])
+        told = self._event("error", code=facts.code, message=facts.message, param=facts.param)
+        return told + self._event("response.failed", response=self._response)
 
-    def _push(self, pieces: Sequence[Piece]) -> Iterator[Event]:
+    def _push(self, pieces: Sequence[Piece]) -> Iterator[Step]:
         self._is_cut = pieces[-1].finish_reason == "length"
-        for step in self._blocks.push(pieces):
-            yield from self._events(step)
+        return self._blocks.push(pieces)
 
     def _finish(self, generations: Generations) -> None:
         if not self._blocks.all:
@@ -109,32 +105,45 @@ class ResponsesWriter:
         """Of a block that has ended."""
         return "incomplete" if self._is_cut and block is self._blocks.all[-1] else "completed"
 
-    def _events(self, step: Step) -> Iterator[Event]:
+    def _written(self, steps: Iterable[Step]) -> bytes:
+        return b"".join([event for step in steps for event in self._events(step)])
+
+    def _events(self, step: Step) -> Iterator[bytes]:
         block = step.block
-        index, item_id, texts = block.index, _id(block), _TEXTS[block.kind]
-        content_index = msgspec.UNSET if block.kind == "call" else 0
-        log_probs: list[str] | msgspec.UnsetType = [] if block.kind == "text" else msgspec.UNSET
+        index, is_call = block.index, block.kind == "call"
         match step:
             case Began():
-                yield ItemEvent("response.output_item.added", 0, index, self._item(block, "", "in_progress"))
-                if block.kind != "call":
-                    yield PartEvent("response.content_part.added", 0, index, 0, item_id, _part(block, ""))
+                item = self._item(block, "", "in_progress")
+                yield self._event("response.output_item.added", output_index=index, item=item)
+                if not is_call:
+                    yield self._part_event("added", block, "")
             case Grew(_, text):
-                event = TextEvent(f"{texts}.delta", 0, index, item_id, content_index, logprobs=log_probs)
-                event.delta = text
-                yield event
+                yield self._text_event(b"delta", b"delta", block, text)
             case Ended():
-                event = TextEvent(f"{texts}.done", 0, index, item_id, content_index, logprobs=log_probs)
                 whole = block.text
-                if block.kind == "call":
-                    event.arguments = whole
-                    yield event
-                else:
-                    event.text = whole
-                    yield event
-                    yield PartEvent("response.content_part.done", 0, index, 0, item_id, _part(block, whole))
-                done = self._item(block, whole, self._status(block))
-                yield ItemEvent("response.output_item.done", 0, index, done)
+                yield self._text_event(b"done", b"arguments" if is_call else b"text", block, whole)
+                if not is_call:
+                    yield self._part_event("done", block, whole)
+                item = self._item(block, whole, self._status(block))
+                yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def _part_event(self, verb: str, block: Block, text: str) -> bytes:
+        part = OutputText(text) if block.kind == "text" else ReasoningText(text)
+        place = {"output_index": block.index, "content_index": 0, "item_id": _id(block)}
+        return self._event(f"response.content_part.{verb}", **place, part=part)
+
+    def _text_event(self, verb: bytes, field: bytes, block: Block, text: str) -> bytes:
+        """NOTE: a hot path, for each piece of a text."""
+        name, before, after = _TEXTS[block.kind]
+        number, item_id = self._num_events, _id(block).encode()
+        self._num_events += 1
+        place = number, block.index, item_id
+        return _TEXT_EVENT % (name, verb, name, verb, *place, before, field, _encode(text), after)
+
+    def _event(self, name: str, **fields: object) -> bytes:
+        data = _encode({"type": name, "sequence_number": self._num_events, **fields})
+        self._num_events += 1
+        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
     def _item(self, block: Block, text: str, status: str) -> Item:
         """``text``: so far; in an item that has just begun there is no content yet."""
@@ -147,14 +156,6 @@ class ResponsesWriter:
             case "call":
                 namespace, name = self._namespaces.get(block.name, (msgspec.UNSET, block.name))
                 return CallItem(_id(block), status, block.call_id, name, text, namespace)
-
-    def _written(self, events: Iterable[Event]) -> bytes:
-        written = []
-        for event in events:
-            event.sequence_number = self._num_events
-            self._num_events += 1
-            written.append(b"event: %b\ndata: %b\n\n" % (event.type.encode(), _encode(event)))
-        return b"".join(written)
 
 
 def _opening(body: ResponsesBody, response_id: str, model: str, *, is_large: bool) -> Response:
@@ -184,10 +185,6 @@ def _opening(body: ResponsesBody, response_id: str, model: str, *, is_large: boo
 
 def _id(block: Block) -> str:
     return _IDS[block.kind] + block.id
-
-
-def _part(block: Block, text: str) -> OutputText | ReasoningText:
-    return OutputText(text) if block.kind == "text" else ReasoningText(text)
 
 
 def _usage(generations: Generations) -> Usage:
