@@ -23,19 +23,8 @@ from engine.kinds import find_kind
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineFailed, as_coded
 from errors.wire import ExitReason, WireError
+from runner.engines.protocol import messages
 from runner.engines.protocol.adapter import EngineAdapter
-from runner.engines.protocol.messages import (
-    Cached,
-    Failed,
-    Finished,
-    FinishReason,
-    FromClient,
-    LogProbs,
-    Statistics,
-    Submit,
-    TokenLogProb,
-    Tokens,
-)
 from runner.engines.protocol.wire import FrameReader, FrameSender
 from runner.engines.server.loading import load_engine, start_errors
 from runner.engines.server.start import Start
@@ -59,29 +48,29 @@ class SocketSink:
         self._exit_reason = exit_reason
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
-        self._sender.send(Tokens(list(new)))
+        self._sender.send(messages.Tokens(list(new)))
 
-    def log_probs(self, new: Iterable[tuple[int, list[TokenLogProb]]]) -> None:
-        self._sender.send(LogProbs(list(new)))
+    def log_probs(self, new: Iterable[tuple[int, list[messages.TokenLogProb]]]) -> None:
+        self._sender.send(messages.LogProbs(list(new)))
 
     def cached(self, new: Iterable[tuple[int, int]]) -> None:
-        self._sender.send(Cached(list(new)))
+        self._sender.send(messages.Cached(list(new)))
 
     def finished(
         self,
         request_id: int,
-        reason: FinishReason,
+        reason: messages.FinishReason,
         sequences: list[list[int]] | None = None,
         embedding: bytes | None = None,
     ) -> None:
-        self._sender.send(Finished(request_id, reason, sequences, embedding))
+        self._sender.send(messages.Finished(request_id, reason, sequences, embedding))
 
     def failed(self, request_id: int, error: Exception) -> None:
         coded = as_coded(error, EngineFailed, self._engine_kind)
         if coded is not error:
             fields = {"engine_request_ids": [request_id]}
             log.error("request %d failed", request_id, exc_info=error, extra={"fields": fields})
-        self._sender.send(Failed(request_id, WireError.of(coded)))
+        self._sender.send(messages.Failed(request_id, WireError.of(coded)))
 
     def broken(self, error: Exception) -> None:
         coded = as_coded(error, EngineCrashed, self._engine_kind)
@@ -105,10 +94,10 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
     sender.send(engine.ready)
     reporting = engine, sender, sink
     threading.Thread(target=_report_statistics, args=reporting, name="statistics", daemon=True).start()
-    for messages in FrameReader(connection, list[FromClient]).batches():
-        for message in messages:
+    for batch in FrameReader(connection, list[messages.FromClient]).batches():
+        for message in batch:
             try:
-                if isinstance(message, Submit):
+                if isinstance(message, messages.Submit):
                     engine.submit(message)
                 else:
                     engine.cancel(message.request_id)
@@ -118,7 +107,7 @@ def serve(start: Start, exit_reason: ExitReason) -> None:
 
 
 def _report_statistics(engine: EngineAdapter, sender: FrameSender, sink: SocketSink) -> None:
-    last: Statistics | None = None
+    last: messages.Statistics | None = None
     try:
         while True:
             now = engine.statistics()

@@ -7,24 +7,7 @@ from typing import Any
 
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
-from runner.api.messages.bodies import (
-    AnyTool,
-    AssistantMessage,
-    CountTokensBody,
-    MessagesBody,
-    NamedTool,
-    NoTool,
-    OutputOptions,
-    SystemMessage,
-    TextBlock,
-    ThinkingBlock,
-    ThinkingDisabled,
-    ThinkingEnabled,
-    Tool,
-    ToolChoice,
-    ToolUseBlock,
-    UserMessage,
-)
+from runner.api.messages import bodies
 from runner.api.openai.bodies import ChatBody, Object
 from runner.api.openai.orders import chat_order, function_named, joined
 
@@ -37,17 +20,17 @@ _NAMES = (
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
 )
 """Fields of the chat's order by their names here, as regular expressions."""
-_CHOICES = {AnyTool: "required", NoTool: "none"}
+_CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
 
-def fields_of(body: CountTokensBody) -> Fields:
+def fields_of(body: bodies.CountTokensBody) -> Fields:
     """For errors."""
     if body.output_config is not None and body.output_config.format is not None:
         return Fields("messages", "output_config.format", _NAMES)
     return Fields("messages", "tools" if body.tools else "thinking", _NAMES)
 
 
-def chat_body(body: CountTokensBody, *, limits_thinking: bool) -> ChatBody:
+def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBody:
     """``limits_thinking``: whether the engine can; to Anthropic's API the budget is a target too.
 
     Raises E1005 with the field.
@@ -56,7 +39,7 @@ def chat_body(body: CountTokensBody, *, limits_thinking: bool) -> ChatBody:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=[])
     messages = list(_messages(body))
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
-    choice, thinking, output = body.tool_choice, body.thinking, body.output_config or OutputOptions()
+    choice, thinking, output = body.tool_choice, body.thinking, body.output_config or bodies.OutputOptions()
     effort = {} if output.effort is None else {"reasoning_effort": output.effort}
     return chat_order(
         body,
@@ -66,28 +49,24 @@ def chat_body(body: CountTokensBody, *, limits_thinking: bool) -> ChatBody:
         tools=None if body.tools is None else [_tool(each) for each in body.tools],
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
-        reasoning_effort="none" if isinstance(thinking, ThinkingDisabled) else None,
-        thinking_token_budget=(
-            thinking.budget_tokens if limits_thinking and isinstance(thinking, ThinkingEnabled) else None
-        ),
+        reasoning_effort="none" if isinstance(thinking, bodies.ThinkingDisabled) else None,
+        thinking_token_budget=getattr(thinking, "budget_tokens", None) if limits_thinking else None,
         # NOTE: Claude Code sends an effort by itself: a template that knows none ignores it.
         chat_template_kwargs={**effort, **(body.chat_template_kwargs or {})} or None,
         response_format=_response_format(output),
-        **(_limits(body) if isinstance(body, MessagesBody) else {}),
+        # A body whose tokens are counted has no limits.
+        max_tokens=getattr(body, "max_tokens", None),
+        stop=getattr(body, "stop_sequences", None),
     )
 
 
-def _limits(body: MessagesBody) -> dict[str, Any]:
-    return {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
-
-
-def _response_format(output: OutputOptions) -> Object | None:
+def _response_format(output: bodies.OutputOptions) -> Object | None:
     if output.format is None:
         return None
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": output.format.schema}}
 
 
-def _tool(tool: Tool) -> Object:
+def _tool(tool: bodies.Tool) -> Object:
     function = {
         "name": tool.name,
         "description": tool.description,
@@ -97,33 +76,33 @@ def _tool(tool: Tool) -> Object:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: ToolChoice | None) -> str | Object | None:
-    if isinstance(choice, NamedTool):
+def _tool_choice(choice: bodies.ToolChoice | None) -> str | Object | None:
+    if isinstance(choice, bodies.NamedTool):
         return function_named(choice.name)
     return None if choice is None else _CHOICES.get(type(choice))
 
 
-def _messages(body: CountTokensBody) -> Iterator[dict[str, Any]]:
+def _messages(body: bodies.CountTokensBody) -> Iterator[dict[str, Any]]:
     if body.system:
         yield {"role": "system", "content": joined(body.system)}
     for message in body.messages:
         match message:
-            case UserMessage(content):
+            case bodies.UserMessage(content):
                 yield from _of_user(content)
-            case AssistantMessage(content):
+            case bodies.AssistantMessage(content):
                 yield _of_assistant(content)
-            case SystemMessage(content):
+            case bodies.SystemMessage(content):
                 yield {"role": "system", "content": joined(content)}
 
 
 def _of_user(content: Any) -> Iterator[dict[str, Any]]:
     """Results of tools are messages of their own. Texts between them stay together."""
-    texts: list[TextBlock] = []
+    texts: list[bodies.TextBlock] = []
     if isinstance(content, str):
         yield {"role": "user", "content": content}
         return
     for block in content:
-        if isinstance(block, TextBlock):
+        if isinstance(block, bodies.TextBlock):
             texts.append(block)
             continue
         if texts:
@@ -138,9 +117,9 @@ def _of_assistant(content: Any) -> dict[str, Any]:
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     message: dict[str, Any] = {"role": "assistant"}
-    texts = [block for block in content if isinstance(block, TextBlock)]
-    calls = [_call(block) for block in content if isinstance(block, ToolUseBlock)]
-    if thoughts := [block.thinking for block in content if isinstance(block, ThinkingBlock)]:
+    texts = [block for block in content if isinstance(block, bodies.TextBlock)]
+    calls = [_call(block) for block in content if isinstance(block, bodies.ToolUseBlock)]
+    if thoughts := [block.thinking for block in content if isinstance(block, bodies.ThinkingBlock)]:
         message["reasoning_content"] = "\n".join(thoughts)
     if texts or not calls:
         message["content"] = joined(texts)
@@ -149,6 +128,6 @@ def _of_assistant(content: Any) -> dict[str, Any]:
     return message
 
 
-def _call(block: ToolUseBlock) -> dict[str, Any]:
+def _call(block: bodies.ToolUseBlock) -> dict[str, Any]:
     function = {"name": block.name, "arguments": block.input}
     return {"id": block.id, "type": "function", "function": function}

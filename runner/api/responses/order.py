@@ -12,17 +12,7 @@ from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object, ToolName
 from runner.api.openai.orders import chat_order, function_named, joined
-from runner.api.responses.bodies import (
-    ITEMS,
-    FunctionCall,
-    FunctionCallOutput,
-    FunctionTool,
-    MessageItem,
-    NamedSchema,
-    Namespace,
-    ReasoningItem,
-    ResponsesBody,
-)
+from runner.api.responses import bodies
 from runner.api.validation import convert
 
 _NAMES = (
@@ -46,14 +36,14 @@ _REFUSED = {
 _OWN_TOOLS_ONLY = "function, because this server runs no tools itself"
 
 
-def fields_of(body: ResponsesBody) -> Fields:
+def fields_of(body: bodies.ResponsesBody) -> Fields:
     """For errors."""
     has_format = body.text is not None and body.text.format is not None
     others = "tools" if body.tools else "thinking_token_budget"
     return Fields("input", "text.format" if has_format else others, _NAMES)
 
 
-def chat_body(body: ResponsesBody) -> ChatBody:
+def chat_body(body: bodies.ResponsesBody) -> ChatBody:
     """Raises E1005 and E1601 with the field."""
     _check_supported(body)
     return chat_order(
@@ -70,7 +60,7 @@ def chat_body(body: ResponsesBody) -> ChatBody:
     )
 
 
-def _check_supported(body: ResponsesBody) -> None:
+def _check_supported(body: bodies.ResponsesBody) -> None:
     for name, remedy in _REFUSED.items():
         if getattr(body, name) is not None:
             raise UnknownField(name=name, remedy=remedy)
@@ -81,16 +71,16 @@ def _check_supported(body: ResponsesBody) -> None:
             raise InvalidInput(name=f"include[{at}]", expected=_INCLUDED_WITHOUT_EFFECT[0], value=each)
 
 
-def _response_format(body: ResponsesBody) -> Object | None:
+def _response_format(body: bodies.ResponsesBody) -> Object | None:
     match body.text and body.text.format:
         case AnyObject():
             return {"type": "json_object"}
-        case NamedSchema(name=name, schema=schema):
+        case bodies.NamedSchema(name=name, schema=schema):
             return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
     return None
 
 
-def namespaces(body: ResponsesBody) -> dict[str, tuple[str, str]]:
+def namespaces(body: bodies.ResponsesBody) -> dict[str, tuple[str, str]]:
     """Namespace and name of functions, by the name that the model learns. Of what is not valid: nothing."""
     found: dict[str, tuple[str, str]] = {}
     for tool in body.tools or ():
@@ -113,7 +103,7 @@ def _tools(tools: list[Object]) -> Iterator[Object]:
         if tool.get("type") != "namespace":
             yield _tool(tool, f"tools[{at}]")
             continue
-        space = convert(tool, Namespace, f"tools[{at}]")
+        space = convert(tool, bodies.Namespace, f"tools[{at}]")
         for index, each in enumerate(space.tools):
             yield _tool(each, f"tools[{at}].tools[{index}]", space.name)
 
@@ -121,7 +111,7 @@ def _tools(tools: list[Object]) -> Iterator[Object]:
 def _tool(tool: Object, place: str, namespace: str | None = None) -> Object:
     if tool.get("type") != "function":
         raise InvalidInput(name=f"{place}.type", expected=_OWN_TOOLS_ONLY, value=tool.get("type"))
-    function = convert(tool, FunctionTool, place)
+    function = convert(tool, bodies.FunctionTool, place)
     # NOTE: here, as the chat's order numbers the functions of all namespaces.
     function.name = convert(_full_name(namespace, function.name), ToolName, f"{place}.name")
     return {"type": "function", "function": msgspec.structs.asdict(function)}
@@ -140,7 +130,7 @@ def _tool_choice(choice: str | Object | None) -> str | Object | None:
     return choice
 
 
-def _messages(body: ResponsesBody) -> list[Object]:
+def _messages(body: bodies.ResponsesBody) -> list[Object]:
     messages = _Messages()
     if body.instructions:
         messages.add_system(body.instructions)
@@ -164,24 +154,24 @@ class _Messages:
 
     def add(self, item: Object, place: str) -> None:
         kind = item.get("type", "message")
-        if not isinstance(kind, str) or kind not in ITEMS:
-            raise InvalidInput(name=f"{place}.type", expected=" or ".join(ITEMS), value=kind)
-        match convert(item, ITEMS[kind], place):
-            case MessageItem("assistant", content):
+        if not isinstance(kind, str) or kind not in bodies.ITEMS:
+            raise InvalidInput(name=f"{place}.type", expected=" or ".join(bodies.ITEMS), value=kind)
+        match convert(item, bodies.ITEMS[kind], place):
+            case bodies.MessageItem("assistant", content):
                 self._assistant("content", "tool_calls")["content"] = joined(content)
-            case MessageItem("system" | "developer", content):
+            case bodies.MessageItem("system" | "developer", content):
                 self.add_system(joined(content))
-            case MessageItem(role, content):
+            case bodies.MessageItem(role, content):
                 self.all.append({"role": role, "content": joined(content)})
-            case FunctionCall() as call:
+            case bodies.FunctionCall() as call:
                 _check_json(call.arguments, f"{place}.arguments")
                 name = _full_name(call.namespace, call.name)
                 function = {"name": name, "arguments": call.arguments}
                 calls = self._assistant().setdefault("tool_calls", [])
                 calls.append({"id": call.call_id, "type": "function", "function": function})
-            case FunctionCallOutput(call_id, output):
+            case bodies.FunctionCallOutput(call_id, output):
                 self.all.append({"role": "tool", "tool_call_id": call_id, "content": joined(output)})
-            case ReasoningItem(summary, written):
+            case bodies.ReasoningItem(summary, written):
                 message = self._assistant("content", "tool_calls", "reasoning_content")
                 message["reasoning_content"] = joined(written or summary)
 
