@@ -17,11 +17,10 @@ from builder.sizes.fit import (
     fit_gpus,
     main_memory_bytes,
     running_precision,
+    stored_precision,
 )
-from builder.sizes.gpus import GpuModel
-from builder.sizes.memory import weight_bytes
+from builder.sizes.memory import GpuModel, weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
-from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import count_in_words, download_time, in_words
 from builder.survey import Survey
 from builder.weights.files import CACHE_VARIABLE

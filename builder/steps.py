@@ -12,8 +12,8 @@ from typing import Any
 from builder.config.config import BuildConfig
 from builder.sizes.words import in_words, num_files
 from builder.tokenizer import place_tokenizer
+from builder.weights.checkpoint import check_pickled_weights
 from builder.weights.model_files import Model, Sources
-from builder.weights.pickled_weights import check_pickled_weights
 from builder.weights.weights import obtain_model
 from engine.directory import file_sizes
 from engine.redact import redact_url

@@ -9,20 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from builder.sizes.gpus import GIB, GpuModel
 from builder.sizes.memory import (
     CUDA_BYTES,
+    DTYPE_BYTES,
+    GIB,
+    GpuModel,
     Limits,
     Parallelism,
     Precision,
     activation_bytes,
+    kv_bytes_per_sequence,
     kv_bytes_per_token,
     rank_weight_bytes,
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.weight_lines import stored_precision, weight_lines
-from builder.sizes.words import in_words
+from builder.sizes.words import count_in_words, in_words
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import visible_gpus
 
@@ -38,6 +40,22 @@ _STEP = Limits(max_batch_size=256, max_seq_len=MIN_SEQ_LEN, max_num_tokens=8192)
 _PROGRAM_BYTES = GIB
 """Of torch, and of the runner's processes, in main memory."""
 _ROUND_TOKENS = 256
+
+
+def stored_precision(values: Mapping[str, Any]) -> Precision:
+    """The precision of the model's files; of quantized weights by their bits or their method."""
+    config = ModelConfig(values)
+    dtype = config.dtype if config.dtype in DTYPE_BYTES else "float16"
+    described = values.get("quantization_config")
+    if not isinstance(described, dict):
+        return Precision(dtype=str(dtype))
+    bits, group_size = described.get("bits"), described.get("group_size")
+    by_method = 8 if "fp8" in str(config.quantization) else None
+    return Precision(
+        dtype=str(dtype),
+        weight_bits=bits if isinstance(bits, int) and bits in (2, 3, 4, 8) else by_method,
+        group_size=group_size if isinstance(group_size, int) and group_size > 0 else None,
+    )
 
 
 def running_precision(values: Mapping[str, Any], dtype: str | None, *, on_cpu: bool, half: bool) -> Precision:
@@ -130,12 +148,28 @@ def size_lines(
         return [f"sizes are not known: the model's config.json has no {exc}"]
     on_cpu = not needs_gpu and not visible_gpus()
     running = running_precision(values, dtype, on_cpu=on_cpu, half=needs_gpu)
-    lines = weight_lines(shape, stored_precision(values), running, max_seq_len)
+    lines = _weight_lines(shape, stored_precision(values), running, max_seq_len)
     if on_cpu:
         needed = in_words(main_memory_bytes(shape, running, min(max_seq_len or MIN_SEQ_LEN, MIN_SEQ_LEN)))
         lines.append(f"memory        {needed} on this machine, which has no GPU: as {running.dtype}")
     on_gpu = running_precision(values, dtype, on_cpu=False, half=True)
     return [*lines, *market_lines(demand(shape, on_gpu, values, max_seq_len))]
+
+
+def _weight_lines(
+    shape: ModelShape, stored: Precision, running: Precision, max_seq_len: int | None
+) -> list[str]:
+    """Lines about the ``stored`` weights and the KV cache of the ``running`` engine."""
+    of_token = kv_bytes_per_token(shape, running)
+    lines = [
+        f"model         {count_in_words(shape.num_parameters)} parameters, {shape.num_layers} layers",
+        f"weights       {in_words(weight_bytes(shape, stored))} ({stored.dtype})",
+    ]
+    if max_seq_len is not None:
+        of_sequence = in_words(kv_bytes_per_sequence(of_token, max_seq_len))
+        per_sequence = f"{of_sequence} per sequence of {max_seq_len} tokens"
+        lines.append(f"KV cache      {in_words(of_token)} per token, {per_sequence}")
+    return lines
 
 
 def market_lines(demanded: Demand) -> Iterator[str]:

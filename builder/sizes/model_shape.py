@@ -10,10 +10,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builder.sizes.families import LLAMA_LIKE, Family, family_of
 from builder.weights.checkpoint import LENGTH_KEYS
 
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+@dataclass(frozen=True)
+class Family:
+    """The matrices of a model family, which ``config.json`` does not describe."""
+
+    is_gated: bool = True
+    """The MLP has a third matrix, the gate."""
+    has_positions: bool = False
+    """Learned position embeddings."""
+    position_offset: int = 0
+    is_tied: bool = False
+    """Unless the config has tie_word_embeddings."""
+    multi_query: str | None = None
+    """The config's key for one KV head, or ``multi_query_group_num`` of them (``key=default``)."""
+    multi_query_unless_new: bool = False
+    halves_intermediate: bool = False
+
+
+_LLAMA_LIKE = Family()
+_PLAIN = Family(is_gated=False, is_tied=True)
+
+_FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(
+        (
+            "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "phi3", "internlm2", "internlm",
+            "baichuan", "deepseek", "deepseek_v2", "deepseek_v3", "dbrx",
+        ),
+        _LLAMA_LIKE,
+    ),
+    **dict.fromkeys(("gemma", "gemma2"), Family(is_tied=True)),
+    **dict.fromkeys(("phi", "gptj", "gpt_neox", "nemotron"), Family(is_gated=False)),
+    **dict.fromkeys(("starcoder2", "bloom", "mpt"), _PLAIN),
+    "qwen": Family(halves_intermediate=True),
+    "chatglm": Family(multi_query="multi_query_attention=false"),
+    "gpt2": Family(is_gated=False, is_tied=True, has_positions=True),
+    "gpt_bigcode": Family(is_gated=False, is_tied=True, has_positions=True, multi_query="multi_query=true"),
+    "opt": Family(is_gated=False, is_tied=True, has_positions=True, position_offset=2),
+    "falcon": Family(is_gated=False, is_tied=True, multi_query_unless_new=True),
+}  # fmt: skip
 
 
 class UnknownShape(Exception):
@@ -56,8 +95,8 @@ def shape_of(values: Mapping[str, Any]) -> ModelShape:
     inner = values.get("text_config")
     described = {**values, **inner} if isinstance(inner, dict) else dict(values)
     model_type = str(described.get("model_type", ""))
-    family = family_of(model_type)
-    return _Counter(described, family or LLAMA_LIKE, is_known=family is not None).shape(model_type)
+    family = _FAMILIES.get(model_type)
+    return _Counter(described, family or _LLAMA_LIKE, is_known=family is not None).shape(model_type)
 
 
 class _Counter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from builder.config.config import BuildConfig
-from builder.sizes.gpus import GpuModel, gpus_here, gpus_of
+from builder.sizes.memory import GpuModel, gpus_here, gpus_of
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.rules import check_gpu

@@ -10,7 +10,7 @@ from typing import Any
 
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, run_program
-from builder.sizes.gpus import GpuModel
+from builder.sizes.memory import GpuModel
 from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.sizing import Sizing

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.program import Needs, ram_here_bytes
-from builder.sizes.gpus import GIB, GpuModel
+from builder.sizes.fit import stored_precision
 from builder.sizes.memory import (
     CUDA_BYTES,
     DTYPE_BYTES,
+    GIB,
     KV_FRACTION,
+    GpuModel,
     Limits,
     Parallelism,
     Precision,
@@ -20,7 +22,6 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.weight_lines import stored_precision
 from builder.sizes.words import count_in_words, in_words
 from builder.trtllm.flags import BUILD, QUANTIZE
 from builder.trtllm.summary import ProgramCall, TrtllmBuild

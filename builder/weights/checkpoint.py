@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from builder.weights.model_files import Model
@@ -14,6 +17,8 @@ from errors.build_config import InvalidBuildValue, ModelUnusable
 _MAX_HEADER_BYTES = 100 << 20
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
+_PICKLES = (".bin", ".pt", ".pth")
+_TORCHSCRIPT_RECORD = "constants.pkl"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -115,3 +120,29 @@ def _tensor_dtypes(model: Model, name: str) -> list[str]:
         problem = f"{name} has {size_bytes} bytes, but its header announces {8 + header_bytes + end}"
         raise ModelUnusable(model=model.name, problem=problem)
     return dtypes
+
+
+def check_pickled_weights(model: Model) -> None:
+    """Raise ModelUnusable for a file that may hold more than tensors by its very format.
+
+    Before 2.6, torch gave TorchScript archives and tars to loaders that run their code, also when only
+    weights were asked for (CVE-2025-32434), and TensorRT-LLM pins 2.5. Newer torch refuses both.
+    """
+    for name, path in model.files.items():
+        if name.endswith(_PICKLES) and (kind := _code_format(path)) is not None:
+            problem = f"{name} is {kind} and may hold code; weights as safetensors are needed"
+            raise ModelUnusable(model=model.name, problem=problem)
+
+
+def _code_format(path: Path) -> str | None:
+    if tarfile.is_tarfile(path):
+        return "a tar"
+    if not zipfile.is_zipfile(path):
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError):
+        return "a broken archive"
+    is_torchscript = any(name.rpartition("/")[2] == _TORCHSCRIPT_RECORD for name in names)
+    return "a TorchScript archive" if is_torchscript else None

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from builder.sizes.gpus import GIB, GpuModel, gpus_of
 from builder.sizes.memory import (
+    GIB,
+    GpuModel,
     Limits,
     Parallelism,
     Precision,
+    gpus_of,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     rank_weight_bytes,
