@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from perf.bench.measure import cog_target, openai_target
-from perf.load.events import events
 from perf.load.http import HttpClient, RequestFailed
 from perf.load.record import Answer
-from perf.load.response import Response
+from perf.load.response import Response, events
 from perf.load.targets.target import Posting, Workload
 from perf.load.targets.triton import ENSEMBLE, SLOT, TritonTarget
 from perf.servers import Stack

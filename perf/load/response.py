@@ -1,8 +1,12 @@
-"""An HTTP answer as it arrives: pieces of its body with the time of each, and where it ends."""
+"""An HTTP answer as it arrives: pieces of its body with the time of each, where it ends, and its events."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from runner.triton_server.event_stream import EventParser
 
 
 class MalformedResponse(ValueError):
@@ -20,6 +24,22 @@ class Response:
     @property
     def body(self) -> bytes:
         return b"".join(data for _, data in self.pieces)
+
+
+class Event(NamedTuple):
+    """A server-sent event, and when it was whole."""
+
+    at_s: float
+    name: str
+    data: bytes
+
+
+def events(response: Response) -> Iterator[Event]:
+    """The events of a body, also of one that was cut off: what is not whole is left out."""
+    parser = EventParser()
+    for at_s, piece in response.pieces:
+        for event in parser.feed(piece):
+            yield Event(at_s, event.name, event.data)
 
 
 class ResponseReader:

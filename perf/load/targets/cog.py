@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perf.load.events import events
 from perf.load.record import Answer
-from perf.load.response import Response
+from perf.load.response import Response, events
 from perf.load.targets.target import Posting, Workload
 
 _SERVER_LINE = re.compile(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from perf.load.events import events
 from perf.load.record import Answer
-from perf.load.response import Response
+from perf.load.response import Response, events
 from perf.load.targets.target import Posting, Workload
 
 Api = Literal["completions", "chat"]

@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perf.load.events import events
 from perf.load.http import HttpClient, Request, RequestFailed
 from perf.load.record import Answer
-from perf.load.response import Response
+from perf.load.response import Response, events
 from perf.load.targets.cog import read_prediction
 from perf.load.targets.target import refusal
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perf.load.events import events
-from perf.load.response import Response
+from perf.load.response import Response, events
 
 
 def test_comments_and_events_without_data_are_left_out() -> None:

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perf.load.events import events
 from perf.load.http import HttpClient, Request, RequestFailed
-from perf.load.response import MalformedResponse, Response, ResponseReader
+from perf.load.response import MalformedResponse, Response, ResponseReader, events
 from tests.perf.load.scripted_server import Asked, ScriptedServer, json_answer, stream_answer
 
 Write = Callable[[bytes], None]
