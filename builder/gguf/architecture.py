@@ -10,7 +10,6 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, dequantize
 
 from builder.gguf.header import GgufFile
-from errors.build_config import GgufUnsupported, ModelUnusable
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -55,11 +54,10 @@ def read_architecture(file: GgufFile) -> Architecture:
     architecture = _ARCHITECTURES.get(file.architecture)
     if architecture is None:
         remedy = f"supported are {', '.join(_ARCHITECTURES)}: use the model's safetensors"
-        raise GgufUnsupported(model=file.name, found=f"the architecture {file.architecture!r}", remedy=remedy)
+        raise file.unsupported(f"the architecture {file.architecture!r}", remedy)
     values = _config(file, architecture)
     if values["num_hidden_layers"] > len(file.tensors):
-        problem = f"it has {values['num_hidden_layers']} layers, but {len(file.tensors)} tensors"
-        raise ModelUnusable(model=file.name, problem=problem)
+        raise file.unusable(f"it has {values['num_hidden_layers']} layers, but {len(file.tensors)} tensors")
     weights = tuple(_weights(values, architecture))
     _check_tensors(file, weights)
     return Architecture(values, weights)
@@ -75,21 +73,21 @@ def _config(file: GgufFile, architecture: _Architecture) -> dict[str, Any]:
     def number(key: str, expected: Any = int, default: Any = None) -> Any:
         found = file.get(f"{file.architecture}.{key}", expected)
         if found is None and default is None:
-            raise ModelUnusable(model=file.name, problem=f"its metadata has no {file.architecture}.{key}")
+            raise file.unusable(f"its metadata has no {file.architecture}.{key}")
         value = default if found is None else found
         if not 0 < value < 1 << 40:
-            raise ModelUnusable(model=file.name, problem=f"its {file.architecture}.{key} is {value}")
+            raise file.unusable(f"its {file.architecture}.{key} is {value}")
         return value
 
     hidden, heads = number("embedding_length"), number("attention.head_count")
     head_dim = number("attention.key_length", default=max(hidden // heads, 1))
     if number("rope.dimension_count", default=head_dim) != head_dim:
-        raise _unsupported(file, "rotary positions on a part of each head")
+        raise file.unsupported("rotary positions on a part of each head")
     if file.get(f"{file.architecture}.expert_count", int):
-        raise _unsupported(file, "a mixture of experts")
+        raise file.unsupported("a mixture of experts")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
-        raise ModelUnusable(model=file.name, problem="its GGUF file has no tensor token_embd.weight")
+        raise file.unusable("its GGUF file has no tensor token_embd.weight")
     values = {
         "architectures": [architecture.hf_class],
         "model_type": architecture.model_type,
@@ -124,7 +122,7 @@ def _rope_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]
         return None
     original = file.get(f"{prefix}.original_context_length", int)
     if kind not in ("linear", "yarn") or (kind == "yarn" and original is None):
-        raise _unsupported(file, f"the rope scaling {kind!r}")
+        raise file.unsupported(f"the rope scaling {kind!r}")
     scaling = {"rope_type": kind, "factor": factor}
     return scaling if kind == "linear" else {**scaling, "original_max_position_embeddings": original}
 
@@ -133,7 +131,7 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     """Llama 3.1's scaling whose factors are those of the tensor ``rope_freqs``."""
     tensor = file.tensors["rope_freqs.weight"]
     if tensor.shape != (head_dim // 2,) or tensor.type.name != "F32":
-        raise ModelUnusable(model=file.name, problem=f"its rope_freqs.weight has the shape {tensor.shape}")
+        raise file.unusable(f"its rope_freqs.weight has the shape {tensor.shape}")
     if file.path is None:
         return {"rope_type": "llama3"}
     found = np.fromfile(file.path, "<f4", head_dim // 2, offset=tensor.offset)
@@ -142,7 +140,7 @@ def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, An
     turns = original * theta ** -(np.arange(0, head_dim, 2) / head_dim) / (2 * np.pi)
     smooth = np.clip((turns - low) / (high - low), 0, 1)
     if not np.allclose(found, 1 / ((1 - smooth) / factor + smooth), rtol=1e-3):
-        raise _unsupported(file, "rope factors that are not those of Llama 3.1")
+        raise file.unsupported("rope factors that are not those of Llama 3.1")
     return {
         "rope_type": "llama3",
         "factor": factor,
@@ -192,24 +190,16 @@ def _check_tensors(file: GgufFile, weights: tuple[Weight, ...]) -> None:
     for name, weight in expected.items():
         tensor = file.tensors.get(name)
         if tensor is None:
-            raise ModelUnusable(model=file.name, problem=f"its GGUF file has no tensor {name}")
+            raise file.unusable(f"its GGUF file has no tensor {name}")
         if tensor.shape != weight.shape:
-            problem = f"its tensor {name} has the shape {tensor.shape}, not {weight.shape}"
-            raise ModelUnusable(model=file.name, problem=problem)
+            raise file.unusable(f"its tensor {name} has the shape {tensor.shape}, not {weight.shape}")
     if unknown := sorted(file.tensors.keys() - expected - {"rope_freqs.weight"}):
-        raise _unsupported(
-            file, f"tensors that {file.architecture} models here don't have ({unknown[0][:100]})"
+        raise file.unsupported(
+            f"tensors that {file.architecture} models here don't have ({unknown[0][:100]})"
         )
     for quantization in {tensor.type for tensor in file.tensors.values()}:
         try:
             dequantize(np.zeros((1, GGML_QUANT_SIZES[quantization][1]), np.uint8), quantization)
         except NotImplementedError:
-            raise GgufUnsupported(
-                model=file.name,
-                found=f"tensors of type {quantization.name}",
-                remedy="choose another quantization",
-            ) from None
-
-
-def _unsupported(file: GgufFile, found: str) -> GgufUnsupported:
-    return GgufUnsupported(model=file.name, found=found, remedy="use the model's safetensors")
+            found = f"tensors of type {quantization.name}"
+            raise file.unsupported(found, "choose another quantization") from None

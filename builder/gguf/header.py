@@ -58,8 +58,14 @@ class GgufFile:
         """The value of ``key`` if it is of a type ``expected``; None without one. Raises ModelUnusable."""
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, expected):
-            raise ModelUnusable(model=self.name, problem=f"its {key} has another type than GGUF's")
+            raise self.unusable(f"its {key} has another type than GGUF's")
         return value
+
+    def unusable(self, problem: str) -> ModelUnusable:
+        return ModelUnusable(model=self.name, problem=problem)
+
+    def unsupported(self, found: str, remedy: str = "use the model's safetensors") -> GgufUnsupported:
+        return GgufUnsupported(model=self.name, found=found, remedy=remedy)
 
 
 def read_header(name: str, path: Path) -> GgufFile:

@@ -12,7 +12,6 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from builder.gguf.header import GgufFile
-from errors.build_config import GgufUnsupported, ModelUnusable
 from errors.coded_error import CodedError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
@@ -44,7 +43,7 @@ def tokenizer_of(file: GgufFile) -> tuple[Tokenizer, dict[str, Any]]:
     tokens: tuple[str, ...] = file.get("tokenizer.ggml.tokens", tuple) or ()
     kinds: tuple[int, ...] = file.get("tokenizer.ggml.token_type", tuple) or (_NORMAL,) * len(tokens)
     if not tokens or len(kinds) != len(tokens) or not all(isinstance(token, str) for token in tokens):
-        raise ModelUnusable(model=file.name, problem="its GGUF file has no whole vocabulary")
+        raise file.unusable("its GGUF file has no whole vocabulary")
     vocabulary = {
         token: number
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
@@ -53,13 +52,13 @@ def tokenizer_of(file: GgufFile) -> tuple[Tokenizer, dict[str, Any]]:
     makers = {"gpt2": _byte_level, "llama": _sentencepiece}
     model = str(file.metadata.get("tokenizer.ggml.model"))
     if model not in makers:
-        raise _unsupported(file, f"a tokenizer of the kind {model!r}")
+        raise file.unsupported(f"a tokenizer of the kind {model!r}")
     try:
         tokenizer = makers[model](file, vocabulary, tokens)
     except CodedError:
         raise
     except Exception as exc:  # NOTE: the class that tokenizers raises
-        raise ModelUnusable(model=file.name, problem=f"its GGUF file's vocabulary is wrong ({exc})") from exc
+        raise file.unusable(f"its GGUF file's vocabulary is wrong ({exc})") from exc
     marked = list(zip(tokens, kinds, strict=True))
     special = (_CONTROL, _UNKNOWN)
     tokenizer.add_special_tokens(
@@ -79,10 +78,10 @@ def _byte_level(file: GgufFile, vocabulary: dict[str, int], tokens: tuple[str, .
     name = str(file.metadata.get("tokenizer.ggml.pre"))
     split = _SPLITS.get(name)
     if split is None and name not in (*_SINGLE_DIGITS, *_GPT2):
-        raise _unsupported(file, f"the pre-tokenizer {name!r}")
+        raise file.unsupported(f"the pre-tokenizer {name!r}")
     pairs = [tuple(str(merge).split(" ")) for merge in file.get("tokenizer.ggml.merges", tuple) or ()]
     if any(len(pair) != 2 for pair in pairs):
-        raise ModelUnusable(model=file.name, problem="its GGUF file has a merge that is no pair")
+        raise file.unusable("its GGUF file has a merge that is no pair")
     merges = [(pair[0], pair[1]) for pair in pairs]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split in _WHOLE_WORDS_FIRST))
     if split == _QWEN2:
@@ -101,7 +100,7 @@ def _byte_level(file: GgufFile, vocabulary: dict[str, int], tokens: tuple[str, .
 def _sentencepiece(file: GgufFile, vocabulary: dict[str, int], tokens: tuple[str, ...]) -> Tokenizer:
     scores = file.get("tokenizer.ggml.scores", tuple) or ()
     if len(scores) != len(tokens):
-        raise ModelUnusable(model=file.name, problem="its GGUF file has no score for each token")
+        raise file.unusable("its GGUF file has no score for each token")
     unknown = _token(file, tokens, "unknown")
     merges = [
         (-scores[number], vocabulary[left], vocabulary[right], left, right)
@@ -166,10 +165,7 @@ def _finish(
 def _token(file: GgufFile, tokens: tuple[str, ...], role: str) -> str | None:
     number = file.get(f"tokenizer.ggml.{role}_token_id", int)
     if number is not None and not 0 <= number < len(tokens):
-        problem = f"its tokenizer.ggml.{role}_token_id is {number}, but it has {len(tokens)} tokens"
-        raise ModelUnusable(model=file.name, problem=problem)
+        raise file.unusable(
+            f"its tokenizer.ggml.{role}_token_id is {number}, but it has {len(tokens)} tokens"
+        )
     return None if number is None else tokens[number]
-
-
-def _unsupported(file: GgufFile, found: str) -> GgufUnsupported:
-    return GgufUnsupported(model=file.name, found=found, remedy="use the model's safetensors")

@@ -13,7 +13,6 @@ from builder.weights.files import place
 from builder.weights.model_files import supporting_names, weight_names
 from engine.pooling import pooling_names, read_pooling
 from engine.tar.manifest import EngineFacts
-from errors.build_config import ModelUnusable
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size"})
 
@@ -86,8 +85,7 @@ def place_weights(work: Work) -> None:
 def _place_safetensors(work: Work, names: Sequence[str]) -> None:
     model = work.model
     if len(names) > 1 and _INDEX not in model.files:
-        problem = f"its weights are {len(names)} files, but it lacks {_INDEX}"
-        raise ModelUnusable(model=model.name, problem=problem)
+        raise model.unusable(f"its weights are {len(names)} files, but it lacks {_INDEX}")
     check_shards(model, names, _INDEX)
     dtype = safetensors_dtype(model, names)
     if work.facts.dtype is None:

@@ -17,7 +17,7 @@ from builder.weights.model_files import Model
 from builder.weights.weights import obtain_files
 from engine.kinds import LORA_FOLDER
 from engine.tar.manifest import EngineFacts, Library
-from errors.build_config import ConflictingBuildKeys, ModelUnusable
+from errors.build_config import ConflictingBuildKeys
 
 KEYS = frozenset({"gguf_file", "weight_format", "dtype", "max_seq_len", "max_batch_size", "vllm", "lora"})
 
@@ -129,8 +129,9 @@ def _adapter_step(name: str, adapter: LoraAdapter) -> Any:
             place(path, folder / file_name)
         rank = read_object(files, _ADAPTER_CONFIG).get("r")
         if not isinstance(rank, int) or not 1 <= rank <= _LORA_RANKS[-1]:
-            problem = f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
-            raise ModelUnusable(model=files.name, problem=problem)
+            raise files.unusable(
+                f"its {_ADAPTER_CONFIG} has the rank (r) {rank!r}, not one from 1 to {_LORA_RANKS[-1]}"
+            )
 
     return run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.weights.model_files import Model
-from errors.build_config import InvalidBuildValue, ModelUnusable
+from errors.build_config import InvalidBuildValue
 
 _MAX_HEADER_BYTES = 100 << 20
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -64,7 +64,7 @@ class ModelConfig:
 def read_config(model: Model) -> ModelConfig:
     """The model's ``config.json``; ModelUnusable if there is none or it is not a JSON object."""
     if "config.json" not in model.files:
-        raise ModelUnusable(model=model.name, problem="it has no config.json")
+        raise model.unusable("it has no config.json")
     return ModelConfig(read_object(model, "config.json"))
 
 
@@ -73,9 +73,9 @@ def read_object(model: Model, name: str) -> dict[str, Any]:
     try:
         content = json.loads(model.files[name].read_bytes())
     except (ValueError, RecursionError) as exc:
-        raise ModelUnusable(model=model.name, problem=f"its {name} is not JSON") from exc
+        raise model.unusable(f"its {name} is not JSON") from exc
     if not isinstance(content, dict):
-        raise ModelUnusable(model=model.name, problem=f"its {name} is not a JSON object")
+        raise model.unusable(f"its {name} is not a JSON object")
     return content
 
 
@@ -86,11 +86,9 @@ def check_shards(model: Model, weights: Collection[str], index: str) -> None:
     shards = read_object(model, index).get("weight_map")
     named = {str(shard) for shard in shards.values()} if isinstance(shards, dict) else set()
     if missing := sorted(named - set(weights)):
-        raise ModelUnusable(
-            model=model.name, problem=f"{index} names {', '.join(missing[:3])}, which it lacks"
-        )
+        raise model.unusable(f"{index} names {', '.join(missing[:3])}, which it lacks")
     if unnamed := sorted(set(weights) - named):
-        raise ModelUnusable(model=model.name, problem=f"{index} does not name {', '.join(unnamed[:3])}")
+        raise model.unusable(f"{index} does not name {', '.join(unnamed[:3])}")
 
 
 def safetensors_dtype(model: Model, names: Iterable[str]) -> str | None:
@@ -108,17 +106,18 @@ def _tensor_dtypes(model: Model, name: str) -> list[str]:
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         if size_bytes < 8 or header_bytes > min(size_bytes - 8, _MAX_HEADER_BYTES):
-            raise ModelUnusable(model=model.name, problem=f"{name} is not a whole safetensors file")
+            raise model.unusable(f"{name} is not a whole safetensors file")
         text = file.read(header_bytes)
     try:
         tensors = [tensor for key, tensor in json.loads(text).items() if key != "__metadata__"]
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
         dtypes = [str(tensor["dtype"]) for tensor in tensors]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as exc:
-        raise ModelUnusable(model=model.name, problem=f"the header of {name} is not safetensors") from exc
+        raise model.unusable(f"the header of {name} is not safetensors") from exc
     if 8 + header_bytes + end != size_bytes:
-        problem = f"{name} has {size_bytes} bytes, but its header announces {8 + header_bytes + end}"
-        raise ModelUnusable(model=model.name, problem=problem)
+        raise model.unusable(
+            f"{name} has {size_bytes} bytes, but its header announces {8 + header_bytes + end}"
+        )
     return dtypes
 
 
@@ -130,8 +129,7 @@ def check_pickled_weights(model: Model) -> None:
     """
     for name, path in model.files.items():
         if name.endswith(_PICKLES) and (kind := _code_format(path)) is not None:
-            problem = f"{name} is {kind} and may hold code; weights as safetensors are needed"
-            raise ModelUnusable(model=model.name, problem=problem)
+            raise model.unusable(f"{name} is {kind} and may hold code; weights as safetensors are needed")
 
 
 def _code_format(path: Path) -> str | None:

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from builder.config.config import WeightFormat
 from engine.progress import Progress
-from errors.build_config import WeightFormatMissing
+from errors.build_config import ModelUnusable, WeightFormatMissing
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -43,6 +43,9 @@ class Model:
     name: str
     revision: str | None
     files: Mapping[str, Path]
+
+    def unusable(self, problem: str) -> ModelUnusable:
+        return ModelUnusable(model=self.name, problem=problem)
 
 
 @dataclass(kw_only=True)
