@@ -13,15 +13,13 @@ from typing import TypeVar
 
 from runner.chat.families.markers import Markers, Search, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
+from runner.chat.families.syntax.json_scan import JsonScan, json_stops
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 Emit = Callable[[str], None]
 _Kind = type[Content] | type[Reasoning] | type[CallArguments]
 
-_CLOSING = {"{": 1, "[": 1, "}": -1, "]": -1}
-_JSON = ('"', *_CLOSING)
-_STRING = ('"', "\\")
 _SPACE = " \t\r\n"
 _NAME = re.compile(r"[\w.:/\-]+")
 _MAX_NAME = 512
@@ -206,41 +204,25 @@ class Reader:
         first = yield from self.peek()
         if first not in ('"', "{", "["):
             return (yield from self._scalar(emit, ends))
-        outside, inside = self.markers.stops(*_JSON, *ends), self.markers.stops(*_STRING)
-        depth = 0
-        stops, scanned = outside, self.at
+        scan = JsonScan(json_stops(self.markers, ends))
+        scanned = self.at
         while True:
-            match = stops.search(self.text, scanned)
-            scanned = len(self.text) if match is None else match.start()
-            if match is None or match[1] is None or (match[1] == "\\" and match.end() == len(self.text)):
+            scanned, found = scan.scan(self.text, scanned)
+            emit(self.take(len(self.text) if found is None and self.is_ended else scanned))
+            if found == "":
+                return True
+            if found is None:
                 if self.is_ended:
-                    emit(self.take(len(self.text)))
                     return False
-                emit(self.take(scanned))
                 if emit == self.arguments and scanned == len(self.text):
-                    self.search, self.copied = stops.search, CallArguments
+                    self.search, self.copied = scan.search, CallArguments
                 yield
                 self.search = self.copied = None
-                scanned = self.at
-                continue
-            found = match[1]
-            if found == "\\":
-                scanned = match.end() + (self.text[match.end()] in _STRING)
-                continue
-            if found == '"':
-                stops = inside if stops is outside else outside
-            elif stops is inside and not is_special(found):
-                emit(self.take(scanned) + self.markers.plain(found))
-                self.take(match.end())
-            elif found in _CLOSING:
-                depth += _CLOSING[found]
+            elif scan.is_string and not is_special(found):
+                emit(self.markers.plain(self.take(scanned + len(found))))
             else:
-                emit(self.take(scanned))
                 return False
-            scanned = match.end()
-            if depth <= 0 and stops is outside:
-                emit(self.take(scanned))
-                return True
+            scanned = self.at
 
     def _scalar(self, emit: Emit, ends: tuple[str, ...]) -> Reading[bool]:
         """A number or a name, which ends where none can go on."""
