@@ -33,15 +33,16 @@ class AnswerReader:
     def push(self, text: str) -> list[Part]:
         """The parts that this further text makes certain. It is not empty."""
         reader = self._reader
-        kind, search = reader.copied, reader.search
+        copied, search = reader.copied, reader.search
         # NOTE: the way of most tokens, which has to take less than a microsecond.
         if (
             search is not None
-            and kind is not None
+            and copied is not None
             and search(text) is None
-            and (kind is not Reasoning or not text[-1].isspace())
+            and (copied is not Reasoning or not text[-1].isspace())
+            and (part := copied(text)) is not None
         ):
-            return [kind(text)]
+            return [part]
         reader.text = reader.text[reader.at :] + text
         reader.at = 0
         next(self._steps)

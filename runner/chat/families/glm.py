@@ -51,6 +51,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True):
             if not (yield from reader.marker(_VALUE)):
                 return False
             writer.begin("".join(key).strip())
+            reader.copied = writer.copied
             if not (yield from reader.up_to(_VALUE_END, writer.text)):
                 return False
             writer.end()

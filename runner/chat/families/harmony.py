@@ -76,7 +76,6 @@ class HarmonyAnswer(AnswerReader):
         else:
             reader.copied = kind
             found = yield from reader.until(self._stops, lambda text: reader.emit(kind, text))
-        reader.copied = None
         self.is_reasoning = False
         return self._texts.get(found, "")
 

@@ -29,7 +29,7 @@ class MarkedAnswer(AnswerReader):
         self._is_wrapped = False
         self._blank: list[str] | None = []
         """The whitespace of a section that has nothing else yet."""
-        self._space = ""
+        self._space: list[str] = []
         """Whitespace at the end of the reasoning so far: left out if nothing follows."""
         self._drops_blank = False
         """Whether whitespace at the beginning of the content belongs to the form of the family."""
@@ -53,7 +53,6 @@ class MarkedAnswer(AnswerReader):
             return True
         stops = self._wrapped_stops if self._is_wrapped else self._content_stops
         found = yield from reader.until(stops, self._content)
-        reader.copied = None
         if found in self._call_begins:
             yield from self._try_calls(found)
         elif found and found == self._think:
@@ -79,7 +78,6 @@ class MarkedAnswer(AnswerReader):
     def _read_reasoning(self) -> Reading[bool]:
         """Read reasoning and what ends it. False at the end of the answer."""
         found = yield from self._reader.until(self._reasoning_stops, self._reasoning)
-        self._reader.copied = None
         if found in self._call_begins:
             yield from self._try_calls(found)
         elif found == self._end_think:
@@ -115,7 +113,7 @@ class MarkedAnswer(AnswerReader):
         self._drops_blank = True
         self.is_reasoning = is_reasoning
         self._blank = []
-        self._space = ""
+        self._space = []
         self._reader.num_sections += 1
 
     def _content(self, text: str) -> None:
@@ -138,8 +136,8 @@ class MarkedAnswer(AnswerReader):
                 return
             self._blank = None
         if stripped := text.rstrip():
-            self._reader.emit(Reasoning, self._space + stripped)
-            self._space = text[len(stripped) :]
-        else:
-            self._space += text
+            self._reader.emit(Reasoning, "".join((*self._space, stripped)))
+            self._space = []
+        if len(stripped) < len(text):
+            self._space.append(text[len(stripped) :])
         self._reader.copied = None if self._space else Reasoning

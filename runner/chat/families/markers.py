@@ -23,12 +23,18 @@ class Stops:
     def __init__(self, texts: Iterable[str]) -> None:
         found = sorted({*texts} - {""})
         assert not any(one in other for one in found for other in found if one != other), found
-        characters = "".join(re.escape(text) for text in found if len(text) == 1)
         longer = [text for text in found if len(text) > 1]
-        whole = [*([f"[{characters}]"] if characters else []), *map(re.escape, longer)]
+        whole = [_any(text for text in found if len(text) == 1), *map(re.escape, longer)]
         begun = rf"|(?:{'|'.join(map(_beginning, longer))})\Z" if longer else ""
-        self.search: Search = re.compile(f"({'|'.join(whole)}){begun}" if whole else "()(?!)").search
+        self.search: Search = re.compile(f"({'|'.join(whole)}){begun}").search
         """Group 1 is the text that was found; without it, one of them may begin at the match."""
+        self.search_first = re.compile(_any(text[0] for text in found)).search
+        """Finds a character with which one of them begins; in less time."""
+
+
+def _any(characters: Iterable[str]) -> str:
+    """A regular expression for one of them."""
+    return f"[{escaped}]" if (escaped := "".join(map(re.escape, characters))) else "(?!)"
 
 
 def _beginning(text: str) -> str:

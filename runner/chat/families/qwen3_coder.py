@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from runner.chat.families.family import Family, Span
-from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
+from runner.chat.families.parts import CallArguments
+from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end, string_part
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -53,7 +54,7 @@ class FunctionCalls(msgspec.Struct, frozen=True):
                 writer.begin((yield from _key(reader)))
             except NotACall:
                 return False
-            value = _Value(writer)
+            value = _Value(writer, reader)
             if not (yield from reader.up_to(_PARAMETER_END, value.text)):
                 return False
             writer.end()
@@ -66,8 +67,9 @@ class FunctionCalls(msgspec.Struct, frozen=True):
 class _Value:
     """The text of a value, without the line breaks at its begin and end."""
 
-    def __init__(self, writer: ArgumentsWriter) -> None:
+    def __init__(self, writer: ArgumentsWriter, reader: Reader) -> None:
         self._writer = writer
+        self._reader = reader
         self._is_begun = False
         self._held = ""
 
@@ -79,6 +81,11 @@ class _Value:
             text = self._held + text
             self._held = "\n" if text.endswith("\n") else ""
             self._writer.text(text.removesuffix("\n"))
+            self._reader.copied = _line_part if self._writer.copied and not self._held else None
+
+
+def _line_part(text: str) -> CallArguments | None:
+    return None if text[-1] == "\n" else string_part(text)
 
 
 def _key(reader: Reader) -> Reading[str]:

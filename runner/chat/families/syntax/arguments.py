@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 from typing import Any
 
-from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.parts import CallArguments
+from runner.chat.families.syntax.reader import Copy, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _STRING = "string"
@@ -71,7 +73,7 @@ class ArgumentsWriter:
         self._pieces: list[str] = []
 
     def begin(self, key: str) -> None:
-        self._emit(f"{self._separator}{json.dumps(key, ensure_ascii=False)}: ")
+        self._emit(f"{self._separator}{encode_basestring(key)}: ")
         self._separator = ", "
         self._is_string = key not in self._properties or is_text(self._properties[key])
         if self._is_string:
@@ -80,9 +82,14 @@ class ArgumentsWriter:
     def text(self, text: str) -> None:
         """A piece of the value."""
         if self._is_string:
-            self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
+            self._emit(encode_basestring(text)[1:-1])
         else:
             self._pieces.append(text)
+
+    @property
+    def copied(self) -> Copy | None:
+        """What a piece of the value is, if that depends on nothing else."""
+        return string_part if self._is_string else None
 
     def end(self) -> None:
         """The value is whole."""
@@ -95,6 +102,11 @@ class ArgumentsWriter:
     def close(self) -> None:
         """All arguments are there."""
         self._emit("{}" if self._separator == "{" else "}")
+
+
+def string_part(text: str) -> CallArguments:
+    """A piece of a string, as JSON."""
+    return CallArguments(encode_basestring(text)[1:-1])
 
 
 def is_text(schema: Any) -> bool:
@@ -121,7 +133,7 @@ def _json(text: str) -> str:
         json.loads(stripped, parse_constant=_reject)
     except (ValueError, RecursionError):
         constants = {"True": "true", "False": "false", "None": "null"}
-        return constants.get(stripped) or json.dumps(text, ensure_ascii=False)
+        return constants.get(stripped) or encode_basestring(text)
     return stripped
 
 

@@ -18,6 +18,8 @@ from runner.chat.families.syntax.json_scan import JsonScan, json_stops
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 Emit = Callable[[str], None]
+Copy = Callable[[str], "Part | None"]
+"""The part that a text is; None if that depends on what is around it."""
 _Kind = type[Content] | type[Reasoning] | type[CallArguments]
 
 _SPACE = " \t\r\n"
@@ -41,8 +43,8 @@ class Reader:
         """Counts calls and changes between reasoning and content."""
         self.search: Search | None = None
         """While text is copied: finds what ends the copying, or may."""
-        self.copied: _Kind | None = None
-        """What such text is, as it stands."""
+        self.copied: Copy | None = None
+        """What such text is."""
         self.parts: list[Part] = []
         self._kind: _Kind | None = None
         self._pieces: list[str] = []
@@ -150,7 +152,7 @@ class Reader:
         """Read and emit text before the first of ``stops``, which is read, too, and returned.
 
         Returns an empty text at the end of the answer. ``keeps_rest``: what may have been the beginning of
-        one is text then.
+        one is text then. While ``copied`` is set, text may be made parts without ``emit``.
         """
         while True:
             match = stops.search(self.text, self.at)
@@ -158,12 +160,13 @@ class Reader:
             if end > self.at:
                 emit(self.take(end))
             if match is not None and match[1] is not None:
+                self.copied = None
                 return self.take(match.end())
             if self.is_ended:
                 if (rest := self.take(len(self.text))) and keeps_rest:
                     emit(rest)
                 return ""
-            self.search = stops.search if end == len(self.text) else None
+            self.search = stops.search_first if end == len(self.text) else None
             yield
             self.search = None
 
