@@ -74,6 +74,6 @@ class JsonScan:
 
 @lru_cache(maxsize=8192)
 def _after(stops: JsonStops, text: str, depth: int, place: int) -> tuple[int, int] | None:
-    """Depth and place after ``text``; None if it has to be read. Remembered, as most texts are one token's."""
+    """Depth and place after ``text``; None if it has to be read. Most texts are those of single tokens."""
     scan = JsonScan(stops, depth, place)
     return (scan._depth, scan._place) if scan.scan(text, 0) == (len(text), None) else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from runner.chat.families.markers import Markers, Search, Stops, is_special
+from runner.chat.families.markers import Markers, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
 from runner.chat.families.syntax.json_scan import JsonScan, json_stops
 
@@ -41,7 +41,7 @@ class Reader:
         self.is_ended = False
         self.num_sections = 0
         """Counts calls and changes between reasoning and content."""
-        self.search: Search | None = None
+        self.search: Callable[[str], object] | None = None
         """While text is copied: finds what ends the copying, or may."""
         self.copied: Copy | None = None
         """What such text is."""
