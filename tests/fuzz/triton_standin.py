@@ -49,9 +49,12 @@ def models() -> dict[str, Model]:
 class StandInCall:
     """What the front sent to Triton in one call."""
 
-    def __init__(self, triton: StandInTriton, method: str, on_message: OnMessage, on_end: OnEnd) -> None:
+    def __init__(
+        self, triton: StandInTriton, method: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd
+    ) -> None:
         self._triton = triton
         self.method = method
+        self.metadata = metadata
         self.on_message = on_message
         self.on_end = on_end
         self.sent: list[bytes] = []
@@ -84,7 +87,7 @@ class StandInTriton(Triton):
     def begin_path(self, path: str, metadata: Headers, on_message: OnMessage, on_end: OnEnd) -> Any:
         if not self.is_up:
             raise TritonUnavailable(reason="it is a stand-in")
-        call = StandInCall(self, path.rpartition("/")[2], on_message, on_end)
+        call = StandInCall(self, path.rpartition("/")[2], metadata, on_message, on_end)
         self.calls.append(call)
         return call
 

@@ -60,6 +60,15 @@ def status_of_text(text: str) -> int:
     return statuses_of(error)[0] if error is not None else 400
 
 
+def failure_of(response: Any) -> tuple[int, str]:
+    """gRPC's status and its message for an error of a ``ModelStreamInferResponse``."""
+    text = response.error_message
+    error = find_in_text(text)
+    if error is not None:
+        return statuses_of(error)[1], text
+    return INTERNAL if response.infer_response.parameters else INVALID_ARGUMENT, text
+
+
 def error_body(text: str) -> bytes:
     """As Triton writes an error."""
     return msgspec.json.encode({"error": text})

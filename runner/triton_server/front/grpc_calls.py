@@ -16,7 +16,7 @@ from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes,
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import OK, SERVICE, Headers, Messages, TooLong
+from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, OK, SERVICE, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.triton_connection import Call
 
@@ -101,7 +101,13 @@ class ClientCall:
         self._connecting: asyncio.Task[None] | None = None
         self._num_messages = 0
         self.server.open[self] = None
-        self._timer = asyncio.get_running_loop().call_later(_FIRST_MESSAGE_S, self._is_late)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(_FIRST_MESSAGE_S, self._is_late)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def end_within(self, timeout_s: float) -> None:
+        """The client's deadline."""
+        self._deadline = self._loop.call_later(timeout_s, self._exceed_deadline)
 
     # Hooks
 
@@ -227,6 +233,8 @@ class ClientCall:
         self._is_ended = True
         del self.server.open[self]
         self._timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._share.release()
         if self._connecting is not None and self._connecting is not asyncio.current_task():
             self._connecting.cancel()
@@ -239,6 +247,10 @@ class ClientCall:
 
     def _evict(self, error: TooManyBytes) -> None:
         self.fail(error)
+
+    def _exceed_deadline(self) -> None:
+        self.cancel()
+        self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _is_late(self) -> None:
         self.fail(InvalidInference(reason=f"it did not arrive within {_FIRST_MESSAGE_S:g} s"))

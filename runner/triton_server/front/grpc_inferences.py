@@ -8,10 +8,17 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
+from runner.triton_server.front.answers import failure_of
 from runner.triton_server.front.grpc_calls import CallConnection, ClientCall, parsed
-from runner.triton_server.front.grpc_wire import INVALID_ARGUMENT, OK, Headers
-from runner.triton_server.front.inference import Inference
+from runner.triton_server.front.grpc_wire import OK, Headers
+from runner.triton_server.front.inference import ERROR, Inference
 from runner.triton_server.front.messages import check_wire
+
+_ERRORS_END_CALL = b"triton_grpc_error", b"true"
+"""Metadata by which a client asks that the first error ends its stream, with a status.
+
+NOTE: Triton 2.51 does not get it: after such an error it uses memory that it has freed (server#8708).
+"""
 
 
 class StreamInfer(ClientCall):
@@ -22,7 +29,10 @@ class StreamInfer(ClientCall):
 
     def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
         self.max_bytes = connection.server.max_body_bytes
-        super().__init__(connection, stream_id, method, metadata)
+        super().__init__(
+            connection, stream_id, method, [each for each in metadata if each != _ERRORS_END_CALL]
+        )
+        self._ends_at_error = _ERRORS_END_CALL in metadata
 
     def message(self, message: bytes) -> None:
         request = _request(message)
@@ -30,7 +40,7 @@ class StreamInfer(ClientCall):
         try:
             inference.send(request)
         except CodedError as exc:
-            if (b"triton_grpc_error", b"true") in self.metadata:
+            if self._ends_at_error:
                 raise
             # As Triton does: the other requests of the stream go on.
             error = pb.ModelStreamInferResponse(error_message=str(exc))
@@ -50,8 +60,15 @@ class StreamInfer(ClientCall):
 
     def _begun(self) -> Inference:
         if self._inference is None:
-            self._inference = Inference(self.server.inferences, self.metadata, self.respond, self.finish)
+            self._inference = Inference(self.server.inferences, self.metadata, self._receive, self.finish)
         return self._inference
+
+    def _receive(self, message: bytes) -> None:
+        if self._ends_at_error and message.startswith(ERROR):
+            self.cancel()
+            self.finish(*failure_of(pb.ModelStreamInferResponse.FromString(message)))
+        else:
+            self.respond(message)
 
 
 class Infer(StreamInfer):
@@ -60,8 +77,7 @@ class Infer(StreamInfer):
     is_unary = True
 
     def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
-        # Triton's own status then ends the call, instead of an error among the responses.
-        super().__init__(connection, stream_id, method, [*metadata, (b"triton_grpc_error", b"true")])
+        super().__init__(connection, stream_id, method, [*metadata, _ERRORS_END_CALL])
         self._responses: list[bytes] = []
 
     def message(self, message: bytes) -> None:
@@ -85,7 +101,7 @@ class Infer(StreamInfer):
         if status == OK and self._responses:
             response = pb.ModelStreamInferResponse.FromString(self._responses[0])
             if response.error_message:
-                status, text = INVALID_ARGUMENT, response.error_message
+                status, text = failure_of(response)
             else:
                 self.respond(response.infer_response.SerializeToString())
         self.finish(status, text)

@@ -23,7 +23,7 @@ from runner.triton_server.front.grpc_calls import (
     PassedCall,
 )
 from runner.triton_server.front.grpc_inferences import Infer, StreamInfer
-from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers
+from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers, timeout_s
 from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, HTTP2Connection
 
 _READ_METHODS = {
@@ -36,7 +36,8 @@ _MANAGEMENT_METHODS = {
     *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 }
-_PASSED_METADATA = (b"grpc-timeout", b"traceparent", b"triton_grpc_error", b"triton_grpc_protocol")
+_METADATA = (b"traceparent", b"triton_grpc_error")
+"""Of a client, that its call needs. Deadlines are kept here: Triton would cancel the call."""
 _MAX_STREAMS = 1024
 """Calls at once on one connection."""
 _MAX_UNREAD_BYTES = 1 << 20
@@ -167,6 +168,8 @@ class GRPCConnection(HTTP2Connection):
             self.finish(stream_id, error, has_begun=False)
             return
         self._streams[stream_id] = stream
+        if (timeout := timeout_s(fields.get(b"grpc-timeout", b""))) is not None:
+            stream.end_within(timeout)
 
     def _stream(self, stream_id: int, method: str, fields: dict[bytes, bytes]) -> ClientCall | None:
         """None for an unknown method. Raises a CodedError."""
@@ -174,7 +177,7 @@ class GRPCConnection(HTTP2Connection):
         if method != HEALTH and not server.keys.accept(fields.get(b"authorization", b"")):
             raise InvalidAPIKey
         server.make_room()
-        metadata = [(name, fields[name]) for name in _PASSED_METADATA if name in fields]
+        metadata = [(name, fields[name]) for name in _METADATA if name in fields]
         if method in (_INFER, _STREAM):
             server.inferences.check_room()
             return (Infer if method == _INFER else StreamInfer)(self, stream_id, method, metadata)

@@ -6,14 +6,17 @@ https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 
 from __future__ import annotations
 
+import re
 import struct
 
 Headers = list[tuple[bytes, bytes]]
 
 SERVICE = "/inference.GRPCInferenceService"
-OK, INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 3, 5, 7, 8
+OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 0, 3, 4, 5, 7, 8
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 12, 13, 14, 16
 _PREFIX = struct.Struct(">BI")
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
 class TooLong(Exception):
@@ -26,6 +29,12 @@ class TooLong(Exception):
 
 def prefixed(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
+
+
+def timeout_s(header: bytes) -> float | None:
+    """The value of ``grpc-timeout``; None if it is none: it is ignored then, as by gRPC's servers."""
+    found = _TIMEOUT.fullmatch(header)
+    return int(found[1]) * _UNITS_S[found[2]] if found is not None else None
 
 
 class Messages:

@@ -20,13 +20,15 @@ from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
-from runner.triton_server.front.grpc_wire import OK, Headers
+from runner.triton_server.front.grpc_wire import Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import Triton
 from runner.triton_server.front.triton_connection import Call
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"
+ERROR = b"\x0a"
+"""How a response begins on the wire if it is an error: with the field ``error_message``."""
 IS_FINAL = "triton_final_response"
 _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
 """How a last response is marked, on the wire; a text may hold it too."""
@@ -172,7 +174,7 @@ class Inference:
         self._count(-self._running)
 
     def _received(self, message: bytes) -> None:
-        is_error = message.startswith(b"\x0a")
+        is_error = message.startswith(ERROR)
         if is_error or _IS_FINAL in message:
             self._has_failed = self._has_failed or is_error
             response = pb.ModelStreamInferResponse.FromString(message).infer_response
@@ -184,10 +186,7 @@ class Inference:
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
-        if status == OK:
-            self._count(-self._running)
-        else:
-            self._stop()
+        self._stop()
         self._on_end(status, text)
 
     def _count(self, change: int) -> None:

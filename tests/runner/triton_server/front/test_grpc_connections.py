@@ -30,6 +30,7 @@ from hyperframe.frame import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
 
 from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
@@ -37,6 +38,8 @@ from runner.supervision.turns import Turns
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.grpc_wire import SERVICE, Messages, TooLong
+from runner.triton_server.front.inference import Inferences
+from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.runner.triton_server.front.transport import Transport
 
 OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 8, 12, 13, 16
@@ -59,8 +62,10 @@ class _Inferences:
 class Client:
     """``is_ready``: of the engine. If it is not, the front answers ServerReady without Triton."""
 
-    def __init__(self, keys: tuple[str, ...] = (), *, is_ready: bool = False) -> None:
-        self.inferences: Any = _Inferences()
+    def __init__(
+        self, keys: tuple[str, ...] = (), *, is_ready: bool = False, inferences: Inferences | None = None
+    ) -> None:
+        self.inferences: Any = inferences or _Inferences()
         self.budget = Budget(4 << 20)
         self.server = GRPCServer(
             self.inferences,
@@ -574,3 +579,62 @@ def test_connections_with_useless_frames_are_read_in_turn() -> None:
         assert [each.is_reading() for each in transports] == [True, False, True]
 
     run(work)
+
+
+# Calls of Triton
+
+
+async def _inference(*more: tuple[str, str]) -> tuple[Client, StandInTriton, int]:
+    triton, inferences = stand_in()
+    client = Client(inferences=inferences)
+    await client.open()
+    stream_id = client.begin("ModelStreamInfer", *more)
+    request = pb.ModelInferRequest(model_name="ensemble").SerializeToString()
+    client.h2.send_data(stream_id, prefixed(request))
+    await client.flush()
+    return client, triton, stream_id
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [("E1103 InvalidTensor: x", INVALID_ARGUMENT), ("in the model", INTERNAL), ("", None)],
+)
+def test_a_stream_ends_at_its_first_error_if_its_client_asks_so(error: str, status: int | None) -> None:
+    async def work() -> None:
+        client, triton, stream_id = await _inference(("triton_grpc_error", "true"))
+        (call,) = triton.calls
+        assert call.metadata == []  # Triton 2.51 may crash at an error of such a call.
+        response = pb.ModelStreamInferResponse(error_message=error)
+        response.infer_response.parameters["triton_final_response"].bool_param = not error
+        call.on_message(response.SerializeToString())
+        await client.flush()
+        trailers = client.trailers(stream_id)
+        assert trailers.get("grpc-status") == (None if status is None else str(status))
+        assert trailers.get("grpc-message", "") == error
+        assert client.inferences.running == 0
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("timeout", ["1m", "1000u", "0S", "99999999n"])
+def test_a_deadline_ends_a_call_before_triton_knows_of_it(timeout: str) -> None:
+    async def work() -> None:
+        client, triton, stream_id = await _inference(("grpc-timeout", timeout))
+        assert triton.calls[0].metadata == []
+        while "grpc-status" not in client.trailers(stream_id):
+            await asyncio.sleep(0.01)
+            await client.flush()
+        assert client.trailers(stream_id)["grpc-status"] == "4"
+        assert client.inferences.running == 0
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("timeout", ["99999999H", "1", "-1S", "1s", "123456789S", ""])
+def test_long_deadlines_and_malformed_ones_end_no_call(timeout: str) -> None:
+    async def work() -> None:
+        client, _, stream_id = await _inference(("grpc-timeout", timeout))
+        assert "grpc-status" not in client.trailers(stream_id)
+        assert client.inferences.running == 1
+
+    asyncio.run(work())

@@ -185,6 +185,26 @@ def test_a_stream_goes_on_after_a_request_that_is_refused(stub: Any) -> None:
         stub.ModelInfer(too_many)
 
 
+def test_errors_of_grpc_calls_do_not_end_triton(triton: TritonUnderTest, stub: Any) -> None:
+    """Triton 2.51 crashed within ten such streams, or a few hundred such calls (server#8708)."""
+    pid = triton.service.stack.triton.pid
+    bad = inference()
+    bad.inputs.add(name="temperature", datatype="FP32", shape=[1, 1])
+    bad.raw_input_contents.append(np.float32(-1).tobytes())
+    for _ in range(20):
+        asked = [inference(is_streaming=True), bad, inference(max_tokens=20, is_streaming=True)]
+        streams = [
+            stub.ModelStreamInfer(iter(asked), metadata=[("triton_grpc_error", "true")]) for _ in range(4)
+        ]
+        calls = [stub.ModelInfer.future(bad) for _ in range(4)]
+        for each in [*streams, *calls]:
+            with pytest.raises(grpc.RpcError, match="E1103"):
+                list(each) if each in streams else each.result()
+            assert each.code() == grpc.StatusCode.INVALID_ARGUMENT
+    wait_until(lambda: triton.counters.is_settled)
+    assert triton.service.stack.triton.pid == pid
+
+
 def test_readiness_and_management_by_grpc(stub: Any) -> None:
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     assert stub.ModelReady(pb.ModelReadyRequest(name="ensemble")).ready
