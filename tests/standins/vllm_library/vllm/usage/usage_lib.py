@@ -4,4 +4,4 @@ import enum
 
 
 class UsageContext(enum.Enum):
-    ENGINE_CONTEXT = "ENGINE_CONTEXT"
+    OPENAI_API_SERVER = "OPENAI_API_SERVER"
