@@ -76,3 +76,17 @@ def test_other_settings_stay_and_one_of_the_same_name_wins(given: str) -> None:
     assert environment["GLIBC_TUNABLES"].startswith(given)
     restore_malloc(environment)
     assert environment == before
+
+
+def test_a_process_that_is_forked_while_an_engine_loads_collects_its_garbage() -> None:
+    program = """
+import gc, os
+from runner.supervision.tuning import uncollected
+with uncollected():
+    here, child = gc.isenabled(), os.fork()
+    if not child:
+        os._exit(gc.isenabled())
+print(here, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), gc.isenabled())
+"""
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert answer.stdout.split() == ["False", "1", "True"]
