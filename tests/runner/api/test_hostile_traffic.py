@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import threading
@@ -18,7 +17,7 @@ import httpx
 import pytest
 
 from perf.resources import metrics
-from tests.hostile import HOST, Watch, chunked, flood, received, request, send, status_of
+from tests.hostile import HOST, Watch, chunked, flood, most_slow_s, received, request, send, status_of
 from tests.runner.api.alone import APIAlone
 from tests.runner.paced_engine import PacedModel, make_paced_model
 
@@ -29,8 +28,6 @@ MIB = 1 << 20
 SERVED = {200, 429}
 WIDE = '{"prompt": "a", "max_tokens": 1, "user": "😀'.encode()
 MOST_GROWN_MIB = 64 + 8
-MOST_SLOW_S = float(os.environ.get("HOSTILE_LATENCY_S", "2"))
-"""0.1 on a machine of its own; tests run on machines that are busy with other things."""
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +132,8 @@ def test_others_are_served_meanwhile_and_memory_is_bounded(
         answers = flood(lambda _: send(api.port, data), connections)
     assert {status_of(each) for each in answers} <= statuses
     assert watch.grown_mib < MOST_GROWN_MIB
-    assert watch.slowest_s < MOST_SLOW_S
-    assert streams.longest_gap_s < MOST_SLOW_S
+    assert watch.slowest_s < most_slow_s()
+    assert streams.longest_gap_s < most_slow_s()
 
 
 class Streams:
@@ -165,7 +162,7 @@ class Streams:
     def _read(self) -> str:
         text, last_s = "", None
         body = {"prompt": "Earth and water", "max_tokens": 4000, "stream": True}
-        with httpx.stream("POST", self._api.url + TEXT, json=body, timeout=60) as response:
+        with httpx.stream("POST", self._api.url + TEXT, json=body, timeout=300) as response:
             assert response.status_code == 200, response.read()
             for line in response.iter_lines():
                 if not line:
@@ -278,7 +275,7 @@ def test_idle_and_slow_connections_make_room_for_others(strict: APIAlone) -> Non
         each.sendall(b"GET / HTTP/1.1\r\nX: ")
     try:
         for _ in range(3):
-            assert httpx.get(f"{strict.url}/health", timeout=30).status_code == 200
+            assert httpx.get(f"{strict.url}/health", timeout=300).status_code == 200
     finally:
         for each in idle:
             each.close()
@@ -298,7 +295,7 @@ def test_pipelined_requests_are_cancelled_when_their_client_disconnects(
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 40
+    deadline_s = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
@@ -311,9 +308,9 @@ def test_a_burst_of_connections_does_not_take_all_files(strict: APIAlone, data: 
     before = len(strict.log)
     with ExitStack() as connections:
         for _ in range(1500):
-            connection = connections.enter_context(socket.create_connection((HOST, strict.port), timeout=60))
+            connection = connections.enter_context(socket.create_connection((HOST, strict.port), timeout=300))
             connection.sendall(data)
-        assert httpx.get(f"{strict.url}/health", timeout=30).status_code == 200
+        assert httpx.get(f"{strict.url}/health", timeout=300).status_code == 200
     assert strict.log[before:] == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -21,7 +20,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from runner.engines.protocol.front import ONLY_FRONT, STOPPED_CALL
 from runner.triton_server.front.grpc_wire import SERVICE
-from tests.hostile import Watch, chunked, flood, request, resident_mib, send, status_of
+from tests.hostile import Watch, chunked, flood, most_slow_s, request, resident_mib, send, status_of
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, wait_until
 from tests.runner.triton_server.front.running import front_pid
 
@@ -31,8 +30,6 @@ QUESTION = "What is machine learning?"
 ASKED = {"text_input": QUESTION, "max_tokens": 5}
 LONG = {"text_input": QUESTION, "max_tokens": 4000, "stream": True}
 MOST_GROWN_MIB = 64 + 8
-MOST_SLOW_S = float(os.environ.get("HOSTILE_LATENCY_S", "2"))
-"""0.1 on a machine of its own; tests run on machines that are busy with other things."""
 DEEP = b'{"text_input":' + b"[" * 40_000 + b"]" * 40_000 + b"}"
 
 
@@ -164,7 +161,7 @@ def test_max_tokens_of_any_integer_type(triton: TritonUnderTest, stub: Any, data
 
 
 def test_a_client_can_not_stop_the_requests_of_others(triton: TritonUnderTest, stub: Any) -> None:
-    with httpx.stream("POST", f"{triton.url}{ENSEMBLE}/generate_stream", json=LONG, timeout=60) as stream:
+    with httpx.stream("POST", f"{triton.url}{ENSEMBLE}/generate_stream", json=LONG, timeout=300) as stream:
         lines = stream.iter_lines()
         next(lines)
         asked = inference()
@@ -337,8 +334,8 @@ def test_others_are_served_beside_hostile_traffic_and_triton_gets_none_of_it(
         answers = flood(lambda _: send(port, data), connections)
     assert {status_of(each) for each in answers} <= statuses
     assert watch.grown_mib < MOST_GROWN_MIB
-    assert watch.slowest_s < MOST_SLOW_S
-    assert stream.longest_gap_s < MOST_SLOW_S
+    assert watch.slowest_s < most_slow_s()
+    assert stream.longest_gap_s < most_slow_s()
     assert triton.service.stack.triton.pid == pid
     assert resident_mib(pid) - its_mib < MOST_GROWN_MIB
 
@@ -366,7 +363,9 @@ class PacedStream:
 
     def _read(self) -> None:
         url = f"{self._triton.url}{ENSEMBLE}/generate_stream"
-        with httpx.stream("POST", url, json=LONG | {"exclude_input_in_output": True}, timeout=60) as response:
+        with httpx.stream(
+            "POST", url, json=LONG | {"exclude_input_in_output": True}, timeout=300
+        ) as response:
             last_s = time.perf_counter()
             for line in response.iter_lines():
                 for each in events(line):
@@ -380,7 +379,7 @@ class PacedStream:
 
 
 def test_half_closed_and_slow_clients_are_served(triton: TritonUnderTest) -> None:
-    with socket.create_connection((HOST, triton.http_port), timeout=60) as connection:
+    with socket.create_connection((HOST, triton.http_port), timeout=300) as connection:
         for each in request(f"{ENSEMBLE}/generate", json.dumps(ASKED).encode()):
             connection.sendall(bytes([each]))
         assert status_of(connection.recv(1 << 16)) == 200
@@ -391,7 +390,7 @@ def test_half_closed_and_slow_clients_are_served(triton: TritonUnderTest) -> Non
         "//v2",
     ):
         assert status_of(send(triton.http_port, request(path, b"{}"))) == 404
-    with suppress(OSError), socket.create_connection((HOST, triton.http_port), timeout=60) as connection:
+    with suppress(OSError), socket.create_connection((HOST, triton.http_port), timeout=300) as connection:
         connection.sendall(request(f"{ENSEMBLE}/generate", b"{}")[:-1])
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1 << 16) == b""
