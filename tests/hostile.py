@@ -30,7 +30,7 @@ _TIMEOUT_S = 300.0
 
 
 def most_slow_s() -> float:
-    """How long others may wait: 2 s, or HOSTILE_LATENCY_S (0.1 on a machine of its own), in proportion to the load."""
+    """How long others may wait: HOSTILE_LATENCY_S, in proportion to the load; 0.1 on a machine of its own."""
     limit_s = float(os.environ.get("HOSTILE_LATENCY_S", "2"))
     return limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 

@@ -66,7 +66,7 @@ def collect_rarely() -> None:
 def uncollected() -> Iterator[None]:
     """Load an engine without collections, which take a tenth of the time and free nothing.
 
-    A process that is forked meanwhile, as vLLM's engine core is, does collect: it would keep ``disable`` for life.
+    A process that is forked meanwhile, as vLLM's engine core is, does collect; else it never would.
     """
     os.register_at_fork(after_in_child=gc.enable)
     gc.disable()
