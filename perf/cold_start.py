@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,7 +32,6 @@ from engine.tar.pack import pack
 from errors.requests import InvalidInput
 from errors.settings import MissingRequirement
 from perf.engines import paced_engine
-from perf.file_server import serve_file
 from perf.options import Options
 from perf.servers import whole_stack
 from perf.table import table
@@ -139,6 +141,40 @@ def start_table(steps: Sequence[tuple[float, str]]) -> str:
         for (since_s, _), (at_s, what) in pairwise([(0.0, ""), *steps])
     ]
     return table(["reached", "after", "step"], rows)
+
+
+@contextmanager
+def serve_file(path: Path) -> Iterator[str]:
+    """Serve ``path`` on loopback, with ranges, sent by the kernel, so that it takes no time; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # Else the end of each range waits for an acknowledgement.
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """No access log."""
+
+        def do_GET(self) -> None:
+            size_bytes = path.stat().st_size
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            first = int(wanted[1]) if wanted else 0
+            last = min(int(wanted[2]) if wanted and wanted[2] else size_bytes - 1, size_bytes - 1)
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size_bytes}")
+            self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
+            self.send_header("Content-Length", str(last + 1 - first))
+            self.end_headers()
+            self.wfile.flush()
+            with path.open("rb") as file, suppress(ConnectionError):  # The client has disconnected.
+                self.connection.sendfile(file, first, last + 1 - first)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/{path.name}"
+        finally:
+            server.shutdown()
 
 
 @contextmanager

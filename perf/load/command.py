@@ -18,7 +18,6 @@ from pathlib import Path
 from errors.requests import InvalidInput
 from perf.load.choose_target import choose_target
 from perf.load.clients import run
-from perf.load.export import records_csv, summary_json
 from perf.load.html_report import html_report
 from perf.load.options import MOCK, add_options, check
 from perf.load.plan import Plan
@@ -26,7 +25,7 @@ from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.surroundings import surroundings
 from perf.load.targets.target import Workload
-from perf.load.text_report import text_report
+from perf.load.text_report import records_csv, summary_json, text_report
 from perf.options import Options
 
 

@@ -1,9 +1,14 @@
-"""The report for a terminal: the sections that cog-triton's mock load test is documented with, and more."""
+"""A load test's report as text: for a terminal, and for programs as JSON or CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
+from perf.load.record import Record
 from perf.load.statistics import Distribution
 from perf.load.summary import Summary
 
@@ -15,12 +20,16 @@ _SERVER = (
     ("Response Latency", "execution time"),
     ("Time to First Token", "time to first token"),
 )
+_DERIVED = ("requests_per_second", "tokens_per_second", "failure_rate", "good_per_second")
+_ANSWER = ("outcome", "error", "input_tokens", "output_tokens")
+_TIMES = ("scheduled_s", "sent_s", "ended_s")
+_RATES = ("latency_s", "first_token_s", "inter_token_s", "tokens_per_second")
 _SHOWN_ERRORS = 5
 PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 
 
 def text_report(configuration: Mapping[str, str], summary: Summary) -> str:
-    """``configuration`` is shown line by line, in order."""
+    """The sections that cog-triton's mock load test is documented with, and more."""
     levels = summary.concurrency
     sections = [
         ["Test Configuration:"],
@@ -108,3 +117,24 @@ def _client_side(summary: Summary) -> Iterator[str]:
 
 def _value(values: Distribution | None, field: str) -> str:
     return "-" if values is None else f"{getattr(values, field):.3f}"
+
+
+def summary_json(configuration: Mapping[str, str], summary: Summary) -> str:
+    figures = asdict(summary) | {name: getattr(summary, name) for name in _DERIVED}
+    return json.dumps({"configuration": dict(configuration), **figures}, indent=2) + "\n"
+
+
+def records_csv(records: Sequence[Record]) -> str:
+    """A header and a row per request; a value that does not exist is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_TIMES, *_ANSWER, *_RATES])
+    for record in records:
+        answers = [getattr(record.answer, name) for name in _ANSWER]
+        writer.writerow([*_figures(record, _TIMES), *answers, *_figures(record, _RATES)])
+    return text.getvalue()
+
+
+def _figures(record: Record, names: Sequence[str]) -> list[str]:
+    values = [getattr(record, name) for name in names]
+    return ["" if value is None else f"{value:.6f}" for value in values]

@@ -15,8 +15,7 @@ from errors.requests import InvalidInput
 from perf import __main__ as perf_command
 from perf import cold_start
 from perf.bench.budget import Row, budget_table
-from perf.cold_start import _steps, start_table
-from perf.file_server import serve_file
+from perf.cold_start import _steps, serve_file, start_table
 from perf.processes import OTHER, ROLES, cpu_s_by_role, role_of
 from perf.resources import measure
 from perf.table import table

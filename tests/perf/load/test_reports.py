@@ -13,14 +13,13 @@ import pytest
 
 from perf.load.chart import Chart, thinned, ticks
 from perf.load.clients import Run
-from perf.load.export import records_csv, summary_json
 from perf.load.html_report import html_report, token_rate
 from perf.load.plan import Plan
 from perf.load.record import Record
 from perf.load.statistics import parse_slo
 from perf.load.summary import summarize
 from perf.load.surroundings import surroundings
-from perf.load.text_report import text_report
+from perf.load.text_report import records_csv, summary_json, text_report
 from tests.perf.load.records import record
 from tests.perf.load.scripted_server import ScriptedServer, json_answer
 
