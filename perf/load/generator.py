@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import resource
 import time
 from collections import deque
@@ -30,6 +31,7 @@ class Generator:
         self._unread: deque[tuple[float, float, float, Sequence[Response]]] = deque()
         self._unread_bytes = 0
         self._records: list[Record] = []
+        self._left = plan.most_requests or math.inf
         self.started_s = 0.0
 
     async def run(self) -> list[Record]:
@@ -77,7 +79,8 @@ class Generator:
 
     async def _one_after_another(self) -> None:
         end_s = self.started_s + self._plan.duration_s
-        while (now_s := time.perf_counter()) < end_s:
+        while self._left and (now_s := time.perf_counter()) < end_s:
+            self._left -= 1
             await self._request(now_s)
 
     async def _request(self, scheduled_s: float) -> None:

@@ -25,6 +25,8 @@ class Plan:
     pause_s: float = 1.0
     is_poisson: bool = False
     timeout_s: float = 600.0
+    most_requests: int = 0
+    """With ``concurrency``: end after this many requests; 0: only the duration ends it."""
     first: int = 0
     every: int = 1
     """A process of several sends, in an open loop, the request ``first`` and then each ``every``-th one."""
@@ -51,9 +53,14 @@ class Plan:
         """The plans of client processes, which add up to this one."""
         if self.unit == "rps":
             return [replace(self, first=index, every=processes) for index in range(processes)]
-        whole, more = divmod(int(self.rate), processes)
-        sizes = [whole + (index < more) for index in range(processes)]
-        return [replace(self, rate=size) for size in sizes if size]
+        processes = min(processes, int(self.rate))
+        sizes = zip(_split(int(self.rate), processes), _split(self.most_requests, processes), strict=True)
+        return [replace(self, rate=size, most_requests=count) for size, count in sizes]
+
+
+def _split(whole: int, parts: int) -> list[int]:
+    least, more = divmod(whole, parts)
+    return [least + (index < more) for index in range(parts)]
 
 
 def arrivals(plan: Plan) -> Iterator[float]:

@@ -6,7 +6,6 @@ Targets: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``open
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +14,14 @@ from typing import Any
 
 from perf.known_streams import ids_text, text_of
 from perf.load.clients import run
-from perf.load.http import HttpClient
 from perf.load.plan import Plan
 from perf.load.record import Answer
 from perf.load.response import Response
 from perf.load.summary import summarize
 from perf.load.targets.cog import CogTarget
+from perf.load.targets.in_order import InOrder
 from perf.load.targets.openai import OpenAITarget
-from perf.load.targets.target import Posting, Target, Workload
+from perf.load.targets.target import Posting, Workload
 from perf.load.targets.triton import SLOT, TritonTarget
 from perf.prove_gpu.known_load import answer
 from perf.servers import MODEL
@@ -44,47 +43,34 @@ class KnownAnswer(Answer):
     output: str = ""
 
 
-class KnownTarget(Target):
-    """Sends the workload's prompts, each to one stream, whichever client process begins it."""
+class KnownTarget(InOrder):
+    """Sends the workload's prompts, each to one stream."""
 
     def __init__(self, kind: str, url: str, work: Work, streams: int, tokens: int) -> None:
-        self.url = url
+        prompts = work["texts" if kind in ("json", "sse") else "prompts"][:streams]
+        super().__init__([posting(kind, url, prompt, tokens) for prompt in prompts])
         self._kind = kind
-        self._targets = [_target(kind, url, work, index, tokens) for index in range(streams)]
-        for target in self._targets:
-            assert target.request.encoded  # Takes no time from the load.
-        self._next = multiprocessing.get_context("spawn").Value("i", 0)
-        self._index_by_response: dict[int, int] = {}
 
-    async def exchange(self, http: HttpClient) -> Sequence[Response]:
-        with self._next.get_lock():
-            index = int(self._next.value)
-            self._next.value += 1
-        responses = await self._targets[index].exchange(http)
-        self._index_by_response[id(responses[-1])] = index
-        return responses
-
-    def read(self, responses: Sequence[Response]) -> Answer:
-        index = self._index_by_response[id(responses[-1])]
-        read = self._targets[index].read(responses)
-        output = _output(self._kind, responses[-1]) if read.outcome == "completed" else ""
-        return KnownAnswer(**vars(read), index=index, output=output)
+    def read_one(self, index: int, answer: Answer, response: Response) -> Answer:
+        output = output_text(self._kind, response) if answer.outcome == "completed" else ""
+        return KnownAnswer(**vars(answer), index=index, output=output)
 
 
-def _target(kind: str, url: str, work: Work, index: int, tokens: int) -> Posting:
-    ids = work["prompts"][index]
+def posting(kind: str, url: str, prompt: str | Sequence[int], tokens: int) -> Posting:
+    """The request for so many tokens. The slot takes token ids, Cog text, OpenAI's API both."""
     if kind == "slot":
-        extra = {"input_ids": ids, "input_lengths": len(ids), "runtime_top_k": 1}
+        extra = {"input_ids": prompt, "input_lengths": len(prompt), "runtime_top_k": 1}
         return TritonTarget(url, SLOT, Workload("", 0, tokens, is_fixed_length=False, extra=extra))
     if kind == "openai":
-        extra = {"prompt": ids, "temperature": 0, "ignore_eos": True}
+        extra = {"prompt": prompt, "temperature": 0, "ignore_eos": True}
         workload = Workload("", 0, tokens, is_fixed_length=False, extra=extra)
         return OpenAITarget(url, "completions", MODEL, workload)
-    inputs = {"prompt": work["texts"][index], "max_tokens": tokens, "temperature": 0}
+    inputs = {"prompt": prompt, "max_tokens": tokens, "temperature": 0}
     return CogTarget(url, inputs, is_streaming=kind == "sse")
 
 
-def _output(kind: str, response: Response) -> str:
+def output_text(kind: str, response: Response) -> str:
+    """The whole text of a completed answer; of the slot, its ids."""
     return "".join(json.loads(response.body)["output"]) if kind == "json" else text_of(response)
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from engine.machine.root import SOURCE_ROOT
 from perf.prove_gpu.proof import Proof
-from perf.resources import answers_ok
-from perf.servers import HOST, MODEL, Stack, whole_stack
-from runner.settings.ports import free_ports
+from perf.servers import Stack, whole_stack
+from perf.vllm_server import VllmServer
 
 Measure = Callable[[int, int, float], dict[str, Any]]
 """(streams, tokens, seconds between their beginnings) -> a row."""
@@ -43,35 +40,17 @@ def stack(proof: Proof, name: str) -> AbstractContextManager[Stack]:
 
 @contextmanager
 def openai(proof: Proof) -> Iterator[str]:
-    """vLLM's API server on the same engine with the same arguments, logging nothing per request; its URL."""
-    (port,) = free_ports(1)
-    flags = [part for name, value in proof.arguments.items() for part in _flag(name, value)]
-    command = [proof.options.engine_python, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(proof.engine_dir()), "--served-model-name", MODEL, *flags]
-    command += ["--host", HOST, "--port", str(port), "--disable-log-stats", "--disable-uvicorn-access-log"]
-    environment = {
-        **os.environ,
-        "VLLM_CACHE_ROOT": str(proof.engine_cache / "vllm"),
-        "TRITON_CACHE_DIR": str(proof.engine_cache / "triton"),
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
-        "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    log = proof.work / "openai.log"
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-    url = f"http://{HOST}:{port}"
-    try:
-        while not answers_ok(f"{url}/health"):
-            if process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(f"vLLM's server did not start: {log.read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        _end(process)
+    """vLLM's API server on the same engine with the same arguments; its URL."""
+    options = proof.options
+    with VllmServer(
+        options.engine_python,
+        proof.engine_dir(),
+        proof.arguments,
+        proof.work / "openai.log",
+        proof.engine_cache,
+    ) as server:
+        server.wait_ready(_START_TIMEOUT_S)
+        yield server.url
 
 
 @contextmanager
@@ -110,10 +89,3 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait(_STOP_TIMEOUT_S)
     process.kill()
     process.wait()
-
-
-def _flag(name: str, value: object) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]

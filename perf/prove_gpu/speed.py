@@ -6,8 +6,7 @@ in an order that rotates, and the ratios are taken round by round.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ from perf.prove_gpu import servers
 from perf.prove_gpu.client import measure as measure_over_http
 from perf.prove_gpu.proof import Proof
 from perf.prove_gpu.servers import Measure
+from perf.rounds import median, within_rounds
 from perf.table import table
 
 Row = dict[str, Any]
@@ -102,8 +102,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "streams": streams,
             "gap_s": gap_s,
             "target": target,
-            "tokens_per_second": _median(row["tokens_per_second"] for row in mine.values()),
-            "first_token_ms": _median(row["first_token_ms"] for row in mine.values()),
+            "tokens_per_second": median(row["tokens_per_second"] for row in mine.values()),
+            "first_token_ms": median(row["first_token_ms"] for row in mine.values()),
             "first_token_added_ms": _within_rounds(sub, "first_token_ms", mine, load.get(IN_PROCESS, {}))
             if target != IN_PROCESS
             else None,
@@ -121,14 +121,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def _within_rounds(
     compare: Callable[[float, float], float], field: str, mine: dict[int, Row], other: dict[int, Row]
 ) -> float | None:
-    """Median over the rounds of a figure compared with the other's in the same round."""
-    pairs = [(mine[number][field], other[number][field]) for number in mine.keys() & other.keys()]
-    return _median(compare(*pair) for pair in pairs if None not in pair)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    sides = ({number: row[field] for number, row in rows.items()} for rows in (mine, other))
+    return within_rounds(compare, *sides)
 
 
 def summary_table(found: Sequence[Row]) -> str:

@@ -35,8 +35,9 @@ def test_a_poisson_loop_has_the_rate_on_average_and_repeats_itself() -> None:
 
 @given(st.integers(1, 100), st.integers(1, 9), st.sampled_from(["batch", "concurrency"]))
 def test_client_processes_share_a_closed_loop_without_a_rest(rate: int, processes: int, unit: str) -> None:
-    shares = Plan(unit, rate, 1.0).shares(processes)  # type: ignore[arg-type]
+    shares = Plan(unit, rate, 1.0, most_requests=2 * rate).shares(processes)  # type: ignore[arg-type]
     assert sum(plan.rate for plan in shares) == rate
+    assert sum(plan.most_requests for plan in shares) == 2 * rate
     assert all(plan.most_at_once >= 1 for plan in shares)
 
 
