@@ -19,10 +19,13 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes
 
 STEP_S_VARIABLE = "STANDIN_STEP_S"
+STEP_FILE_VARIABLE = "STANDIN_STEP_FILE"
+"""A file with the seconds of a step, read before each one, so that they can be changed."""
 BROKEN_TOKEN_VARIABLE = "STANDIN_BROKEN_TOKEN"
 """A prompt that ends with this token ends the engine core."""
 
 _KV_CACHE_BYTES = 64 << 20
+_STEP_BYTES = 16
 
 
 class StandInExecutor(Executor):  # type: ignore[misc]
@@ -34,6 +37,8 @@ class StandInExecutor(Executor):  # type: ignore[misc]
         self._computed: dict[str, int] = {}
         self._vocab_size = self.model_config.get_vocab_size()
         self._step_s = float(os.environ.get(STEP_S_VARIABLE, "0"))
+        step_file = os.environ.get(STEP_FILE_VARIABLE)
+        self._step_file = os.open(step_file, os.O_RDONLY) if step_file else None
         self._broken = int(os.environ.get(BROKEN_TOKEN_VARIABLE, "-1"))
 
     def check_health(self) -> None:
@@ -71,6 +76,8 @@ class StandInExecutor(Executor):  # type: ignore[misc]
         return {"layer.0": spec}
 
     def _step(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        if self._step_file is not None:
+            self._step_s = float(os.pread(self._step_file, _STEP_BYTES, 0))
         time.sleep(self._step_s)
         for request_id in scheduled.finished_req_ids:
             for table in (self._last, self._prompts, self._computed):
