@@ -1,0 +1,87 @@
+"""The workloads of ``perf peers``, by name, and the prompts of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+_WORD_MARKS = ("Ġ", "▁")
+"""How vocabularies write the space before a word."""
+_FIRST_WORD, _LAST_WORDS = 300, 400
+"""Ids of a vocabulary that may end a prompt: the stand-in executor continues with the ids that follow, which
+must be text for as long as the longest output."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A closed loop of ``streams``, or Poisson arrivals at a ``share_of_capacity``. Lengths are from..to."""
+
+    streams: int
+    requests: int
+    input_tokens: tuple[int, int]
+    output_tokens: tuple[int, int]
+    shared_tokens: int = 0
+    """Of the prompt's beginning, the same in all requests."""
+    step_s: float = 0.0
+    """Of the stand-in executor."""
+    share_of_capacity: float | None = None
+
+
+def _fixed(
+    streams: int, requests: int, inputs: int, outputs: int, shared: int = 0, step_s: float = 0.0
+) -> Workload:
+    return Workload(streams, requests, (inputs, inputs), (outputs, outputs), shared, step_s)
+
+
+_MIXED = Workload(256, 512, (16, 640), (16, 320), step_s=0.04)
+CAPACITY = "mixed"
+"""The workload whose highest rate of requests is the capacity for those with a share of it."""
+WORKLOADS = {
+    "32": _fixed(32, 192, 128, 256),
+    "256": _fixed(256, 512, 128, 256),
+    "1024": _fixed(1024, 2048, 128, 256),
+    "32-paced": _fixed(32, 64, 128, 256, step_s=0.02),
+    "256-paced": _fixed(256, 256, 128, 256, step_s=0.04),
+    "starts": _fixed(64, 1500, 32, 1),
+    "prefix": _fixed(64, 600, 704, 16, 640),
+    "prefix-10k": _fixed(64, 600, 10_064, 16, 10_000),
+    CAPACITY: _MIXED,
+    "mixed-65": Workload(**{**vars(_MIXED), "requests": 300, "share_of_capacity": 0.65}),
+    "mixed-80": Workload(**{**vars(_MIXED), "requests": 300, "share_of_capacity": 0.80}),
+}
+
+
+class Prompt(NamedTuple):
+    text: str
+    ids: list[int]
+    output_tokens: int
+
+
+class Prompts:
+    """Random words of a tokenizer that are one token each."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        words = {
+            index: " " + token[1:]
+            for token, index in tokenizer.get_vocab().items()
+            if token.startswith(_WORD_MARKS) and token[1:].isascii() and token[1:].isalpha()
+        }
+        size = tokenizer.get_vocab_size()
+        self._words = [words[index] for index in sorted(words)]
+        self._ends = [words[index] for index in sorted(words) if _FIRST_WORD < index < size - _LAST_WORDS]
+        self._shared = random.Random(0).choices(self._words, k=20_000)
+
+    def of(self, workload: Workload, count: int, seed: str) -> Iterator[Prompt]:
+        """``count`` prompts; the same for the same seed."""
+        rng = random.Random(seed)
+        shared = self._shared[: workload.shared_tokens]
+        for _ in range(count):
+            own = rng.randint(*workload.input_tokens) - len(shared) - 1
+            text = "".join([*shared, *rng.choices(self._words, k=own), rng.choice(self._ends)])
+            ids: list[int] = self._tokenizer.encode(text).ids
+            yield Prompt(text, ids, rng.randint(*workload.output_tokens))

@@ -1,0 +1,121 @@
+"""perf/peers: its arithmetic, its prompts and its refusals. The servers themselves need vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from engine.machine.root import SOURCE_ROOT
+from errors.requests import InvalidInput
+from perf.__main__ import main
+from perf.peers.comparison import check_lengths, with_capacity
+from perf.peers.engine import standin_engine
+from perf.peers.measure import CORE, Row
+from perf.peers.report import report
+from perf.peers.workloads import WORKLOADS, Prompts, Workload
+
+TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model" / "tokenizer.json"
+
+
+def row(server: str, number: int, speed: float, front_s: float = 1.0, core_s: float = 1.0) -> Row:
+    return Row(
+        workload="256",
+        server=server,
+        round=number,
+        tokens_per_second=speed,
+        requests_per_second=2.0,
+        first_token_ms=(1.0, 2.0, 30.0 * (number + 1)),
+        gap_ms=None,
+        events_per_token=0.5,
+        tokens=1000,
+        completed=4,
+        not_served=1,
+        cpu_s={CORE[0]: core_s, "API server": front_s},
+        client_cpu_s=0.1,
+        memory_bytes=1 << 20,
+        errors=[],
+        warnings=[],
+    )
+
+
+def cells(text: str, server: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {server} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+ROWS = [
+    *(row("a", number, speed) for number, speed in enumerate((100, 50, 200))),
+    *(row("b", number, speed, front_s=2.0) for number, speed in enumerate((90, 45, 20))),
+]
+
+
+def test_a_server_is_compared_with_the_reference_within_each_round() -> None:
+    *_, speed, front = cells(report(ROWS, "a"), "b")
+    assert (speed, front) == ("0.90", "2.00")
+
+
+def test_processor_time_is_told_with_and_without_the_core() -> None:
+    b = cells(report(ROWS, "a"), "b")
+    # Per 1,000 tokens and per request.
+    assert b[6:10] == ["3.000", "2.000", "750.00", "500.00"]
+
+
+def test_percentiles_are_medians_of_the_rounds_and_a_document_has_none() -> None:
+    b = cells(report(ROWS, "a"), "b")
+    assert b[3:5] == ["1/2/60", "-"]
+    assert b[11] == "3"  # Not served, in all rounds.
+
+
+def test_each_workload_has_a_table() -> None:
+    text = report([*ROWS, Row(**{**vars(ROWS[0]), "workload": "starts"})], "a")
+    assert [line for line in text.splitlines() if line.startswith("**")] == ["**256**", "**starts**"]
+
+
+def test_prompts_have_the_lengths_asked_for_and_share_their_beginning() -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    workload = Workload(1, 1, (40, 60), (3, 9), shared_tokens=20)
+    found = list(Prompts(tokenizer).of(workload, 50, "seed"))
+    assert all(40 <= len(each.ids) <= 60 for each in found)
+    assert all(3 <= each.output_tokens <= 9 for each in found)
+    assert len({tuple(each.ids[:20]) for each in found}) == 1
+    assert len({tuple(each.ids) for each in found}) == 50
+    assert found == list(Prompts(tokenizer).of(workload, 50, "seed"))
+    assert all(tokenizer.decode(each.ids) == each.text for each in found)
+
+
+def test_a_share_of_the_capacity_needs_the_capacity_first() -> None:
+    assert with_capacity(["32", "mixed-65"]) == ["mixed", "32", "mixed-65"]
+    assert with_capacity(["mixed-80", "32", "mixed"]) == ["mixed", "mixed-80", "32"]
+    assert with_capacity(["32", "256"]) == ["32", "256"]
+
+
+def test_the_standin_engine_fits_every_workload_but_those_for_a_gpu(tmp_path: Path) -> None:
+    engine = standin_engine("python3", tmp_path)
+    check_lengths([name for name in WORKLOADS if name != "prefix-10k"], engine)
+    with pytest.raises(InvalidInput, match="at most 1024 tokens"):
+        check_lengths(["32", "prefix-10k"], engine)
+    assert engine.step_file is not None
+    for step_s in (0.04, 0.0):
+        engine.set_step(step_s)
+        assert float(engine.step_file.read_bytes()[:16]) == step_s
+    assert json.loads((engine.folder / "engine_args.json").read_text()) == engine.arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--servers", "api-0"], "servers must be some of slot, triton-front"),
+        (["--servers", "slot", "slot"], "servers must be each only once"),
+        (["--rounds", "0"], "rounds must be at least 1"),
+        (["--result", "/nowhere/x.json"], "result must be a file in a folder that exists"),
+        (["--engine-python", "/nowhere/python"], "engine-python must be the Python of an environment"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    options: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["peers", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"{InvalidInput.code} InvalidInput: {named}")
