@@ -18,7 +18,7 @@ class UnknownField(CodedError):
 class UnsupportedField(CodedError):
     code = "E1602"
     summary = "The engine that serves this model does not support a field of a request"
-    template = "The field {name} is not supported by the {engine_kind} engine; leave it out."
+    template = "The field {name} ({value!r}) is not supported by the {engine_kind} engine; {remedy}."
 
 
 class UnknownModel(CodedError):
@@ -32,7 +32,7 @@ class InvalidAPIKey(CodedError):
     summary = "The API key is missing or wrong"
     template = (
         "The API key is missing or wrong; "
-        "send a key of this server as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+        "send one of this server's API_KEYS as `Authorization: Bearer KEY` or `x-api-key: KEY`."
     )
 
 

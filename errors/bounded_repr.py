@@ -1,10 +1,14 @@
-"""``repr`` in time and space that do not depend on the value, which a client may have sent."""
+"""``repr`` in time and space that do not depend on the value, which a client may have sent.
+
+Constants are those of JSON and YAML, which clients write.
+"""
 
 from __future__ import annotations
 
 import reprlib
 from itertools import islice
 
+_CONSTANTS: dict[object, str] = {None: "null", True: "true", False: "false"}
 _MOST_ITEMS = 64
 _MOST_CHARACTERS = 4000
 _MOST_OF_TEXT = 300
@@ -34,6 +38,10 @@ class _BoundedRepr(reprlib.Repr):
             return super().repr_int(x, level)
         except ValueError:  # Python writes no number of more than 4,300 digits.
             return f"a number of {x.bit_length()} bits"
+
+    def repr1(self, x: object, level: int) -> str:
+        is_constant = x is None or isinstance(x, bool)
+        return _CONSTANTS[x] if is_constant else super().repr1(x, level)
 
     def repr_bytes(self, x: bytes, level: int) -> str:
         return repr(x[: self.maxstring]) + ("..." if len(x) > self.maxstring else "")

@@ -1,6 +1,10 @@
 """10xx: settings, ports and what a machine must provide."""
 
+from __future__ import annotations
+
 from errors.coded_error import CodedError
+
+_AS_DESCRIBED = "correct it as docs/rehearse.md describes"
 
 
 class InvalidSetting(CodedError):
@@ -27,4 +31,7 @@ class MissingRequirement(CodedError):
 class InvalidScript(CodedError):
     code = "E1010"
     summary = "A script of the paced engine (COG_TRITON_SCRIPT, or in a prompt) is invalid"
-    template = "{where} is no valid script: {reason}; correct it as docs/rehearse.md describes."
+    template = "{where} is no valid script: {reason}; {remedy}."
+
+    def __init__(self, *, where: str, reason: str | None, remedy: str = _AS_DESCRIBED) -> None:
+        super().__init__(where=where, reason=reason, remedy=remedy)

@@ -12,7 +12,7 @@ class InvalidInference(CodedError):
 class UnknownTritonModel(CodedError):
     code = "E1108"
     summary = "Triton has no model of that name"
-    template = "The model {model!r} is not served by Triton here; use one of: {served}."
+    template = "Triton has no model {model!r}; {remedy}."
 
 
 class ClosedEndpoint(CodedError):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,7 +23,7 @@ from errors.coded_error import CodedError
 from runner.api.body_reader import BodyReader
 from runner.api.call import EMBEDDINGS_PATH, GENERATION_PATHS, call_of
 from runner.api.document import make_document
-from runner.api.error_response import ErrorResponse
+from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generation_response import Generate, GenerationResponse, GenerationService, Prepare
 from runner.api.generations import PromptRequest
 from runner.api.limits import Admission, run_within
@@ -53,6 +54,7 @@ from runner.api.openai.requests import (
 )
 from runner.api.page.response import page_response
 from runner.api.responses import order as responses_order
+from runner.api.responses.answers import InputTokens as ResponseInputTokens
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.responses.writer import ResponsesWriter
 from runner.api.served import Served
@@ -94,12 +96,14 @@ class API:
 
     def routes(self) -> list[Route]:
         """Answers that never change are ASGI applications themselves."""
-        models = Models([self._model(name) for name in (*self._served.names, *self._served.adapters)])
+        names = (*self._served.names, *self._served.adapters)
+        models = Models([self._model(name) for name in names], names[0], names[-1])
         return [
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route(EMBEDDINGS_PATH, self.embeddings, methods=["POST"]),
             Route("/v1/responses", self.responses, methods=["POST"]),
+            Route("/v1/responses/input_tokens", self.count_response_tokens, methods=["POST"]),
             Route("/v1/messages", self.messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route(
@@ -169,16 +173,29 @@ class API:
     async def count_tokens(self, request: Request) -> Response:
         body = await self._read(request, CountTokensBody)
         self._served.find(body.model)
-        try:
-            order = self._order(request, body, self._messages_order)
-            return _json(await self._run(self._counted(order), request))
-        except CodedError as exc:
-            return ErrorResponse(exc, messages_order.fields_of(body))
+        order = self._order(request, body, self._messages_order)
+        return await self._counted(request, order, InputTokens, messages_order.fields_of(body))
 
-    async def _counted(self, order: Prepare) -> InputTokens:
-        (found,) = await order()
-        prompt = cast(str, found.request.prompt)
-        return InputTokens(len(await self._served.model.encode(prompt, adds_special_tokens=False)))
+    async def count_response_tokens(self, request: Request) -> Response:
+        body = await self._read(request, ResponsesBody)
+        self._served.find(body.model)
+        order = self._order(request, body, responses_order.chat_body)
+        return await self._counted(request, order, ResponseInputTokens, responses_order.fields_of(body))
+
+    async def _counted(
+        self, request: Request, order: Prepare, answer: Callable[[int], object], fields: Fields
+    ) -> Response:
+        """How many tokens the prompt of ``order`` has."""
+
+        async def count() -> int:
+            (found,) = await order()
+            prompt = cast(str, found.request.prompt)
+            return len(await self._served.model.encode(prompt, adds_special_tokens=False))
+
+        try:
+            return _json(answer(await self._run(count(), request)))
+        except CodedError as exc:
+            return ErrorResponse(exc, fields)
 
     def _generated(
         self, body: GenerationBody, num_prompts: int, prepare: Prepare, writer: ChoicesWriter
@@ -257,7 +274,9 @@ class API:
 
     def _model(self, name: str) -> Model:
         parent = None if self._served.adapter(name) is None else self._served.names[0]
-        return Model(name, self._created, self._served.model.max_sequence_length, parent)
+        created_at = datetime.fromtimestamp(self._created, timezone.utc)
+        length = self._served.model.max_sequence_length
+        return Model(name, self._created, length, parent, name, created_at)
 
 
 def _json(document: object, status: int = 200) -> Response:

@@ -29,6 +29,7 @@ from runner.api.openai.answers import (
 from runner.api.openai.bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from runner.api.openai.guides import GUIDE_FIELDS
 from runner.api.openai.requests import DEFAULT_COMPLETION_TOKENS, PARAMETERS
+from runner.api.responses.answers import InputTokens as ResponseInputTokens
 from runner.api.responses.answers import Response
 from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served
@@ -39,6 +40,7 @@ _OPERATIONS: tuple[tuple[str, str, str, type | None, type | None], ...] = (
     ("post", "/v1/completions", "The continuation of a prompt", CompletionBody, Answer[CompletionChoice]),
     ("post", EMBEDDINGS_PATH, "A vector for each input", EmbeddingBody, Embeddings),
     ("post", "/v1/responses", "The model's answer, by the Responses API", ResponsesBody, Response),
+    ("post", "/v1/responses/input_tokens", "Tokens of a prompt", ResponsesBody, ResponseInputTokens),
     ("post", "/v1/messages", "The model's answer, by the Messages API", MessagesBody, MessageAnswer),
     ("post", "/v1/messages/count_tokens", "Tokens of a prompt", CountTokensBody, InputTokens),
     ("get", "/v1/models", "What is served", None, Models),
@@ -100,7 +102,7 @@ def make_document(served: Served) -> dict[str, Any]:
 
 
 def _is_offered(path: str, served: Served) -> bool:
-    operation = GENERATION_PATHS.get(path.removesuffix("/count_tokens"))
+    operation = GENERATION_PATHS.get(path.removesuffix("/count_tokens").removesuffix("/input_tokens"))
     if operation is not None and (path == EMBEDDINGS_PATH) != (served.model.pooling is not None):
         return False
     return operation != "chat" or served.model.chat.exists

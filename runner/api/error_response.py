@@ -60,6 +60,7 @@ _MESSAGES_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_
 _MESSAGES_PATH = "/v1/messages"
 _MAX_MESSAGE_CHARACTERS = 1000
 """A message quotes what was sent, which may be of any length."""
+_LAST_CHARACTERS = 300
 _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _PROMPTS = ("input_ids", "prompt")
@@ -127,7 +128,9 @@ def describe(error: CodedError, fields: Fields) -> Error:
     kind = _TYPES.get(status_of(error), "server_error")
     field, sentence = _field_and_sentence(error, fields)
     if len(sentence) > _MAX_MESSAGE_CHARACTERS:
-        sentence = f"{sentence[:_MAX_MESSAGE_CHARACTERS]} ..."
+        # NOTE: the remedy stands at the end.
+        first = _MAX_MESSAGE_CHARACTERS - _LAST_CHARACTERS
+        sentence = f"{sentence[:first]} ... {sentence[-_LAST_CHARACTERS:]}"
     error.facts.pop("value", None)  # It may be all of the body too.
     return Error(sentence, kind, field, error.code)
 

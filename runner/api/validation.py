@@ -146,7 +146,13 @@ def _check_struct(value: dict[str, Any], kind: inspect.StructType, name: str, pa
             similar = [name for name in _OTHER_NAMES.get(key, ()) if name in fields]
             if key not in _OTHER_NAMES:
                 similar = difflib.get_close_matches(key, fields, n=1, cutoff=_SIMILARITY)
-            remedy = f"leave it out, or send {similar[0]} if that is meant" if similar else "leave it out"
+            missing = [each.encode_name for each in kind.fields if each.required]
+            missing = [name for name in missing if name not in value]
+            remedy = "leave it out"
+            if similar:
+                remedy = f"leave it out, or send {similar[0]} if that is meant"
+            elif missing:
+                remedy = f"leave it out, and send {prefix}{missing[0]}, which is missing"
             raise UnknownField(name=prefix + key, remedy=remedy)
     for field in kind.fields:
         if field.required and field.encode_name not in value:

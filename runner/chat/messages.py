@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 from errors.requests import InvalidInput
@@ -13,6 +16,12 @@ Message = dict[str, Any]
 
 _ROLE = re.compile(r"[\w.-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""OpenAI's."""
+_SIMILARITY = 0.8
+"""How similar, by difflib, one of them must be to another role to be suggested."""
+_MOST_IDS = 10
+"""Shown in an error."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of what an assistant reasoned, each known to some clients and templates."""
 
@@ -26,7 +35,7 @@ def checked_messages(messages: object) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise InvalidInput(name="messages", expected="a list of at least one message", value=messages)
     checked = [_checked(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    _name_results(checked)
+    _check_results(checked)
     return checked
 
 
@@ -56,6 +65,7 @@ def _checked(message: object, place: str) -> Message:
     if not _ROLE.fullmatch(message["role"]):
         expected = "a name of letters, digits and _.-"
         raise InvalidInput(name=f"{place}.role", expected=expected, value=message["role"])
+    _check_spelling(message["role"], f"{place}.role")
     given = {key: value for key, value in message.items() if value is not None}
     if not given.keys() & {"content", "tool_calls", *_REASONING}:
         raise InvalidInput(name=f"{place}.content", expected="a text", value=None)
@@ -67,6 +77,13 @@ def _checked(message: object, place: str) -> Message:
         given.pop("tool_calls", None)
         given.setdefault("content", "")
     return given if given["role"] != "assistant" else {**given, **_reasoning(given, place)}
+
+
+def _check_spelling(role: str, place: str) -> None:
+    """Raise E1005 for what seems to be meant as one of ``_ROLES``. Templates may know other roles."""
+    if role not in _ROLES and role.isalpha():
+        for meant in difflib.get_close_matches(role.lower(), _ROLES, n=1, cutoff=_SIMILARITY):
+            raise InvalidInput(name=place, expected=f"{meant}, if that is meant", value=role)
 
 
 def _reasoning(message: Message, place: str) -> dict[str, str]:
@@ -82,16 +99,29 @@ def _reasoning(message: Message, place: str) -> dict[str, str]:
     return dict.fromkeys(_REASONING[:-1] if is_refused else _REASONING, text)
 
 
-def _name_results(messages: list[Message]) -> None:
-    """Give each result of a tool the tool's name, which some templates write: clients send the call's id."""
-    names: dict[str, str] = {}
-    for message in messages:
+def _check_results(messages: list[Message]) -> None:
+    """Give each result of a tool the tool's name, which some templates write: clients send the call's id.
+
+    Raises E1005 for the id of no earlier call, as other servers do. Calls may have no ids.
+    """
+    names: dict[str | None, str] = {}
+    for index, message in enumerate(messages):
         for call in message.get("tool_calls", ()):
-            if isinstance(call.get("id"), str):
-                names[call["id"]] = call["function"]["name"]
+            id_ = call.get("id")
+            names[id_ if isinstance(id_, str) else None] = call["function"]["name"]
         called = message.get("tool_call_id")
-        if message["role"] == "tool" and isinstance(called, str) and called in names:
+        if message["role"] != "tool" or not isinstance(called, str):
+            continue
+        if called in names:
             message.setdefault("name", names[called])
+        elif None not in names:
+            expected = f"the id of a call in an earlier assistant message{_known(names)}"
+            raise InvalidInput(name=f"messages[{index}].tool_call_id", expected=expected, value=called)
+
+
+def _known(ids: Iterable[str | None]) -> str:
+    shown = ", ".join(str(each) for each in islice(ids, _MOST_IDS))
+    return f" ({shown})" if shown else ", of which there is none"
 
 
 def _text_content(content: object, place: str) -> str:

@@ -41,6 +41,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 _HEAD_BYTES, _KIND, _SETTINGS = 9, 3, 4
 """Of a frame: its length, where it has its kind, and the kind of the first."""
 _AGAIN = "send the request again when it is back"
+_IF_REPEATED = "send the request again, and look into Triton's log if that repeats"
 _ANOTHER = "where a server of another protocol answers"
 _AT_START = "start it, or give the HOST:PORT of its gRPC API (8001 by default) as --triton"
 
@@ -98,7 +99,9 @@ class ExternalTritonClient:
             status, text = stream.end
             if status != OK:
                 raise self._refusal(status, text)
-            if not has_ended and num_tokens:
+            if not has_ended:
+                if not num_tokens:
+                    raise self._unavailable("it ended the request without a token", _IF_REPEATED)
                 # NOTE: NVIDIA's backend tells no finish reason.
                 yield Output(finish_reason="length" if num_tokens >= submit.max_tokens else "end")
         finally:
@@ -203,8 +206,9 @@ class ExternalTritonClient:
             raise self._unavailable(f"its model {self._place.model} is {known or 'not loaded'}")
         if not is_ready:
             raise self._unavailable("it is not ready")
-        served = ", ".join(sorted(states)) or "those that it has, as --triton-model"
-        raise UnknownTritonModel(model=self._place.model, served=served)
+        among = f"among: {', '.join(sorted(states))}" if states else "if it has another name there"
+        remedy = f"name the model of NVIDIA's tensorrt_llm backend as --triton-model, {among}"
+        raise UnknownTritonModel(model=self._place.model, remedy=remedy)
 
     async def _ask(self, method: str, message: bytes) -> bytes:
         try:

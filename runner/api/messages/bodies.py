@@ -5,7 +5,7 @@ Unknown fields of blocks and tools are ignored, as clients send back what other 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -54,9 +54,9 @@ class SystemMessage(msgspec.Struct, tag_field="role", tag="system"):
 
 
 class Tool(msgspec.Struct, kw_only=True):
-    type: Literal["custom"] | None = None
+    type: Annotated[str, Meta(description="custom")] | None = None
     name: str
-    input_schema: Object
+    input_schema: Object | None = None
     description: str | None = None
     strict: bool | None = None
 

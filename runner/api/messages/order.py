@@ -14,12 +14,14 @@ from runner.api.openai.orders import chat_order, function_named, joined
 _NAMES = (
     (r"^response_format.*", "output_config.format"),
     (r"^stop\b", "stop_sequences"),
+    (r"^messages\[\d+\]\.tool_call_id", "messages.tool_use_id"),
     (r"^thinking_token_budget", "thinking.budget_tokens"),
     (r"^reasoning_effort", "thinking"),
     (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
     (r"^(tools\[\d+\]|tool_choice)\.function", r"\1"),
 )
 """Fields of the chat's order by their names here, as regular expressions."""
+_OWN_TOOLS_ONLY = "custom, because this server runs no tools itself and has none of Anthropic's"
 _CHOICES = {bodies.AnyTool: "required", bodies.NoTool: "none"}
 
 
@@ -46,7 +48,7 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
         messages=messages,
         continue_final_message=continues or None,
         add_generation_prompt=False if continues else None,
-        tools=None if body.tools is None else [_tool(each) for each in body.tools],
+        tools=None if body.tools is None else list(_tools(body.tools)),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         reasoning_effort="none" if isinstance(thinking, bodies.ThinkingDisabled) else None,
@@ -66,14 +68,19 @@ def _response_format(output: bodies.OutputOptions) -> Object | None:
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": output.format.schema}}
 
 
-def _tool(tool: bodies.Tool) -> Object:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": tool.strict,
-    }
-    return {"type": "function", "function": function}
+def _tools(tools: list[bodies.Tool]) -> Iterator[Object]:
+    for at, tool in enumerate(tools):
+        if tool.type not in (None, "custom"):
+            raise InvalidInput(name=f"tools[{at}].type", expected=_OWN_TOOLS_ONLY, value=tool.type)
+        if tool.input_schema is None:  # Anthropic's other tools have none.
+            raise InvalidInput(name=f"tools[{at}].input_schema", expected="given", value=None)
+        function = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.input_schema,
+            "strict": tool.strict,
+        }
+        yield {"type": "function", "function": function}
 
 
 def _tool_choice(choice: bodies.ToolChoice | None) -> str | Object | None:

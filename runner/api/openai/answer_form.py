@@ -41,7 +41,12 @@ def with_answer_form(
         guide = answer_guide(form, served.model.tokenizer, request.guide, budget)
         return replace(request, answer=form, guide=guide)
     if budget is not None:
-        raise UnsupportedField(name="thinking_token_budget", engine_kind=served.engine_kind)
+        raise UnsupportedField(
+            name="thinking_token_budget",
+            value=budget,
+            engine_kind=served.engine_kind,
+            remedy="leave it out",
+        )
     if request.guide is not None:  # It has no place for reasoning.
         form = msgspec.structs.replace(form, starts_in_reasoning=False)
     return replace(request, answer=form)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import msgspec
@@ -143,17 +144,27 @@ class Answer(msgspec.Struct, Generic[C], omit_defaults=True):
 
 
 class Model(msgspec.Struct):
+    """With the fields of both OpenAI's and Anthropic's API."""
+
     id: str
     created: int
     max_model_len: int
     parent: str | None
     """Of a LoRA adapter: the model that it belongs to."""
+    display_name: str
+    created_at: datetime
     object: str = "model"
+    type: str = "model"
     owned_by: str = "cog-triton"
 
 
 class Models(msgspec.Struct):
+    """One page of all."""
+
     data: list[Model]
+    first_id: str
+    last_id: str
+    has_more: bool = False
     object: str = "list"
 
 

@@ -38,7 +38,8 @@ def guide_of(body: GenerationBody, engine_kind: str) -> Guide | None:
             name=others[0], expected=f"left out, because there is {field}", value=given[others[0]]().text
         )
     if not supports(engine_kind, "guides"):
-        raise UnsupportedField(name=field, engine_kind=engine_kind)
+        value = given[field]().text
+        raise UnsupportedField(name=field, value=value, engine_kind=engine_kind, remedy="leave it out")
     return given[field]()
 
 

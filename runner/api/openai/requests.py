@@ -193,7 +193,9 @@ def _check_supported(body: GenerationBody, served: Served, top_log_probs: int | 
     for capability, value in asked.items():
         if value and not supports(served.engine_kind, capability):
             name = "logprobs" if capability == "log_probs" else capability
-            raise UnsupportedField(name=name, engine_kind=served.engine_kind)
+            raise UnsupportedField(
+                name=name, value=value, engine_kind=served.engine_kind, remedy="leave it out"
+            )
 
 
 def _logit_bias(given: Mapping[str, float]) -> dict[int, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.kinds import supports
 from errors.api import UnsupportedField
 from errors.requests import InvalidInput
@@ -94,7 +96,14 @@ def _check_guides(
     if is_required and (guide := guide_of(body, engine_kind)) is not None:
         expected = "left out, because tool_choice requires a call"
         raise InvalidInput(name=body_field(body), expected=expected, value=guide.text)
-    strict = next((each.name for each in tools if each.is_strict), None)
-    if (is_required or strict is not None) and not supports(engine_kind, "chat_guides"):
-        name = "tool_choice" if is_required else f"tools.{strict}.strict"
-        raise UnsupportedField(name=name, engine_kind=engine_kind)
+    if supports(engine_kind, "chat_guides"):
+        return
+    if is_required:
+        choice = msgspec.to_builtins(body.tool_choice)
+        remedy = "send auto or none"
+        raise UnsupportedField(name="tool_choice", value=choice, engine_kind=engine_kind, remedy=remedy)
+    strict = {each.name for each in tools if each.is_strict}
+    for at, tool in enumerate(body.tools or ()):
+        if tool.function.name in strict:
+            name, remedy = f"tools[{at}].function.strict", "leave it out"
+            raise UnsupportedField(name=name, value=True, engine_kind=engine_kind, remedy=remedy)

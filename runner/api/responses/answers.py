@@ -7,6 +7,11 @@ from typing import Any
 import msgspec
 
 
+class InputTokens(msgspec.Struct):
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     text: str = ""
     annotations: list[str] = []

@@ -17,6 +17,7 @@ from runner.api.validation import convert
 
 _NAMES = (
     (r"^max_tokens", "max_output_tokens"),
+    (r"^messages\[\d+\]\.tool_call_id", "input.call_id"),
     (r"^messages.*", "input"),
     (r"^response_format.*", "text.format"),
     (r"^reasoning_effort", "reasoning.effort"),

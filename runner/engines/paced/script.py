@@ -22,6 +22,7 @@ from runner.engines.protocol.messages import FinishReason, Submit, TokenId
 ONLY_REQUESTS = "requests"
 
 _BEGIN, _END = "```script\n", "\n```"
+_NO_FILE = f"set COG_TRITON_SCRIPT to a file that can be read, or to {ONLY_REQUESTS!r}"
 _IN_PROMPT = "The last block in the prompt"
 
 
@@ -123,7 +124,10 @@ class Script:
         except yaml.MarkedYAMLError as exc:
             line = f", line {exc.problem_mark.line + 1}," if exc.problem_mark is not None else ""
             raise InvalidScript(where=f"{path}{line}", reason=exc.problem) from exc
-        except (OSError, ValueError, yaml.YAMLError) as exc:
+        except OSError as exc:
+            reason = exc.strerror or type(exc).__name__
+            raise InvalidScript(where=where, reason=reason, remedy=_NO_FILE) from exc
+        except (ValueError, yaml.YAMLError) as exc:
             raise InvalidScript(where=where, reason=str(exc)) from exc
 
     def _chunks(self, rule: Rule, where: str) -> list[Chunk]:

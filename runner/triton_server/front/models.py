@@ -102,7 +102,8 @@ class Models:
         model = self._models.get(name)
         if model is None or version not in ("", model.version):
             called = f"{name}/versions/{version}" if version else name
-            raise UnknownTritonModel(model=called, served=", ".join(sorted(self._models)))
+            remedy = f"use one of: {', '.join(sorted(self._models))}"
+            raise UnknownTritonModel(model=called, remedy=remedy)
         return model
 
     @property
