@@ -44,6 +44,7 @@ ENDPOINTS = (
     Endpoint("api", "/v1/completions", b'{"prompt": "a", "max_tokens": 3, ', b"}", _OPENAI + "prompt"),
     Endpoint("api", "/v1/chat/completions", b'{"messages": [], "max_tokens": 3, ', b"}", _OPENAI + _CHAT),
     Endpoint("api", "/v1/responses", b'{"input": [], "max_output_tokens": 3, ', b"}", _SAMPLING + _RESPONSES),
+    Endpoint("api", "/v1/responses/input_tokens", b'{"input": [], ', b"}", _RESPONSES),
     Endpoint("api", "/v1/messages", b'{"messages": [], "max_tokens": 3, ', b"}", _SAMPLING + _MESSAGES),
     Endpoint("api", "/v1/messages/count_tokens", b"{", b"}", _MESSAGES),
     Endpoint("api", "/tokenize", b"{", b"}", "prompt " + _CHAT),

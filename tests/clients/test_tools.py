@@ -176,6 +176,19 @@ def test_tokens_of_messages_are_counted_as_they_are_billed(claude: anthropic.Ant
     assert counted == claude.messages.create(**asked, max_tokens=MANY).usage.input_tokens
 
 
+def test_tokens_of_responses_are_counted_as_they_are_billed(client: openai.OpenAI, model: str) -> None:
+    counted = client.responses.input_tokens.count(model=model, input="Hi").input_tokens
+    assert counted == client.responses.create(model=model, input="Hi").usage.input_tokens
+
+
+def test_models_are_listed_by_both_apis(
+    client: openai.OpenAI, claude: anthropic.Anthropic, model: str
+) -> None:
+    assert [each.id for each in client.models.list()] == [each.id for each in claude.models.list()]
+    assert claude.models.retrieve(model).display_name == client.models.retrieve(model).id == model
+    assert claude.models.retrieve(model).created_at.timestamp() == client.models.retrieve(model).created
+
+
 def test_refusals_are_the_exceptions_for_them(
     client: openai.OpenAI, claude: anthropic.Anthropic, model: str
 ) -> None:

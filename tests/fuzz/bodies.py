@@ -35,6 +35,7 @@ _PATHS: dict[str, type[Body]] = {
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
     "/v1/responses": ResponsesBody,
+    "/v1/responses/input_tokens": ResponsesBody,
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": CountTokensBody,
     "/tokenize": TokenizeBody,

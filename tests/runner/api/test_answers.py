@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -139,7 +140,11 @@ def test_a_completion_without_max_tokens_has_openais_sixteen(api: API) -> None:
 def test_models_are_told_by_their_names(api: API) -> None:
     models = api.client.get("/v1/models").json()
     assert [model["id"] for model in models["data"]] == ["small", "other"]
-    assert api.client.get("/v1/models/other").json()["id"] == "other"
+    assert (models["first_id"], models["last_id"], models["has_more"]) == ("small", "other", False)
+    other = api.client.get("/v1/models/other").json()
+    assert other == models["data"][1]
+    assert (other["object"], other["type"], other["display_name"]) == ("model", "model", "other")
+    assert datetime.fromisoformat(other["created_at"].replace("Z", "+00:00")).timestamp() == other["created"]
     assert api.client.get("/v1/models/none").status_code == 404
     assert api.ask(TEXT, prompt="Earth", model="other", max_tokens=1)["model"] == "other"
     assert api.ask(TEXT, prompt="Earth", max_tokens=1)["model"] == "small"

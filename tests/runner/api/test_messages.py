@@ -68,6 +68,8 @@ def test_tokens_are_counted(api: API) -> None:
     [
         ({"max_tokens": None}, "max_tokens", "E1005"),
         ({"messages": []}, "messages", "E1005"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools", "E1005"),
+        ({"tools": [{"name": "look"}]}, "tools", "E1005"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "E1005"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "E1005"),
         (

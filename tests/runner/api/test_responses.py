@@ -108,3 +108,13 @@ def test_what_agents_send_without_effect_is_accepted(api: API) -> None:
     }
     answer = api.ask(PATH, input="Earth", max_output_tokens=2, **body)
     assert answer["metadata"] == {"trace": "1"}
+
+
+def test_tokens_of_a_request_are_counted(api: API) -> None:
+    counted = api.ask(f"{PATH}/input_tokens", input=QUESTION, model="small")
+    assert counted == {"object": "response.input_tokens", "input_tokens": len(api.model.ids(RENDERED))}
+    result = {"type": "function_call_output", "call_id": "c", "output": "5"}
+    response = api.client.post(f"{PATH}/input_tokens", json={"input": [result]})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "input")
+    assert error["message"].startswith("input.call_id must be the id of a call")

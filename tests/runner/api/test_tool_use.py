@@ -82,20 +82,20 @@ def test_what_does_not_fit_is_refused_by_name(fields: dict[str, Any], code: str,
 
 
 @pytest.mark.parametrize(
-    ("fields", "name"),
+    ("fields", "named"),
     [
-        ({"tools": [LOOK], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [LOOK], "tool_choice": NAMED}, "tool_choice"),
-        ({"tools": [LOOK, STRICT]}, "tools.wait.strict"),
+        ({"tools": [LOOK], "tool_choice": "required"}, "tool_choice ('required')"),
+        ({"tools": [LOOK], "tool_choice": NAMED}, "tool_choice ({'type': 'function', 'function': {"),
+        ({"tools": [LOOK, STRICT]}, "tools[1].function.strict (true)"),
     ],
 )
 def test_what_only_a_guide_enforces_is_refused_without_guides(
-    fields: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.api.openai.tool_use.supports", lambda kind, capability: False)
     with pytest.raises(UnsupportedField) as refused:
         use(**fields)
-    assert refused.value.facts["name"] == name
+    assert refused.value.sentence.startswith(f"The field {named}")
     assert use(tools=[LOOK]) is not None
 
 

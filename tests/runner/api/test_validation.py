@@ -72,6 +72,11 @@ def test_a_missing_field_and_a_value_that_is_none_of_a_few_are_named() -> None:
         ({"store": 1, "prompt": 5}, "store", "leave it out"),
         ({"stream_options": {"include_usages": True}}, "stream_options.include_usages", None),
         ({"response_format": {"type": "text", "strict": 1}}, "response_format.strict", "leave it out"),
+        (
+            {"response_format": {"type": "json_schema", "schema": {}}},
+            "response_format.schema",
+            "leave it out, and send response_format.json_schema, which is missing",
+        ),
     ],
 )
 def test_the_first_field_that_does_not_fit_is_named(

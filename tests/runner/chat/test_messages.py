@@ -35,14 +35,40 @@ def test_content_reasoning_and_calls_are_without_the_name_that_gpt_oss_refuses_b
 
 def test_a_result_has_the_name_of_its_call() -> None:
     result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "5"}]}
-    unknown = {**result, "tool_call_id": "call_2"}
     named = {**result, "name": "mine"}
-    *_, first, second, third = checked_messages(
-        [{"role": "assistant", "tool_calls": [CALL]}, result, unknown, named]
-    )
+    *_, first, second = checked_messages([{"role": "assistant", "tool_calls": [CALL]}, result, named])
     assert first == {"role": "tool", "tool_call_id": "call_1", "content": "5", "name": "look"}
-    assert "name" not in second, "a template that needs the call refuses it itself"
-    assert third["name"] == "mine"
+    assert second["name"] == "mine"
+
+
+def test_a_result_belongs_to_an_earlier_call() -> None:
+    result = {"role": "tool", "tool_call_id": "call_2", "content": "5"}
+    calls = {"role": "assistant", "tool_calls": [CALL]}
+    with pytest.raises(
+        InvalidInput, match=r"messages\[1\].tool_call_id must be .* \(call_1\), but is 'call_2'"
+    ):
+        checked_messages([calls, result])
+    with pytest.raises(InvalidInput, match=r"messages\[0\].tool_call_id must be .* there is none"):
+        checked_messages([result, {**calls, "tool_calls": [{**CALL, "id": "call_2"}]}])
+    without_id = {"function": {"name": "look", "arguments": {}}}
+    for messages in (
+        [{"role": "tool", "content": "5"}],
+        [{"role": "assistant", "tool_calls": [without_id]}, result],
+    ):
+        assert checked_messages(messages)[-1]["content"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("role", "meant"), [("usr", "user"), ("User", "user"), ("asistant", "assistant"), ("sytem", "system")]
+)
+def test_a_misspelled_role_is_refused(role: str, meant: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"messages\[0\].role must be {meant}, .* but is '{role}'"):
+        checked_messages([{"role": role, "content": "Hi"}])
+
+
+@pytest.mark.parametrize("role", ["function", "developer", "ipython", "observation", "model", "user1", "gpt"])
+def test_a_template_may_know_other_roles(role: str) -> None:
+    assert checked_messages([{"role": role, "content": "Hi"}])[0]["role"] == role
 
 
 def test_an_empty_list_of_calls_is_none() -> None:

@@ -151,7 +151,7 @@ def find(port: int, model: str = MODEL, host: str = HOST, timeout_s: float = 0.0
 def test_what_waiting_can_not_mend_is_told_at_once(nvidia: NvidiaTriton, triton: TritonUnderTest) -> None:
     error = find(nvidia.port, "other")
     assert isinstance(error, UnknownTritonModel)
-    assert error.facts["served"] == f"{MODEL}, whole"
+    assert f"as --triton-model, among: {MODEL}, whole." in error.sentence
     assert isinstance(find(triton.grpc_port, "other"), UnknownTritonModel)
     error = find(triton.grpc_port, "ensemble")
     assert error.code == "E1113"

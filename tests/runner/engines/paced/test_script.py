@@ -207,7 +207,8 @@ def test_a_wrong_file_is_a_coded_error_with_its_line(
 
 
 def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(InvalidScript, match=r"/no/script.yaml is no valid script: .*No such file"):
+    sentence = r"/no/script.yaml is no valid script: No such file.*; set COG_TRITON_SCRIPT to a file"
+    with pytest.raises(InvalidScript, match=sentence):
         Script("/no/script.yaml", folder / "model" / "engine" / "tokenizer.json", 400, 1)
 
 
