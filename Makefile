@@ -91,7 +91,7 @@ test-gpu: setup ## prove the vLLM engine and the stack on this machine's GPU (.v
 	@$(RUN) perf prove-gpu --engine-python $(abspath $(VLLM_PYTHON)) \
 		--streams 1 32 64 --tokens 128 --work .cache/prove-gpu --result .cache/prove-gpu/result.json
 
-bench: setup ## measure the budget table; BENCH=--short for a minute's look
+bench: setup ## measure the budget table; BENCH=--short for a look of two minutes
 	@$(RUN) perf bench $(BENCH)
 
 lint: setup ## check style and types

@@ -23,6 +23,7 @@ from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.directory import load
 from engine.machine.description import machine
@@ -36,7 +37,7 @@ from perf.options import Options
 from perf.servers import whole_stack
 from perf.table import table
 
-_SMALL_FILE_BYTES = 64 << 10
+SMALL_FILE_BYTES = 64 << 10
 _LARGE_FILES = 4
 _MOST_SMALL_FILES = 1 << 16
 """More than the weights of any model, and within what a tar may have."""
@@ -88,8 +89,24 @@ def make_tar(folder: Path, size_bytes: int, files: int) -> Path:
     return tar
 
 
-def measure_transfer(tar: Path, folder: Path, rounds: int) -> list[str]:
-    """GiB, seconds of both, our speed (above 1 is faster) and memory. In turns; the best of each counts."""
+class Transfer(NamedTuple):
+    """Seconds of both, and our memory."""
+
+    tar_bytes: int
+    curl_s: float
+    our_s: float
+    extra_bytes: int
+
+    @property
+    def cells(self) -> list[str]:
+        """With our speed: above 1 is faster."""
+        gib, mib = self.tar_bytes / (1 << 30), self.extra_bytes / (1 << 20)
+        speed = f"{self.curl_s / self.our_s:.2f}x"
+        return [f"{gib:.2f}", f"{self.curl_s:.2f} s", f"{self.our_s:.2f} s", speed, f"{mib:.0f} MiB"]
+
+
+def measure_transfer(tar: Path, folder: Path, rounds: int) -> Transfer:
+    """In turns; the best of each counts."""
     if shutil.which("curl") is None:
         raise MissingRequirement(what="curl", remedy="install it: its speed is what ours is compared with")
     curl_tar_s, ours_s, extra_bytes = [], [], []
@@ -105,9 +122,7 @@ def measure_transfer(tar: Path, folder: Path, rounds: int) -> list[str]:
                 seconds, more_bytes = done.stdout.split()
                 ours_s.append(float(seconds))
                 extra_bytes.append(int(more_bytes))
-    curl_s, our_s = min(curl_tar_s), min(ours_s)
-    gib, mib = tar.stat().st_size / (1 << 30), max(extra_bytes) / (1 << 20)
-    return [f"{gib:.2f}", f"{curl_s:.2f} s", f"{our_s:.2f} s", f"{curl_s / our_s:.2f}x", f"{mib:.0f} MiB"]
+    return Transfer(tar.stat().st_size, min(curl_tar_s), min(ours_s), max(extra_bytes))
 
 
 def measure_start(tar: Path, folder: Path) -> list[tuple[float, str]]:
@@ -194,18 +209,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the best counts")
     parser.add_argument("--folder", help="where to work (the temporary folder by default)")
     options = parser.parse_args(arguments)
-    if not _SMALL_FILE_BYTES <= options.gib * (1 << 30) < math.inf:
+    if not SMALL_FILE_BYTES <= options.gib * (1 << 30) < math.inf:
         raise InvalidInput(name="gib", expected="a size above 0", value=options.gib)
     if options.rounds < 1:
         raise InvalidInput(name="rounds", expected="at least 1", value=options.rounds)
     size_bytes = int(options.gib * (1 << 30))
     rows = []
     steps: list[tuple[float, str]] = []
-    for files in (_LARGE_FILES, min(size_bytes // _SMALL_FILE_BYTES, _MOST_SMALL_FILES)):
+    for files in (_LARGE_FILES, min(size_bytes // SMALL_FILE_BYTES, _MOST_SMALL_FILES)):
         with tempfile.TemporaryDirectory(prefix="cog-triton-cold-", dir=options.folder) as name:
             print(f"fetching and unpacking {files} files, and with curl and tar", file=sys.stderr, flush=True)
             tar = make_tar(Path(name), size_bytes, files)
-            rows.append([f"{files} files", *measure_transfer(tar, Path(name), options.rounds)])
+            rows.append([f"{files} files", *measure_transfer(tar, Path(name), options.rounds).cells])
             if not steps:
                 print("starting a runner on them", file=sys.stderr, flush=True)
                 steps = measure_start(tar, Path(name))

@@ -96,7 +96,9 @@ def _engine(options: argparse.Namespace, folder: Path) -> Engine:
     python = str(options.engine_python)
     if not os.access(python, os.X_OK):
         raise InvalidInput(
-            name="engine-python", expected="the Python of an environment with vLLM", value=python
+            name="engine-python",
+            expected="the Python of an environment with vLLM (see `make vllm`)",
+            value=python,
         )
     return given_engine(options.engine, python, folder) if options.engine else standin_engine(python, folder)
 

@@ -24,7 +24,7 @@ CORE = ("engine core", "engine GPU worker")
 _SIGNS = (
     ("VLLM::EngineCore", CORE[0]),
     ("VLLM::Worker", CORE[1]),
-    ("VLLM::ApiServer|vllm-rs", "vLLM's API server"),
+    ("(?i)VLLM::API|vllm-rs", "vLLM's API server"),
     ("vllm.entrypoints.cli.main", "vLLM's main process"),
     *SIGNS,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,15 @@ from engine.cache.store import open_engine
 from errors.requests import InvalidInput
 from perf import __main__ as perf_command
 from perf import cold_start
-from perf.bench.budget import Row, budget_table
+from perf.bench.capacity import capacity
+from perf.bench.floor import floor, record
+from perf.bench.row import Row, budget_table
 from perf.cold_start import _steps, serve_file, start_table
+from perf.load.http import Request
 from perf.processes import OTHER, ROLES, cpu_s_by_role, role_of
 from perf.resources import measure
 from perf.table import table
+from tests.perf.load.scripted_server import Asked, ScriptedServer
 from tests.runner.servers import is_running, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,6 +131,54 @@ def test_cpu_time_is_that_of_the_session() -> None:
 )
 def test_a_row_is_kept_within_its_limit_and_with_nothing_lost(row: Row, verdict: str) -> None:
     assert cells(budget_table([row]), "a")[-1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("Intel(R) Xeon(R) Processor @ 2.10GHz, 2 CPUs, 24 GiB", "**FAIL**"), ("AMD EPYC, 2 CPUs", "")],
+)
+def test_an_absolute_limit_is_judged_on_the_machine_that_it_is_for(
+    name: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perf.bench.row.machine", lambda: name)
+    row = Row("a", 97.0, 98.0, at_least=True, is_absolute=True)
+    assert cells(budget_table([row]), "a") == [">= 98", "97.0", "0", verdict]
+
+
+@pytest.mark.parametrize("carried", [3, 7.5, 40, 64, 100, 300])
+def test_the_capacity_is_found_where_the_pace_falls(carried: float) -> None:
+    asked = []
+
+    def pace(streams: int) -> float:
+        asked.append(streams)
+        return min(1.0, 1.0 - 0.03 * math.log2(streams / carried + 1e-9) - 0.03)
+
+    found = capacity(pace)
+    assert found == pytest.approx(0 if carried < 4 else carried, rel=0.35)
+    assert len(asked) == len(set(asked)) <= 6
+
+
+def test_the_capacity_is_at_most_what_was_tried() -> None:
+    assert capacity(lambda streams: 1.0) == 512
+    assert capacity(lambda streams: 0.5) == 0
+
+
+def test_the_floor_answers_with_the_same_bytes_at_the_same_times() -> None:
+    def answer(asked: Asked, write: Callable[[bytes], None]) -> bool:
+        write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst")
+        time.sleep(0.2)
+        write(b"later")
+        return True
+
+    with ScriptedServer(answer) as server:
+        request = Request("POST", f"{server.url}/x", {}, b"body")
+        recording = record(request)
+    assert b"".join(piece for _, piece in recording).endswith(b"firstlater")
+    with floor(recording) as url:
+        for _ in range(2):
+            again = record(Request("POST", f"{url}/x", {}, b"body"))
+            assert b"".join(piece for _, piece in again) == b"".join(piece for _, piece in recording)
+            assert again[-1][0] >= recording[-1][0]
 
 
 def test_tables_are_markdown() -> None:

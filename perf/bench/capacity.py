@@ -1,0 +1,68 @@
+"""Capacity: how many streams a server carries at nearly the engine's pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from perf.bench.effort import INPUT_TOKENS, PACE, Effort
+from perf.bench.measure import cog_target, measure, mock_target, openai_target, workload
+from perf.bench.row import Row, ratio
+from perf.load.plan import Plan
+from perf.load.targets.target import Target
+from perf.load.targets.triton import SLOT, TritonTarget
+from perf.servers import Stack
+
+_LEAST_SHARE = 0.97
+_LEVELS = (4, 8, 16, 32, 64, 128, 256, 512)
+_FIRST_LEVEL = 64
+_START_SHARE = 0.5
+"""Of a stream's length, during which the streams begin: they are all there for as long."""
+
+
+def capacity_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
+    """In this order, so that what is compared follows each other."""
+    work = workload(INPUT_TOKENS, effort.capacity_tokens)
+    targets: dict[str, tuple[Stack, Target]] = {
+        "mock": (mock, mock_target(mock, work, tokens_per_second=PACE, is_streaming=False)),
+        "cog": (stack, cog_target(stack, work, is_streaming=False)),
+        "slot": (stack, TritonTarget(stack.triton_url, SLOT, work)),
+        "api": (stack, openai_target(stack, work)),
+    }
+    not_served = 0
+
+    def pace_of(place: tuple[Stack, Target]) -> Callable[[int], float]:
+        def pace(streams: int) -> float:
+            nonlocal not_served
+            duration_s = _START_SHARE * work.output_tokens / PACE
+            found = measure(*place, Plan("rps", streams / duration_s, duration_s))
+            not_served += found.not_served
+            return found.tokens_per_second_per_stream / PACE
+
+        return pace
+
+    carried = {name: capacity(pace_of(place)) for name, place in targets.items()}
+    names = {"mock": "Cog with a mock", "cog": "Cog", "slot": "the slot by Triton", "api": "API server"}
+    for name, other, least in (("cog", "mock", 6.0), ("cog", "slot", 0.8), ("api", "slot", 0.9)):
+        figures = f"{carried[name]:.0f} / {carried[other]:.0f} streams"
+        what = f"capacity at {PACE:g} tokens/s, {names[name]} / {names[other]} ({figures})"
+        yield ratio(what, carried[name], carried[other], at_least=least, not_served=not_served)
+
+
+def capacity(pace: Callable[[int], float]) -> float:
+    """Streams that are carried at the least share of the pace, which ``pace`` measures for a number of them.
+
+    Between the last number that is carried and the first one that is not, the share is taken as a line over
+    the logarithm of the number.
+    """
+    index = _LEVELS.index(_FIRST_LEVEL)
+    carried = lost = None
+    while 0 <= index < len(_LEVELS) and None in (carried, lost):
+        level = (_LEVELS[index], pace(_LEVELS[index]))
+        if level[1] >= _LEAST_SHARE:
+            carried, index = level, index + 1
+        else:
+            lost, index = level, index - 1
+    if carried is None or lost is None:
+        return float(_LEVELS[-1] if carried else 0)
+    (few, high), (many, low) = carried, lost
+    return float(few * (many / few) ** ((high - _LEAST_SHARE) / (high - low)))

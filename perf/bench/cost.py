@@ -1,0 +1,112 @@
+"""Rows about throughput and processor time: peak, starts, long streams, an engine.tar of small files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from perf.bench.effort import FAST_PACE, INPUT_TOKENS, SOME_TOKENS, Effort
+from perf.bench.floor import floor, record
+from perf.bench.measure import (
+    Measurement,
+    batches,
+    cog_target,
+    measure,
+    measure_in_turns,
+    mock_target,
+    openai_target,
+    workload,
+)
+from perf.bench.row import Row, ratio
+from perf.cold_start import SMALL_FILE_BYTES, make_tar, measure_transfer
+from perf.load.plan import Plan
+from perf.load.targets.openai import OpenAITarget
+from perf.servers import MODEL, Stack
+
+_PEAK_STREAMS, _PEAK_TOKENS = 256, 256
+_STARTING = 64
+"""Requests at once."""
+_MOCK_PACE = 1e5
+_MANY_TOKENS, _LONG_STREAMS = 8192, 8
+_TAR_BYTES = 512 << 20
+_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108
+
+
+def peak_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    work = workload(INPUT_TOKENS, _PEAK_TOKENS)
+    target = openai_target(stack, work)
+    plan = Plan("concurrency", _PEAK_STREAMS, effort.seconds)
+    load = f"unpaced, {_PEAK_STREAMS} streams x {_PEAK_TOKENS} tokens"
+    with floor(record(target.request)) as url:
+        floor_target = OpenAITarget(url, "completions", MODEL, work)
+        lowest, ours = measure_in_turns(plan, 2, (stack, floor_target), (stack, target))
+    figures = [each.summary.tokens_per_second for each in (ours, lowest)]
+    not_served = ours.not_served + lowest.not_served
+    what = f"peak tokens/s, {load}: API server / floor ({figures[0]:,.0f} / {figures[1]:,.0f})"
+    yield ratio(what, *figures, at_least=0.5, not_served=not_served)
+    found = _through_cog(stack, _PEAK_TOKENS, plan)
+    yield Row(
+        f"peak tokens/s, {load}: Cog",
+        found.summary.tokens_per_second,
+        400_000,
+        at_least=True,
+        not_served=found.not_served,
+        decimals=0,
+        is_absolute=True,
+    )
+
+
+def start_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
+    """Requests of one token."""
+    work = workload(INPUT_TOKENS, 1)
+    alone, cog, api = measure_in_turns(
+        Plan("concurrency", _STARTING, effort.seconds),
+        2,
+        (mock, mock_target(mock, work, tokens_per_second=_MOCK_PACE, is_streaming=False)),
+        (stack, cog_target(stack, work, is_streaming=False)),
+        (stack, openai_target(stack, work, is_streaming=False)),
+    )
+    for name, each, least in (("Cog", cog, 0.9), ("API server", api, 2.0)):
+        figures = [measured.summary.requests_per_second for measured in (each, alone)]
+        what = f"starts per second: {name} / Cog with a mock ({figures[0]:,.0f} / {figures[1]:,.0f})"
+        yield ratio(what, *figures, at_least=least, not_served=each.not_served + alone.not_served)
+
+
+def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    short = _through_cog(stack, SOME_TOKENS, Plan("concurrency", _LONG_STREAMS, max(effort.seconds, 4.0)))
+    long = _through_cog(stack, _MANY_TOKENS, batches(_LONG_STREAMS, _MANY_TOKENS / FAST_PACE, effort.batches))
+    not_served = short.not_served + long.not_served
+    per_token = [each.cpu_s_per_1000_tokens() for each in (long, short)]
+    yield Row(
+        f"CPU per token at {_MANY_TOKENS:,} output tokens / at {SOME_TOKENS}",
+        per_token[0] / per_token[1] if per_token[1] else 0.0,
+        1.0,
+        not_served=not_served,
+        decimals=2,
+    )
+    yield Row(
+        f"memory after {_MANY_TOKENS:,} tokens over after {SOME_TOKENS}",
+        (long.memory_bytes - short.memory_bytes) / (1 << 20),
+        32.0,
+        " MiB",
+        not_served=not_served,
+    )
+
+
+def transfer_row(effort: Effort) -> Row:
+    """From loopback HTTP to memory."""
+    with tempfile.TemporaryDirectory(prefix="cog-triton-bench-", dir=_MEMORY_FOLDER) as name:
+        files = _TAR_BYTES // SMALL_FILE_BYTES
+        tar = make_tar(Path(name), _TAR_BYTES, files)
+        found = measure_transfer(tar, Path(name), max(effort.batches, 2))
+    return ratio(
+        f"speed of an engine.tar of {files:,} small files, / curl and tar x",
+        found.curl_s,
+        found.our_s,
+        at_least=0.9,
+    )
+
+
+def _through_cog(stack: Stack, tokens: int, plan: Plan) -> Measurement:
+    return measure(stack, cog_target(stack, workload(INPUT_TOKENS, tokens), is_streaming=False), plan)

@@ -1,0 +1,24 @@
+"""How much ``make bench`` measures, and what its loads have in common."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PACE = 100.0
+"""Tokens per second of the engine, per stream."""
+FAST_PACE = 1000.0
+"""For what takes too long at the other: 8,192 tokens."""
+INPUT_TOKENS = 100
+FEW_STREAMS = 24
+SOME_TOKENS = 128
+
+
+class Effort(NamedTuple):
+    """Batches of each kind, seconds of what has no batches, the length of the streams of a capacity."""
+
+    batches: int
+    seconds: float
+    capacity_tokens: int
+
+
+FULL, SHORT = Effort(3, 8.0, 512), Effort(1, 2.0, 128)

@@ -1,0 +1,83 @@
+"""The floor: the smallest asyncio server that writes the same bytes at the same times as another server did.
+
+No server in Python costs less for the same answer. It is recorded from one request, with nothing beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from perf.load.http import Request
+from perf.load.response import ResponseReader
+from perf.servers import HOST
+
+Recording = Sequence[tuple[float, bytes]]
+"""Seconds since the request, and what came then: framing and all."""
+_READ_BYTES = 1 << 16
+_TIMEOUT_S = 30.0
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+def record(request: Request) -> Recording:
+    """What a server answers to the request."""
+    reader = ResponseReader()
+    pieces = []
+    with socket.create_connection((request.origin.host, request.origin.port), _TIMEOUT_S) as connection:
+        started_s = time.perf_counter()
+        connection.sendall(request.encoded)
+        while not reader.is_over:
+            data = connection.recv(_READ_BYTES)
+            pieces.append((time.perf_counter() - started_s, data))
+            reader.feed(0.0, data)
+    return pieces
+
+
+@contextmanager
+def floor(recording: Recording) -> Iterator[str]:
+    """A process that answers every request with the recording; its URL."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(recording, theirs), daemon=True)
+    process.start()
+    try:
+        yield f"http://{HOST}:{ours.recv()}"
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(recording: Recording, port: Connection) -> None:
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(lambda: _Replay(recording), HOST, 0)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+class _Replay(asyncio.Protocol):
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._unread = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        head, _, body = self._unread.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if length is not None and len(body) >= int(length[1]):
+            self._unread = b""
+            loop = asyncio.get_running_loop()
+            now_s = loop.time()
+            for after_s, piece in self._recording:
+                loop.call_at(now_s + after_s, self._transport.write, piece)

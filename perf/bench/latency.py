@@ -1,0 +1,102 @@
+"""Rows about latency: the first token, and gaps beside long prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from perf.bench.effort import FEW_STREAMS, INPUT_TOKENS, PACE, SOME_TOKENS, Effort
+from perf.bench.measure import batches, cog_target, measure_in_turns, mock_target, workload
+from perf.bench.row import Row
+from perf.load.generator import run_together
+from perf.load.plan import Plan
+from perf.load.statistics import percentile
+from perf.load.targets.triton import SLOT, TritonTarget
+from perf.servers import Stack
+
+_LONG_PROMPTS_PER_S, _LONG_PROMPT_TOKENS = 16, 32_000
+_GAP_ROUNDS = 2
+
+
+def added_row(stack: Stack, effort: Effort) -> Row:
+    """24 streams at any time, one begun after another."""
+    work = workload(INPUT_TOKENS, SOME_TOKENS)
+    plan = Plan("rps", FEW_STREAMS * PACE / SOME_TOKENS, effort.seconds)
+    alone, whole = measure_in_turns(
+        plan,
+        2,
+        (stack, TritonTarget(stack.triton_url, SLOT, work)),
+        (stack, cog_target(stack, work, is_streaming=True)),
+    )
+    alone_ms, whole_ms = (each.first_token_ms or 0.0 for each in (alone, whole))
+    return Row(
+        f"time to first token, {FEW_STREAMS} streams, median: Cog, added to Triton alone ({alone_ms:.1f} ms)",
+        100 * (whole_ms / alone_ms - 1) if alone_ms else 0.0,
+        15.0,
+        " %",
+        not_served=alone.not_served + whole.not_served,
+    )
+
+
+def together_row(stack: Stack, mock: Stack, effort: Effort) -> Row:
+    """24 streams begun in one moment queue up in each process on the way, most of all in Cog's."""
+    work = workload(INPUT_TOKENS, SOME_TOKENS)
+    places = (
+        (mock, mock_target(mock, work, tokens_per_second=PACE, is_streaming=True)),
+        (stack, cog_target(stack, work, is_streaming=True)),
+    )
+    plan = batches(FEW_STREAMS, SOME_TOKENS / PACE, 1)
+    alone, whole = measure_in_turns(plan, max(effort.batches, 2), *places)
+    alone_ms, whole_ms = (each.first_token_ms or 0.0 for each in (alone, whole))
+    return Row(
+        f"time to first token, {FEW_STREAMS} streams begun together, median: Cog / Cog with a mock "
+        f"({whole_ms:.1f} / {alone_ms:.1f} ms)",
+        whole_ms / alone_ms if alone_ms else 0.0,
+        1.0,
+        not_served=alone.not_served + whole.not_served,
+        decimals=2,
+    )
+
+
+def gaps_row(stack: Stack, effort: Effort) -> Row:
+    """Streams alone and beside long prompts, in turns, so that both meet the same machine."""
+    streams, prompts = (
+        cog_target(stack, workload(*tokens), is_streaming=True)
+        for tokens in ((INPUT_TOKENS, 256), (_LONG_PROMPT_TOKENS, 1))
+    )
+    alone = [(Plan("concurrency", FEW_STREAMS, effort.seconds / 2), streams)]
+    beside = [*alone, (Plan("rps", _LONG_PROMPTS_PER_S, effort.seconds / 2 + 256 / PACE), prompts)]
+    gaps_s: list[list[float]] = [[], []]
+    not_served = 0
+    for _ in range(_GAP_ROUNDS):
+        for gaps, loads in zip(gaps_s, (alone, beside), strict=True):
+            found = asyncio.run(run_together(loads))
+            gaps += [gap for record in found[0] for gap in record.gaps_s]
+            not_served += sum(not record.is_completed for records in found for record in records)
+    alone_s, beside_s = (percentile(sorted(gaps) or [0.0], 0.99) for gaps in gaps_s)
+    return Row(
+        f"p99 gap of {FEW_STREAMS} streams beside {_LONG_PROMPTS_PER_S} prompts of {_LONG_PROMPT_TOKENS:,} "
+        "tokens a second / alone",
+        beside_s / alone_s if alone_s else 0.0,
+        2.0,
+        not_served=not_served,
+        decimals=2,
+    )
+
+
+def pace_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
+    """The pace of many streams through Cog, on the machine that the limits are for."""
+    for streams, tokens, least in ((FEW_STREAMS, 128, 98.0), (256, 512, 97.0), (512, 512, 95.0)):
+        (found,) = measure_in_turns(
+            batches(streams, tokens / PACE, effort.batches),
+            1,
+            (stack, cog_target(stack, workload(INPUT_TOKENS, tokens), is_streaming=False)),
+        )
+        yield Row(
+            f"{streams} streams x {tokens} tokens at {PACE:g} tokens/s: tokens/s per stream",
+            found.tokens_per_second_per_stream,
+            least,
+            at_least=True,
+            not_served=found.not_served,
+            is_absolute=True,
+        )
