@@ -19,6 +19,7 @@ from engine.directory import Engine
 from engine.kinds import KINDS
 from runner.engines.protocol.arrival import Arrived, announce
 from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.server.start import Start
 from runner.engines.server.supervisor import EngineServer
 from runner.generation.admission import RequestGuard
@@ -42,6 +43,9 @@ from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
 from runner.triton_server.model_repository import render
 from runner.triton_server.server import TritonServer
+
+_CHUNK_FACTOR = 8
+"""See ``Coalescing``: beyond an eighth of this process's time for chunks, they have several tokens each."""
 
 
 class EngineStack:
@@ -133,7 +137,9 @@ class EngineStack:
                 traces=engine_traces(settings.otlp_traces_url, settings.service_name),
             )
             path = engine_socket_path(port)
-            client = EngineClient(path, settings.triton_timeout_s, manifest.engine_kind)
+            client = EngineClient(
+                path, settings.triton_timeout_s, manifest.engine_kind, Coalescing(_CHUNK_FACTOR)
+            )
             self.engine = EngineServer(
                 settings.engine_python,
                 start,

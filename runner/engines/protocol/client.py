@@ -22,6 +22,7 @@ from errors.coded_error import CodedError
 from errors.engines import EngineCrashed
 from errors.requests import ClientStalled
 from errors.triton import TritonTimeout
+from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import (
     Cached,
     Cancel,
@@ -44,15 +45,18 @@ _STALL_TIMEOUT_S = 60.0
 """How long a reader may leave tokens in the buffer."""
 _CHECKS_PER_TIMEOUT = 10
 _POLL_S = 0.02
+_RELEASE_S = 0.02
 _WHO = "The engine server"
 
 
 class _Connection(asyncio.Protocol):
     """One connection with its streams."""
 
-    def __init__(self, timeout_s: float, engine_kind: str) -> None:
+    def __init__(self, timeout_s: float, engine_kind: str, coalescing: Coalescing | None) -> None:
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind
+        self._coalescing = coalescing
+        self._releasing: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._data = bytearray()
@@ -72,7 +76,7 @@ class _Connection(asyncio.Protocol):
     def open(self, submit: Submit) -> tuple[int, ReceivedStream]:
         request_id = next(self._ids)
         self._send(msgspec.structs.replace(submit, request_id=request_id))
-        stream = self._streams[request_id] = ReceivedStream(self._loop.time())
+        stream = self._streams[request_id] = ReceivedStream(self._loop.time(), coalescing=self._coalescing)
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
@@ -107,13 +111,16 @@ class _Connection(asyncio.Protocol):
     def _receive_all(self) -> None:
         now_s = self._loop.time()
         find = self._streams.get
+        is_holding = False
+        if self._coalescing is not None:
+            self._coalescing.measure(len(self._streams), now_s)
         for messages in decode_frames(self._data, self._decoder):
             for message in messages:
                 match message:
                     case Tokens(new=new):
                         for request_id, tokens in new:
                             if (stream := find(request_id)) is not None:
-                                stream.receive(tokens, now_s)
+                                is_holding |= stream.receive(tokens, now_s)
                     case Finished(request_id=request_id):
                         if (stream := find(request_id)) is not None:
                             stream.finish(message, now_s)
@@ -131,6 +138,16 @@ class _Connection(asyncio.Protocol):
                     case Ready() | Statistics():
                         self.is_ready = True
                         self.alive_s = time.monotonic()
+        if is_holding and self._releasing is None:
+            self._releasing = self._loop.call_later(_RELEASE_S, self._release)
+
+    def _release(self) -> None:
+        """Release tokens that were held and did not get company in time. Runs while some are held."""
+        now_s = self._loop.time()
+        held = [stream for stream in self._streams.values() if stream.held_until_s]
+        for stream in held:
+            stream.release(now_s)
+        self._releasing = self._loop.call_later(_RELEASE_S, self._release) if held else None
 
     def _lose(self, reason: str) -> None:
         if self.lost.is_set():
@@ -183,11 +200,14 @@ class EngineClient:
     The engine server's parent listens for it, so that a connection waits until the engine is loaded.
     """
 
-    def __init__(self, path: Path, timeout_s: float, engine_kind: str) -> None:
+    def __init__(
+        self, path: Path, timeout_s: float, engine_kind: str, coalescing: Coalescing | None = None
+    ) -> None:
         """``timeout_s``: how long a request may be without an answer."""
         self._path = path
         self._timeout_s = timeout_s
         self._engine_kind = engine_kind
+        self._coalescing = coalescing
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None]
 
@@ -240,7 +260,7 @@ class EngineClient:
         while True:
             with suppress(OSError):
                 _, self._connection = await loop.create_unix_connection(
-                    lambda: _Connection(self._timeout_s, self._engine_kind), str(self._path)
+                    lambda: _Connection(self._timeout_s, self._engine_kind, self._coalescing), str(self._path)
                 )
                 await self._connection.lost.wait()
             await asyncio.sleep(_POLL_S)

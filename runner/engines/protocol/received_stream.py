@@ -6,7 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from errors.coded_error import CodedError
+from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import Finished, Output
+
+_LATE = 1.5
+"""Held tokens are released if the next ones do not come in so many times the usual time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,16 +25,43 @@ class ReceivedStream:
     error: CodedError | None = None
     is_ended: bool = False
     waiter: asyncio.Future[None] | None = None
+    coalescing: Coalescing | None = None
+    taken_s: float = 0.0
+    """When the reader took the last output; 0 before the first."""
+    num_arrivals: int = 0
+    """Since then."""
+    held_until_s: float = 0.0
+    """The reader gets the output at this time, unless more comes; 0: at once."""
 
-    def receive(self, tokens: list[int], now_s: float) -> None:
-        self.received_s = now_s
+    def receive(self, tokens: list[int], now_s: float) -> bool:
+        """True if the tokens are held: call ``release`` later."""
+        step_s, self.received_s = now_s - self.received_s, now_s
         if self.is_ended:
-            return  # We have cancelled it.
+            return False  # We have cancelled it.
+        self.num_arrivals += 1
         if self.has_output:
             self.output.tokens += tokens
+            if not self.held_until_s:
+                return False
         else:
             self.output.tokens = tokens
-            self._has_first(now_s)
+            self.has_output = True
+            self.unread_s = now_s
+        if self._holds(now_s - self.taken_s, step_s):
+            self.held_until_s = now_s + _LATE * step_s
+            return True
+        self._wake()
+        return False
+
+    def _holds(self, waited_s: float, step_s: float) -> bool:
+        if self.coalescing is None or not self.taken_s:
+            return False
+        return self.coalescing.holds(waited_s, step_s, self.num_arrivals)
+
+    def release(self, now_s: float) -> None:
+        """Let the reader have what was held for long enough."""
+        if self.held_until_s <= now_s:
+            self._wake()
 
     def finish(self, message: Finished, now_s: float) -> None:
         if self.is_ended:
@@ -40,7 +71,9 @@ class ReceivedStream:
         self.output.embedding = message.embedding
         self.is_ended = True
         if not self.has_output:
-            self._has_first(now_s)
+            self.has_output = True
+            self.unread_s = now_s
+        self._wake()
 
     def fail(self, error: CodedError) -> None:
         if not self.is_ended:
@@ -48,22 +81,23 @@ class ReceivedStream:
             self.is_ended = True
             self._wake()
 
-    def _has_first(self, now_s: float) -> None:
-        self.has_output = True
-        self.unread_s = now_s
-        self._wake()
-
     def _wake(self) -> None:
+        self.held_until_s = 0.0
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
     async def take(self) -> Output:
         """All that has arrived, at least something. Raises the stream's error after the last output."""
-        while not self.has_output:
-            if self.error is not None:
+        loop = asyncio.get_running_loop()
+        while not self.has_output or self.held_until_s:
+            if self.error is not None and not self.has_output:
                 raise self.error
-            self.waiter = asyncio.get_running_loop().create_future()
+            self.waiter = loop.create_future()
             await self.waiter
         output, self.output = self.output, Output()
         self.has_output = False
+        self.num_arrivals = 0
+        self.taken_s = loop.time()
+        if self.coalescing is not None:
+            self.coalescing.taken()
         return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from errors.triton import TritonTimeout
 from errors.wire import WireError
 from runner.engines.protocol import client as client_module
 from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -90,6 +92,19 @@ def test_requests_share_a_connection_and_do_not_mix(server: EngineServerUnderTes
 
     for number, tokens in enumerate(asyncio.run(run()), start=1):
         assert tokens == ([number, 0] * 50)[: 40 + number]
+
+
+def test_a_busy_process_gets_every_token_in_fewer_outputs(server: EngineServerUnderTest) -> None:
+    async def run() -> list[list[int]]:
+        # Each chunk seems to take a second.
+        coalescing = Coalescing(8, itertools.count(0, 1000).__next__)
+        async with EngineClient(server.path, WAIT_S, "paced", coalescing) as client:
+            await asyncio.wait_for(is_ready(client, expected=True), WAIT_S)
+            return [output.tokens async for output in client.generate(Submit(0, [5, 6], 600))]
+
+    outputs = asyncio.run(run())
+    assert [token for tokens in outputs for token in tokens] == [5, 6] * 300
+    assert len(outputs) < 300
 
 
 def test_the_last_output_has_the_reason_and_the_times(server: EngineServerUnderTest) -> None:

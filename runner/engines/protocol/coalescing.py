@@ -1,0 +1,57 @@
+"""Coalescing: which tokens wait for the next ones of their stream, because a chunk costs more than it gives.
+
+An idle process passes on all tokens at once. A busy one waits for the stream's next tokens, so that a chunk
+has those of two engine steps, or of all steps within 50 ms. It knows what a chunk costs it: its CPU time
+divided by its chunks. It is busy if the chunks of all its streams in that time would take too much of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_SMOOTH_GAP_S = 0.05
+"""More than two steps are one chunk only if they come within this time."""
+_LONGEST_GAP_S = 0.1
+_WINDOW_S = 0.1
+"""How often the cost is measured."""
+_MEAN_CHUNKS = 1000
+"""The cost is the mean of about the last 1,000 chunks."""
+
+
+class Coalescing:
+    """One per process. ``factor``: chunks may come so many times as rarely as CPU time alone allows."""
+
+    def __init__(self, factor: float, cpu_s: Callable[[], float] = time.process_time) -> None:
+        self._factor = factor
+        self._cpu_s = cpu_s
+        self._measured_s = 0.0
+        self._measured_cpu_s = cpu_s()
+        self._num_chunks = 0
+        self._chunk_cpu_s = 0.0
+        self._gap_s = 0.0
+        """Between two chunks of a stream."""
+
+    def taken(self) -> None:
+        """Count a chunk."""
+        self._num_chunks += 1
+
+    def measure(self, num_streams: int, now_s: float) -> None:
+        """Call often, with the number of streams that are open."""
+        if now_s - self._measured_s < _WINDOW_S:
+            return
+        cpu_s = self._cpu_s()
+        if self._num_chunks:
+            cost_s = (cpu_s - self._measured_cpu_s) / self._num_chunks
+            weight = min(1.0, self._num_chunks / _MEAN_CHUNKS)
+            self._chunk_cpu_s += weight * (cost_s - self._chunk_cpu_s)
+        self._measured_s, self._measured_cpu_s, self._num_chunks = now_s, cpu_s, 0
+        self._gap_s = min(self._factor * self._chunk_cpu_s * num_streams, _LONGEST_GAP_S)
+
+    def holds(self, waited_s: float, step_s: float, num_arrivals: int) -> bool:
+        """Whether what has just arrived waits for what comes next, in about ``step_s``.
+
+        ``waited_s``: since the stream's last chunk; ``num_arrivals``: since then, this one included.
+        """
+        gap_s = waited_s + step_s
+        return gap_s <= self._gap_s and (num_arrivals == 1 or gap_s <= _SMOOTH_GAP_S)
