@@ -1,7 +1,5 @@
 """Build an engine: config -> plan -> engine.tar, which is written completely or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@
 An entry is added in one step, complete, and is never changed: see docs/building.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

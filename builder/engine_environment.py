@@ -1,7 +1,5 @@
 """The engine environment (torch, transformers or TensorRT-LLM): its variables, versions and converters."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@
 happens, and the engine's folder in the last line.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

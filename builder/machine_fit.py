@@ -1,7 +1,5 @@
 """Whether a model fits this machine, told as a table before anything large is downloaded."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ path/to/model.Q8_0.gguf             a GGUF file
 config.yaml  https://.../c.yaml     a build config
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a build would do, before it does it: its commands, downloads and sizes. No weights are downloaded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ process of that session, including MPI ranks and worker pools, when the program 
 is cancelled, and when this process is killed.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import re

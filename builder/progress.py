@@ -1,7 +1,5 @@
 """Progress as lines of text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The builder's Cog entry point: one prediction builds an engine.tar from a build config."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

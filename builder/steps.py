@@ -1,7 +1,5 @@
 """The steps of a build: named, in order, and shown before any of them runs."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack

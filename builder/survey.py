@@ -1,7 +1,5 @@
 """A model before its weights are downloaded: its files with their sizes, and what config.json says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath

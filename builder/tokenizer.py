@@ -1,7 +1,5 @@
 """The fast tokenizer of an engine: the model's own, or one converted from its slow files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

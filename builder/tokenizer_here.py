@@ -3,8 +3,6 @@
 <cache>/tokenizers/<name>-<digest>/   tokenizer, chat template, end tokens and lengths of a model
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ is sent from here, by the same protocol: PUT to ``<upload URL>/<file name>``; th
 the URL, without its query, is where the file is.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

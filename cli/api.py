@@ -1,7 +1,5 @@
 """``cog-triton api --triton HOST:PORT --tokenizer MODEL``: the OpenAI-compatible API alone."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

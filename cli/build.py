@@ -1,7 +1,5 @@
 """``cog-triton build CONFIG -o engine.tar``: build an engine from a build config or a model."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

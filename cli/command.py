@@ -1,7 +1,5 @@
 """The ``cog-triton`` command that pip installs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documented requests as curl commands: ``demo`` runs them, ``serve`` prints them, tests type them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

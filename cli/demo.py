@@ -1,7 +1,5 @@
 """``cog-triton demo``: from a build config to streamed text, on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """``cog-triton doctor``: checks this machine; with --perf also measures each layer."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """The checks of ``cog-triton doctor`` for the machine: processor, C library, NVIDIA's driver, GPUs."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re

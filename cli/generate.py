@@ -1,7 +1,5 @@
 """``cog-triton generate ENGINE PROMPT``: stream one prediction through the whole stack to stdout."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math

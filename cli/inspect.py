@@ -1,7 +1,5 @@
 """``cog-triton inspect ENGINE``: show an engine's kind, GPU and model."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

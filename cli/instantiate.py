@@ -4,8 +4,6 @@ The new image is the base image with another environment and one more small laye
 server's arguments. Only kilobytes are uploaded: the registry mounts the layers of the base image.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

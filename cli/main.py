@@ -1,7 +1,5 @@
 """The ``cog-triton`` command."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import re

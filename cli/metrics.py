@@ -1,7 +1,5 @@
 """``cog-triton metrics``: the metrics of a runner on this machine, as its /metrics answers."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

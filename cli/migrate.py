@@ -1,7 +1,5 @@
 """``cog-triton migrate OLD.yaml``: migrate an old TensorRT-LLM config."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -1,7 +1,5 @@
 """``cog-triton plan CONFIG``: show the steps, downloads and sizes of a build."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

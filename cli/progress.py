@@ -1,7 +1,5 @@
 """What a command is waiting for: a live line on a terminal, otherwise a line from time to time."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """``cog-triton serve MODEL``: the runner's Cog server and Triton on one model or engine, until Ctrl-C."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """An engine as a directory: mounted, or unpacked by ``engine.tar.unpack``."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

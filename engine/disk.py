@@ -1,7 +1,5 @@
 """Translate OSErrors of the disk into coded errors, and check for free space beforehand."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from collections.abc import Iterator

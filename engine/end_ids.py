@@ -1,7 +1,5 @@
 """End-of-text token ids, read from the files of a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read the manifest of an engine in a tar or directory, or verify every byte of it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

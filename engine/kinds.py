@@ -10,8 +10,6 @@ module that is imported only where such an engine runs:
 A builder module has ``KEYS``, the build config's keys for its kind, and ``Plan``, a builder.steps.EnginePlan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

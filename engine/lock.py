@@ -1,7 +1,5 @@
 """A lock between processes that is released when its holder ends."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which file names an engine may hold: relative, plain, and different on every file system."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import unicodedata

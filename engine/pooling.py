@@ -7,8 +7,6 @@
 An engine is an embedding engine if it has ``modules.json``; any other one generates text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

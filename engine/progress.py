@@ -1,7 +1,5 @@
 """Progress reports of long-running work."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

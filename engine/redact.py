@@ -1,7 +1,5 @@
 """Take secrets out of what is shown or stored: credentials in URLs, tokens in build configs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Make a file or folder beside its final place and put it there in one step, whole or not at all."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 from collections.abc import Iterator

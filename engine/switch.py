@@ -1,7 +1,5 @@
 """Environment variables that are on or off."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

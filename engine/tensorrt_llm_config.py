@@ -3,8 +3,6 @@
 The layout is that of TensorRT-LLM since 0.8: ``version``, ``pretrained_config``, ``build_config``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

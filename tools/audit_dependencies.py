@@ -4,8 +4,6 @@ Reads the locks of the images and requirements/. Exit status 0: none known; 1: s
 3: the database could not be asked. Standard library only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

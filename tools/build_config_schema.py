@@ -3,8 +3,6 @@
 ``python -m tools.build_config_schema`` writes it; ``--check`` only compares.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

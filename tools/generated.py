@@ -1,7 +1,5 @@
 """Write generated files, or check that they are current."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

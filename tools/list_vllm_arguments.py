@@ -6,8 +6,6 @@ The builder checks `vllm:` of a build config against that file, so that it needs
 nothing and ends with status 1 if the file is not what vLLM says.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import json

@@ -4,8 +4,6 @@ With that file Cog validates inputs, serves ``/openapi.json`` and streams server
 ``python -m tools.openapi_schema`` writes the files of all runners; ``--check`` only compares.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -3,8 +3,6 @@
 A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -3,8 +3,6 @@
 A config has no token, so it can be printed and packed: ``builder.config.file`` removes ``hf_token`` first.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

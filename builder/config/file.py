@@ -3,8 +3,6 @@
 Errors of pydantic and PyYAML become coded errors here, which never quote the file: it may have a token.
 """
 
-from __future__ import annotations
-
 import base64
 import difflib
 import io

@@ -3,8 +3,6 @@
 ``tools/list_vllm_arguments.py`` writes ``vllm_arguments.json`` from the pinned vLLM.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

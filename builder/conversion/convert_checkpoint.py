@@ -5,8 +5,6 @@ library (0.16.0): a file for each rank and one config.json in ``--output_dir``. 
 script's own code (NeMo's and Meta's formats).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from concurrent.futures import ThreadPoolExecutor

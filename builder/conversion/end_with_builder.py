@@ -5,8 +5,6 @@ exited or closed this process's stdin, it ends every other process of the sessio
 exit status.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

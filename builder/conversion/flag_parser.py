@@ -1,7 +1,5 @@
 """Used in the engine environment: the argument parser of a converter, made from the list of its flags."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The QuantAlgo that a converter's flags ask for. Used by the plan and in the engine environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

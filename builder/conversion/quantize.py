@@ -3,8 +3,6 @@
 Takes the flags of examples/quantization/quantize.py and calls quantize_and_export (0.16.0), as it does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 
 import flag_parser  # type: ignore[import-not-found]  # beside this program

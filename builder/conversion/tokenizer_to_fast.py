@@ -4,8 +4,6 @@ Reads the tokenizer in SLOW_DIR with transformers and writes tokenizer.json and 
 FAST_DIR. Imports nothing of this project, which that environment does not have.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import sys

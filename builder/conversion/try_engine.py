@@ -4,8 +4,6 @@ Generates a few tokens greedily and exits with 0 only if their number is right, 
 their probabilities are finite. Uses the executor bindings of TensorRT-LLM 0.16.0.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from datetime import timedelta

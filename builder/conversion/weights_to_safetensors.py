@@ -5,8 +5,6 @@ weights-only loader rejects pickles that hold more than tensors and runs no code
 this project, which that environment does not have.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From GGUF's metadata to ``config.json``, and which tensor is which, by architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

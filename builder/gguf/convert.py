@@ -1,7 +1,5 @@
 """A GGUF file as the files that transformers writes: configuration, tokenizer and safetensors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, BinaryIO

@@ -9,8 +9,6 @@ The gguf library has a reader, but it believes every count: a file of 100 bytes 
 each count is checked against the bytes that are left, before anything is allocated for it.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ it. A way that is not listed here is refused: the tokenizer would work, and give
 those of its training.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors

@@ -1,7 +1,5 @@
 """How a build config becomes the steps of its engine kind: a module for each kind."""
 
-from __future__ import annotations
-
 import importlib
 
 from builder.config.config import BuildConfig

@@ -1,7 +1,5 @@
 """The ``paced`` engine: a tokenizer and the rate at which tokens are emitted; no weights."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

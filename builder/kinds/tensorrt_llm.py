@@ -1,7 +1,5 @@
 """The ``tensorrt_llm`` engine: the model is converted to a checkpoint and compiled for this machine's GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ``transformers`` engine: safetensors weights, the model's configuration and a fast tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

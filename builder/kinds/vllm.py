@@ -1,7 +1,5 @@
 """The ``vllm`` engine: weights, the arguments of vLLM's engine, LoRA adapters by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

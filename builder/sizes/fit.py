@@ -3,8 +3,6 @@
 High estimates, as in ``memory.py``: what is said to fit does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ Weights and KV cache are exact to about a percent (padding and scales). Activati
 TensorRT decides them by the kernels that it finds fastest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Norms and biases are not counted: they are less than 0.2 % of published models. 
 parameters with those of transformers' own model, for every family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

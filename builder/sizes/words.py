@@ -1,7 +1,5 @@
 """Sizes as people read them."""
 
-from __future__ import annotations
-
 
 def in_words(count_bytes: float) -> str:
     """``12.6 GiB``; three digits or so."""

@@ -1,7 +1,5 @@
 """The machine that builds: TensorRT-LLM compiles an engine for the GPU of this machine only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from builder.config.config import BuildConfig

@@ -1,7 +1,5 @@
 """The command line of each program: TensorRT-LLM's own script where there is one, else the built-in one."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Check what the programs wrote against the config: ranks, config.json, sizes, a short generation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

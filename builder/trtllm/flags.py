@@ -4,8 +4,6 @@ A program is known by its file name: ``trtllm-build``, ``quantize.py``, ``conver
 arguments of any other script are passed on unchecked.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The original ran in ``/src`` and put the model into ``/src/models/<model_id>``; 
 ``/src/engine_outputs`` are the same folder. Nothing here reads the disk.
 """
 
-from __future__ import annotations
-
 import posixpath
 
 from builder.config.config import BuildConfig

@@ -4,8 +4,6 @@
 need the model's config.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from builder.config.config import BuildConfig, Target

@@ -1,7 +1,5 @@
 """Sizes of a TensorRT-LLM build and its engine, by the formulas of docs/building.md: estimated high."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

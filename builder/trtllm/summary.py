@@ -1,7 +1,5 @@
 """What a TensorRT-LLM config describes, from its programs' arguments: a frozen ``TrtllmBuild``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

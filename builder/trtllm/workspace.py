@@ -4,8 +4,6 @@ It stands for ``/src`` of cog-trt-llm's configs. Programs get paths relative to 
 wherever the folder is, and can't name anything outside.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 from collections.abc import Mapping, Sequence

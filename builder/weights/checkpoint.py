@@ -1,7 +1,5 @@
 """What a model's files say about it, and whether its weights are all there."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import zipfile

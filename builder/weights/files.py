@@ -1,7 +1,5 @@
 """The builder's folders and how files get into them: without copying gigabytes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -6,8 +6,6 @@
                             blobs/<hash>.incomplete what has arrived of it, continued by the next try
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

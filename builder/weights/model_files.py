@@ -1,7 +1,5 @@
 """A model's files: which of them belong to an engine, and what identifies their content."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@
                    urls/<digest>           which of them a URL meant, while its server says it is the same
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

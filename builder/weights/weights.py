@@ -1,7 +1,5 @@
 """Obtain a model's files: from the Hugging Face Hub, from a tar, or from a folder that ships."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small client of the registry API (OCI distribution 1.1): manifests, blobs, mounts of blobs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """User and password that `docker login` stored for a registry."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

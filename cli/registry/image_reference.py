@@ -1,7 +1,5 @@
 """Image references: ``[host[:port]/]path[:tag][@digest]``, parsed as Docker does it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

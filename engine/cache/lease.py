@@ -4,8 +4,6 @@ A process that uses an engine holds a shared lock on its folder; the lock ends w
 modification time is when the engine was last opened.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

@@ -8,8 +8,6 @@ source together with what changes when its content does: ETag, Last-Modified and
 inode of a file. If a server tells none of them, such a tar is fetched anew each time.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Host names are resolved here, and the connection goes to one of the addresses th
 rebinding has no effect. Each redirect is checked again.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Open an engine.tar (a path, a file URL, an HTTP(S) URL) as a stream."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

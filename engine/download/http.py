@@ -1,7 +1,5 @@
 """GETs of one URL with urllib3: redirects checked and remembered, every failure a coded error."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket

@@ -1,7 +1,5 @@
 """urllib3's connection pools with the environment's proxies, refused private addresses, and an abort."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Download by ranges on several connections at once; read in order, in bounded memory."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from contextlib import closing

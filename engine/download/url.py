@@ -1,7 +1,5 @@
 """URLs to download from: checked, with the proxy of the environment and the credentials that they hold."""
 
-from __future__ import annotations
-
 import base64
 import urllib.request
 from urllib.parse import unquote

@@ -1,7 +1,5 @@
 """What machine figures were taken on: no table without it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """The GPUs of this machine. SM 86 is compute capability 8.6."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import uuid

@@ -1,7 +1,5 @@
 """How ``mpirun`` (Open MPI) is found and called, by the builder and by the runner."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

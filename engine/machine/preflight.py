@@ -3,8 +3,6 @@
 TensorRT itself refuses a foreign engine only after minutes of loading, and cryptically.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

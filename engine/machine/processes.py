@@ -1,7 +1,5 @@
 """What /proc has of processes: state, parent, descendants, session, and which stay stopped."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Which Python runs what needs the engine's libraries: the engine environment's."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

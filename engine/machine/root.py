@@ -1,7 +1,5 @@
 """The folder of our packages: a checkout, ``/src`` in an image, or ``cog_triton`` in site-packages."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 end of the archive, a pax header of any size into memory, lets links through and takes 50 us a header.
 """
 
-from __future__ import annotations
-
 import re
 import tarfile
 from typing import NamedTuple

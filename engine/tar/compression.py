@@ -1,7 +1,5 @@
 """Tars may come gzipped, as cog-trt-llm's documentation has it: they are unzipped as they stream in."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import zlib

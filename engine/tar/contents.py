@@ -1,7 +1,5 @@
 """Read a tar from its first byte to its last, hash every file and hold it against the manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol

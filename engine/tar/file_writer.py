@@ -1,7 +1,5 @@
 """Hash and write the contents of a window's buffers: large files in pieces, small ones in batches."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Describe an engine without a manifest: one of the original cog-trt-llm, or a Hugging Face folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

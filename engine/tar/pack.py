@@ -1,7 +1,5 @@
 """directory -> engine.tar: equal directories and facts make equal bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

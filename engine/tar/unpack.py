@@ -1,7 +1,5 @@
 """engine.tar -> directory, in one pass: verified while it is written, there as a whole or not at all."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager

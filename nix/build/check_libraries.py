@@ -5,8 +5,6 @@ they need them. ``--absent`` names libraries of the host machine and of optional
 Standard library and readelf only.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import os

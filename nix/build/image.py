@@ -7,8 +7,6 @@
 Standard library only.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

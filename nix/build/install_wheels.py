@@ -5,8 +5,6 @@ caches of this machine; byte code is compiled with the sources' hashes in a fixe
 Python that the environment is for; standard library only.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import configparser

@@ -6,8 +6,6 @@ With the finished TREE of an environment, files that are not installed there are
 on the input only. Standard library only.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -4,8 +4,6 @@ What each stack asks for stands in nix/locks/stacks.json. PyPI alone is asked, w
 says: Nix will fetch from there. ``PIP_INDEX_URL`` names a mirror of it, ``PIP_FIND_LINKS`` a folder of more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

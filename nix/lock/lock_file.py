@@ -3,8 +3,6 @@
 Read by Nix (``nix/wheel.nix``) and written by ``python -m nix.lock``. Needs the package ``packaging``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Run by ``nix.lock`` in an environment of the stack's own Python that holds pip a
 the Python that runs it when it decides which requirements apply.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Runs the package beside this file: `python3 nix/slim --sm 86 DIR`, wherever the folder lies."""
 
-from __future__ import annotations
-
 from slim.cli import main
 
 if __name__ == "__main__":  # a worker process may import this file

@@ -1,7 +1,5 @@
 """Migrate the build step: old ``build.py`` and earlier trtllm-builds to today's trtllm-build."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 from typing import Any
 

@@ -4,8 +4,6 @@ Works on the YAML mapping before it is checked. What it does not know it leaves 
 report. A config with a ``version`` is current and is not changed.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Rename and convert old flags, one by one, as ``flag_changes.yaml`` says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -5,8 +5,6 @@ first is replaced, so a refusal means that nothing was changed; only an error wh
 leaves some libraries replaced and some not, each whole, and running again finishes the rest.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -5,8 +5,6 @@ compress to nothing, and are marked as having no content (``SHT_NOBITS``), as in
 information was moved elsewhere. No offset, no length and nothing that is loaded changes.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

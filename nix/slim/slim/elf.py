@@ -5,8 +5,6 @@ for a linker, and a cubin is device code alone. Source: the System V ABI, with i
 AArch64.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterable, Iterator

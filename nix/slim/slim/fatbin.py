@@ -3,8 +3,6 @@
 FORMAT.md has their layout, little-endian, and the source for each field.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterator

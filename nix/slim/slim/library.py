@@ -10,8 +10,6 @@ Where it is looked for:
   tables of its own, which are not understood here: they stay.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections.abc import Iterable, Iterator

@@ -7,8 +7,6 @@ old one or the new one at every moment. What is zero is left out when writing: a
 has holes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Which entries of a container a GPU needs, by NVIDIA's rules (FORMAT.md, "What runs where")."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
