@@ -50,7 +50,7 @@ async def choose_target(options: argparse.Namespace) -> tuple[Target, Workload]:
 
     try:
         if options.target == OPENAI and not options.model:
-            options.model = await _only_model(http, url)
+            options.model = await only_model(url)
         if await count(workload.prompt):
             prompt, tokens = await exact_prompt(options.n_input_tokens, count)
             workload = replace(workload, prompt=prompt, input_tokens=tokens)
@@ -98,9 +98,9 @@ def _replicate_token() -> str:
     return token
 
 
-async def _only_model(http: HttpClient, url: str) -> str:
-    """The first model that an OpenAI server lists."""
-    request = Request("GET", f"{url}/v1/models", {})
+async def only_model(url: str) -> str:
+    """The first model that an OpenAI server lists. Raises E15xx."""
+    http, request = HttpClient(_PROBE_TIMEOUT_S), Request("GET", f"{url}/v1/models", {})
     try:
         response = await http.send(request)
         return str(json.loads(response.body)["data"][0]["id"])
@@ -108,3 +108,5 @@ async def _only_model(http: HttpClient, url: str) -> str:
         raise LoadTargetUnreachable(url=url, reason=exc) from exc
     except (ValueError, KeyError, IndexError, TypeError) as exc:
         raise LoadTargetRefused(url=request.url, reason="it lists no model; name one with --model") from exc
+    finally:
+        http.close()

@@ -6,23 +6,23 @@ Each URL is a server with POST /v1/chat/completions, whatever engine is behind i
 that are calls of a known tool whose arguments fit its schema; measured is what a client waits for.
 """
 
-from __future__ import annotations
-
+import asyncio
 import json
 import random
-import statistics
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
-import urllib3
-
 from errors.requests import InvalidInput
+from perf.load.choose_target import only_model
+from perf.load.clients import Run, run
+from perf.load.plan import Plan
+from perf.load.record import Answer
+from perf.load.response import Response, events
+from perf.load.targets.in_order import InOrder
+from perf.load.targets.target import Posting
 from perf.options import Options
+from perf.rounds import median
 from perf.table import table
-from runner.triton_server.event_stream import EventParser
 
 _UNITS = ("celsius", "fahrenheit")
 _CITIES = ("Paris", "São Paulo", "東京", "Reykjavík", 'the "old" town', "New\nYork")
@@ -38,32 +38,44 @@ _TOOLS: dict[str, dict[str, Any]] = {
     },
 }
 _TYPES = {"string": str, "integer": int, "boolean": bool}
-_HEADERS = {"Content-Type": "application/json"}
+_HEAD = ("server", "requests", "valid", "first delta, ms", "call, ms", "requests/s")
+_DURATION_S = 3600.0
+"""More than a turn takes."""
 
 
-@dataclass
-class Called:
-    """The outcome of one request."""
+class RequiredCall(Posting):
+    """Request ``number``. Its answer is completed if it is a call of a known tool with arguments that fit."""
 
-    error: str = ""
-    name: str = ""
-    arguments: str = ""
-    first_s: float = 0.0
-    duration_s: float = 0.0
-    output_tokens: int = 0
+    def __init__(self, url: str, model: str, number: int) -> None:
+        super().__init__(url, "/v1/chat/completions", body(number, model), {})
 
-    @property
-    def problem(self) -> str:
-        """Why it is not what was asked for; empty if it is."""
-        if self.error:
-            return self.error
-        if self.name not in _TOOLS:
-            return f"a call of {self.name!r}"
-        try:
-            given = json.loads(self.arguments)
-        except ValueError:
-            return f"arguments that are no JSON: {self.arguments[:80]}"
-        return "" if fits(given, _TOOLS[self.name]) else f"arguments that do not fit: {self.arguments[:80]}"
+    def read_ok(self, response: Response) -> Answer:
+        answer, name, arguments = Answer(), "", ""
+        for event in events(response):
+            document = json.loads(event.data) if event.data != b"[DONE]" else {}
+            if "error" in document:
+                return Answer(outcome="failed", error=str(document["error"]))
+            usage = document.get("usage") or {}
+            answer.output_tokens = usage.get("completion_tokens", answer.output_tokens)
+            for choice in document.get("choices", ()):
+                for call in choice["delta"].get("tool_calls") or ():
+                    answer.output_s.append(event.at_s)
+                    name += call["function"].get("name") or ""
+                    arguments += call["function"].get("arguments") or ""
+        answer.error = problem(name, arguments)
+        answer.outcome = "failed" if answer.error else "completed"
+        return answer
+
+
+def problem(name: str, arguments: str) -> str:
+    """Why the call is not what was asked for; empty if it is."""
+    if name not in _TOOLS:
+        return f"a call of {name!r}"
+    try:
+        given = json.loads(arguments)
+    except ValueError:
+        return f"arguments that are no JSON: {arguments[:80]}"
+    return "" if fits(given, _TOOLS[name]) else f"arguments that do not fit: {arguments[:80]}"
 
 
 def fits(given: object, properties: dict[str, dict[str, Any]]) -> bool:
@@ -82,7 +94,7 @@ def fits(given: object, properties: dict[str, dict[str, Any]]) -> bool:
     return True
 
 
-def body(number: int, model: str) -> bytes:
+def body(number: int, model: str) -> dict[str, Any]:
     """Request ``number``: the same for each server."""
     city = _CITIES[number % len(_CITIES)]
     tools = [
@@ -100,47 +112,18 @@ def body(number: int, model: str) -> bytes:
         }
         for name, properties in _TOOLS.items()
     ]
-    return json.dumps(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": f"Request {number}: how is the weather in {city}?"}],
-            "tools": tools,
-            "tool_choice": "required",
-            "parallel_tool_calls": False,
-            "max_tokens": 200,
-            "temperature": 0.7,
-            "seed": number,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    ).encode()
-
-
-def ask(pool: urllib3.PoolManager, url: str, data: bytes) -> Called:
-    started_s = time.perf_counter()
-    called, events = Called(), EventParser()
-    response = pool.request(
-        "POST", f"{url}/v1/chat/completions", body=data, headers=_HEADERS, preload_content=False
-    )
-    with response:
-        if response.status != 200:
-            return Called(error=f"HTTP {response.status}: {response.data[:200].decode(errors='replace')}")
-        while part := response.read1(1 << 16):
-            for event in events.feed(part):
-                if event.data != b"[DONE]":
-                    _take(called, json.loads(event.data), started_s)
-    called.duration_s = time.perf_counter() - started_s
-    return called
-
-
-def _take(called: Called, document: dict[str, Any], started_s: float) -> None:
-    called.error = called.error or str(document.get("error") or "")
-    called.output_tokens = (document.get("usage") or {}).get("completion_tokens", called.output_tokens)
-    for choice in document.get("choices", ()):
-        for call in choice["delta"].get("tool_calls") or ():
-            called.first_s = called.first_s or time.perf_counter() - started_s
-            called.name += call["function"].get("name") or ""
-            called.arguments += call["function"].get("arguments") or ""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": f"Request {number}: how is the weather in {city}?"}],
+        "tools": tools,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_tokens": 200,
+        "temperature": 0.7,
+        "seed": number,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -152,41 +135,24 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     if min(given.requests, given.at_once, given.rounds) < 1:
         raise InvalidInput(name="--requests, --at-once, --rounds", expected="at least 1", value=arguments)
-    pool = urllib3.PoolManager(maxsize=given.at_once, retries=False)
-    models = {url: _model(pool, url) for url in given.urls}
-    rows: dict[str, list[tuple[list[Called], float]]] = {url: [] for url in given.urls}
-    for round_ in range(given.rounds):
+    models = {url: asyncio.run(only_model(url)) for url in given.urls}
+    plan = Plan("concurrency", min(given.at_once, given.requests), _DURATION_S, most_requests=given.requests)
+    turns: dict[str, list[Run]] = {url: [] for url in given.urls}
+    for first in range(0, given.rounds * given.requests, given.requests):
         for url in random.sample(given.urls, len(given.urls)):
-            bodies = [body(round_ * given.requests + number, models[url]) for number in range(given.requests)]
-            started_s = time.perf_counter()
-            with ThreadPoolExecutor(given.at_once) as threads:
-                called = [*threads.map(lambda data, url=url: ask(pool, url, data), bodies)]
-            rows[url].append((called, time.perf_counter() - started_s))
-    print(table(["server", "requests", "valid", "first delta, ms", "call, ms", "requests/s"], _shown(rows)))
-    problems = [each.problem for rounds in rows.values() for called, _ in rounds for each in called]
-    for problem in sorted({each for each in problems if each})[:10]:
-        print(problem)
-    return int(any(problems))
+            calls = [RequiredCall(url, models[url], first + number) for number in range(given.requests)]
+            turns[url].append(run(plan, InOrder(calls)))
+    print(table(_HEAD, [_row(url, runs) for url, runs in turns.items()]))
+    problems = {each.answer.error for runs in turns.values() for turn in runs for each in turn.records}
+    for each in sorted(problems - {""})[:10]:
+        print(each)
+    return int(problems != {""})
 
 
-def _model(pool: urllib3.PoolManager, url: str) -> str:
-    """The first model of a server. Raises E1005 if there is none."""
-    try:
-        return str(json.loads(pool.request("GET", f"{url}/v1/models").data)["data"][0]["id"])
-    except (urllib3.exceptions.HTTPError, ValueError, LookupError, TypeError) as exc:
-        expected = f"that of a server with GET /v1/models ({type(exc).__name__})"
-        raise InvalidInput(name="URL", expected=expected, value=url) from exc
-
-
-def _shown(rows: dict[str, list[tuple[list[Called], float]]]) -> list[list[str]]:
-    shown = []
-    for url, rounds in rows.items():
-        called = [each for answers, _ in rounds for each in answers]
-        good = [each for each in called if not each.problem]
-        first_ms = statistics.median([1e3 * each.first_s for each in good] or [0.0])
-        whole_ms = statistics.median([1e3 * each.duration_s for each in good] or [0.0])
-        rate = statistics.median(len(answers) / duration_s for answers, duration_s in rounds)
-        shown.append(
-            [url, str(len(called)), str(len(good)), f"{first_ms:.0f}", f"{whole_ms:.0f}", f"{rate:.1f}"]
-        )
-    return shown
+def _row(url: str, turns: Sequence[Run]) -> list[str]:
+    records = [record for turn in turns for record in turn.records]
+    valid = [record for record in records if record.is_completed]
+    first_ms = 1000 * (median(record.first_token_s for record in valid) or 0.0)
+    whole_ms = 1000 * (median(record.latency_s for record in valid) or 0.0)
+    rate = median(len(turn.records) / turn.duration_s for turn in turns)
+    return [url, str(len(records)), str(len(valid)), f"{first_ms:.0f}", f"{whole_ms:.0f}", f"{rate:.1f}"]
