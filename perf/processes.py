@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,14 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 OTHER = "other"
 RENDERER = "chat renderer"
-SIGNS = (
+CORE = ("engine core", "engine GPU worker")
+"""Of vLLM."""
+_SIGNS = (
+    ("VLLM::EngineCore", CORE[0]),
+    ("VLLM::Worker", CORE[1]),
+    ("(?i)VLLM::API|vllm-rs", "vLLM's API server"),
+    ("vllm.entrypoints.cli.main", "vLLM's main process"),
+    ("perf.prove_gpu.resident", "in process"),
     ("runner.cog_server", "coglet server"),
     ("cog.server.http", "coglet server"),
     ("coglet.server._run_worker", "coglet worker"),
@@ -29,7 +36,7 @@ SIGNS = (
     (r"-m runner\.chat\.sandbox\b", RENDERER),
 )
 """A pattern of the command line, and the role of its process: the first that fits."""
-ROLES = tuple(dict.fromkeys(role for _, role in SIGNS))
+ROLES = tuple(dict.fromkeys(role for _, role in _SIGNS))
 
 
 @dataclass(frozen=True)
@@ -56,14 +63,14 @@ def processes(session: int | None = None) -> Iterator[Process]:
                 yield Process(folder, command, ticks / _TICKS_PER_S)
 
 
-def role_of(command: str, signs: Sequence[tuple[str, str]] = SIGNS) -> str:
+def role_of(command: str) -> str:
     """What a process is, by its command line."""
-    return next((role for pattern, role in signs if re.search(pattern, command)), OTHER)
+    return next((role for pattern, role in _SIGNS if re.search(pattern, command)), OTHER)
 
 
-def cpu_s_by_role(session: int | None = None, signs: Sequence[tuple[str, str]] = SIGNS) -> Counter[str]:
+def cpu_s_by_role(session: int | None = None) -> Counter[str]:
     """CPU seconds so far."""
     seconds: Counter[str] = Counter()
     for process in processes(session):
-        seconds[role_of(process.command, signs)] += process.cpu_s  # type: ignore[assignment]
+        seconds[process.role] += process.cpu_s  # type: ignore[assignment]
     return seconds

@@ -17,17 +17,9 @@ from perf.load.summary import summarize
 from perf.load.targets.in_order import InOrder
 from perf.peers.servers import Endpoint
 from perf.peers.workloads import Prompt
-from perf.processes import SIGNS, cpu_s_by_role
+from perf.processes import CORE, cpu_s_by_role
 from perf.prove_gpu.client import output_text, posting
 
-CORE = ("engine core", "engine GPU worker")
-_SIGNS = (
-    ("VLLM::EngineCore", CORE[0]),
-    ("VLLM::Worker", CORE[1]),
-    ("(?i)VLLM::API|vllm-rs", "vLLM's API server"),
-    ("vllm.entrypoints.cli.main", "vLLM's main process"),
-    *SIGNS,
-)
 _DURATION_S = 500.0
 """More than any closed loop takes."""
 _TIMEOUT_S = 240.0
@@ -111,9 +103,9 @@ def measure(
     name: str, server: str, number: int, endpoint: Endpoint, prompts: Sequence[Prompt], plan: Plan
 ) -> Row:
     """Each prompt once, by the plan."""
-    before = cpu_s_by_role(endpoint.session, _SIGNS)
+    before = cpu_s_by_role(endpoint.session)
     done = run(plan, _Sequence(endpoint, prompts))
-    spent = cpu_s_by_role(endpoint.session, _SIGNS) - before
+    spent = cpu_s_by_role(endpoint.session) - before
     found = summarize(done)
     events = sum(len(each.answer.output_s) for each in done.records if each.is_completed)
     return Row(

@@ -13,7 +13,7 @@ from functools import partial
 from operator import sub, truediv
 from typing import Any
 
-from perf.processes import OTHER, SIGNS, cpu_s_by_role
+from perf.processes import OTHER, cpu_s_by_role
 from perf.prove_gpu import servers
 from perf.prove_gpu.client import measure as measure_over_http
 from perf.prove_gpu.proof import Proof
@@ -23,14 +23,6 @@ from perf.table import table
 
 Row = dict[str, Any]
 
-_SIGNS = (
-    ("VLLM::EngineCore", "engine core"),
-    ("VLLM::Worker", "engine GPU worker"),
-    ("perf.prove_gpu.resident", "in process"),
-    ("openai.api_server", "OpenAI server"),
-    *SIGNS,
-)
-"""Whose processor time is recorded for each load; of what else runs here too."""
 IN_PROCESS, OPENAI = "in process, async", "openai"
 _REFERENCES = (IN_PROCESS, OPENAI)
 _HEAD = ("target", "streams", "tokens/s", "first token, ms", "added, ms")
@@ -83,9 +75,9 @@ def _round(proof: Proof, targets: dict[str, Measure], streams: int, gap_s: float
     names = list(targets)
     first = number % len(names)
     for name in names[first:] + names[:first]:
-        before = cpu_s_by_role(None, _SIGNS)
+        before = cpu_s_by_role()
         row = targets[name](streams, proof.options.tokens, gap_s)
-        spent = cpu_s_by_role(None, _SIGNS) - before
+        spent = cpu_s_by_role() - before
         cpu_s = {role: round(each, 2) for role, each in spent.items() if each >= 0.05 and role != OTHER}
         proof.row({**row, "target": name, "round": number, "gap_s": gap_s, "processor_s": cpu_s})
     proof.save()

@@ -13,9 +13,10 @@ from errors.requests import InvalidInput
 from perf.__main__ import main
 from perf.peers.comparison import check_lengths, with_capacity
 from perf.peers.engine import standin_engine
-from perf.peers.measure import CORE, Row
+from perf.peers.measure import Row
 from perf.peers.report import report
 from perf.peers.workloads import WORKLOADS, Prompts, Workload
+from perf.processes import CORE
 
 TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model" / "tokenizer.json"
 
