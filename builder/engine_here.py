@@ -61,8 +61,8 @@ def engine_here(file: ConfigFile, *, report: Report = print, progress: Progress 
 def _made(file: ConfigFile, work: Work, models: Path) -> Path:
     planned = engine_plan(file.config)
     found = survey(file.config, work, with_weights=planned.takes_weights)
-    fit = fit_here(file.config, found, models)
-    name = re.sub(r"[^\w.-]+", "--", file.config.model_name)[-80:]
+    fit = fit_here(file, found, models)
+    name = re.sub(r"[^\w.-]+", "--", file.model_name)[-80:]
     engine = models / f"{name}-{config_digest(fit.config, file.folder, found.identity)}"
     lock_path = engine.with_name(f".{engine.name}.lock")
     descriptor = lock(lock_path, lambda: work.report("waiting for another process that makes this engine"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.config.config import BuildConfig
+from builder.config.file import ConfigFile
 from builder.program import ram_here_bytes
 from builder.sizes.fit import (
     MIN_SEQ_LEN,
@@ -38,6 +39,7 @@ class MachineFit:
     """``config`` as it fits this machine; ``problem``: why it does not."""
 
     config: BuildConfig
+    model_name: str
     rows: dict[str, str] = field(default_factory=dict)
     problem: CodedError | None = None
 
@@ -45,11 +47,12 @@ class MachineFit:
         return [f"{name:<12}{text}" for name, text in self.rows.items()]
 
 
-def fit_here(config: BuildConfig, found: Survey, folder: Path) -> MachineFit:
+def fit_here(file: ConfigFile, found: Survey, folder: Path) -> MachineFit:
     """The fit of the model ``found``, which will lie in ``folder``."""
-    fit = MachineFit(config)
+    config = file.config
+    fit = MachineFit(config, file.model_name)
     at = f" at {found.revision[:12]}" if found.revision else ""
-    fit.rows["model"] = config.model_name + at
+    fit.rows["model"] = fit.model_name + at
     fit.rows["engine"] = f"{config.engine_kind}, on {KINDS[config.engine_kind].runs_on}"
     fit.rows["weights"] = in_words(found.total_bytes)
     if MODULES_NAME in found.sizes_bytes:
@@ -87,7 +90,7 @@ def _fit_in_main_memory(fit: MachineFit, demanded: Demand) -> None:
     fit.rows["memory"] = f"at least {in_words(needed)} of this machine's {in_words(present)}"
     if needed > present:
         fit.problem = ModelDoesNotFit(
-            model=fit.config.model_name,
+            model=fit.model_name,
             needed=f"{in_words(needed)} of memory as {dtype}",
             present=f"this machine has {in_words(present)}",
             remedy=f"{_NEXT_SIZE}, or a machine with more memory or a GPU",
@@ -107,7 +110,7 @@ def _fit_on_gpus(fit: MachineFit, demanded: Demand, gpus: tuple[Gpu, ...]) -> No
         fit.rows["memory"] = f"{in_words(demanded.weight_bytes(1))} of weights, and the KV cache: too much"
         present = " and ".join(in_words(each) for each in free if each is not None)
         fit.problem = ModelDoesNotFit(
-            model=config.model_name,
+            model=fit.model_name,
             needed=f"{in_words(demanded.weight_bytes(1))} of GPU memory for its weights, beside its KV cache",
             present=f"of {words}, {present} are free" if present else f"there are {words}",
             remedy=f"{_NEXT_SIZE}, or more or larger GPUs, or end what else uses them",

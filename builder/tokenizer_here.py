@@ -37,7 +37,7 @@ def tokenizer_here(named: str, *, report: Callable[[str], None], progress: Progr
     if file is None:
         return load(Path(named)).path
     folder = cache_folder() / "tokenizers"
-    name = re.sub(r"[^\w.-]+", "--", file.config.model_name)[-80:]
+    name = re.sub(r"[^\w.-]+", "--", file.model_name)[-80:]
     target = folder / f"{name}-{config_digest(file.config, file.folder)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

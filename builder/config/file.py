@@ -92,6 +92,14 @@ class ConfigFile:
     folder: Path | None
     notes: tuple[str, ...]
 
+    @property
+    def model_name(self) -> str:
+        """For people. Of a model in the file's own folder: the folder's name."""
+        path = self.config.model_path
+        if self.config.model_id is None and self.folder and path and Path(path).name in ("", ".."):
+            return (self.folder / path).resolve().name
+        return self.config.model_name
+
 
 def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
     """Read and check the config at ``source`` (path or http(s) URL); raises 12xx errors.

@@ -223,6 +223,8 @@ class Hub:
             return BuildFailed(reason=exc.strerror or str(exc), path=exc.filename or self._folder)
         else:
             reason, remedy = "its answer is not that of a Hugging Face Hub", "check HF_ENDPOINT"
+        if "/" not in model_id and not Path(model_id).exists():
+            remedy += f"; if a file or folder was meant, there is no {model_id} here"
         return DownloadFailed(what=model_id, endpoint=endpoint, reason=reason, remedy=remedy)
 
 

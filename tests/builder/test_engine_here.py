@@ -226,7 +226,7 @@ def test_gpus_length_and_share_are_chosen_so_that_a_model_fits(
 
     gpus += [Gpu(90, "Stand-in", int(size_gib * GIB), int(free_gib * GIB))] * count
     found = Survey("c" * 40, "c" * 40, values, {"model.safetensors": GIB}, 0)
-    fit = fit_here(source(MODEL_ID, "vllm").config, found, tmp_path)
+    fit = fit_here(source(MODEL_ID, "vllm"), found, tmp_path)
     if expected is None:
         assert isinstance(fit.problem, ModelDoesNotFit)
     else:

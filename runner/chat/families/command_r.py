@@ -16,5 +16,8 @@ COMMAND_R = Family(
         is_list=True,
     ),
     reasoning=Span("<|START_THINKING|>", "<|END_THINKING|>"),
-    wrapper=Span("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    wrappers=(
+        Span("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        Span("<|START_TEXT|>", "<|END_TEXT|>"),  # Later models.
+    ),
 )

@@ -50,8 +50,8 @@ class Family(msgspec.Struct, frozen=True):
     name: str
     calls: CallSyntax | None = None
     reasoning: Span | None = None
-    wrapper: Span | None = None
-    """Around the content; models write it or not."""
+    wrappers: tuple[Span, ...] = ()
+    """Around the content; models write one of them or none."""
     has_channels: bool = False
     """Whether an answer is several messages with headers (harmony)."""
 

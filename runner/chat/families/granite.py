@@ -10,7 +10,7 @@ GRANITE = Family(
     name="granite",
     calls=_CALLS,
     reasoning=Span("<think>", "</think>"),
-    wrapper=Span("<response>", "</response>"),
+    wrappers=(Span("<response>", "</response>"),),
 )
 GRANITE_32 = Family(
     name="granite-3.2",

@@ -36,16 +36,15 @@ class PythonCalls(msgspec.Struct, frozen=True):
             raise NotACall
         is_whole = True
         while is_whole:
-            is_whole = yield from self._call(reader)
+            is_whole = yield from self.call(reader, (yield from reader.name()))
             yield from reader.space()
             if not is_whole or not (yield from reader.marker(",")):
                 break
             reader.begin_trying(",")
         yield from read_end(reader, _END, is_whole=is_whole)
 
-    def _call(self, reader: Reader) -> Reading[bool]:
-        """Read a call. False if it was cut off. Raises NotACall."""
-        name = yield from reader.name()
+    def call(self, reader: Reader, name: str) -> Reading[bool]:
+        """Read the arguments after ``name``. False if they were cut off. Raises NotACall."""
         if not (yield from reader.marker("(")):
             raise NotACall
         separator = "{"

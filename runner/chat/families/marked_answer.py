@@ -15,15 +15,19 @@ class MarkedAnswer(AnswerReader):
     def __init__(self, form: AnswerForm, tokenizer: Tokenizer) -> None:
         family = form.family
         self._calls = None if form.tools is None else family.calls
-        thinking, wrapper = family.reasoning or NOTHING, family.wrapper or NOTHING
+        thinking = family.reasoning or NOTHING
+        wraps, end_wraps = (
+            [each.begin for each in family.wrappers],
+            [each.end for each in family.wrappers],
+        )
         begins, of_calls = ((), ()) if self._calls is None else (self._calls.begins, self._calls.markers)
-        of_content = (thinking.begin, thinking.end, wrapper.begin, wrapper.end)
-        super().__init__(form, tokenizer, (*of_calls, *of_content))
+        super().__init__(form, tokenizer, (*of_calls, thinking.begin, thinking.end, *wraps, *end_wraps))
         written, stops = self.markers.written, self.markers.stops
         self._call_begins = {*map(written, begins)}
-        self._think, self._end_think, self._wrap, self._end_wrap = map(written, of_content)
+        self._think, self._end_think = written(thinking.begin), written(thinking.end)
+        self._wraps, self._end_wraps = wraps, {*map(written, end_wraps)}
         self._content_stops = stops(*begins)
-        self._wrapped_stops = stops(*begins, wrapper.end)
+        self._wrapped_stops = stops(*begins, *end_wraps)
         self._reasoning_stops = stops(thinking.end)
         self._is_trying = False
         self._is_wrapped = False
@@ -57,7 +61,7 @@ class MarkedAnswer(AnswerReader):
             yield from self._try_calls(found)
         elif found and found == self._think:
             self._begin_section(is_reasoning=True)
-        elif found == self._end_wrap:
+        elif found in self._end_wraps:
             self._is_wrapped = False
         return bool(found)
 
@@ -71,7 +75,7 @@ class MarkedAnswer(AnswerReader):
         if self._think and (yield from reader.marker(self._think)):
             self._begin_section(is_reasoning=True)
             return True
-        if self._wrap and (yield from reader.marker(self._wrap)):
+        if (yield from reader.marker(*self._wraps)):
             self._is_wrapped = self._drops_blank = True
         return False
 

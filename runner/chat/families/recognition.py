@@ -10,6 +10,7 @@ from errors.settings import InvalidSetting
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING
 from runner.chat.families.command_r import COMMAND_R
 from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from runner.chat.families.deepseek_dsml import DEEPSEEK_V4, DEEPSEEK_V32
 from runner.chat.families.family import Family
 from runner.chat.families.glm import GLM
 from runner.chat.families.granite import GRANITE, GRANITE_32
@@ -26,6 +27,8 @@ NO_FAMILY = "none"
 _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (GPT_OSS, ("<|channel|>", "<|message|>")),
     (KIMI_K2, ("<|tool_calls_section_begin|>",)),
+    (DEEPSEEK_V32, ("｜DSML｜", "function_calls")),
+    (DEEPSEEK_V4, ("｜DSML｜",)),
     (DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>", "```json")),
     (DEEPSEEK_V31, ("<｜tool▁calls▁begin｜>", "<｜Assistant｜>")),
     (MISTRAL, ("[TOOL_CALLS]", "[ARGS]")),

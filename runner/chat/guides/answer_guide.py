@@ -6,10 +6,12 @@ client's own guide allows. Markers that are tokens are written as their numbers,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from tokenizers import Tokenizer
 
 from errors.requests import InvalidInput
-from runner.chat.families.family import NOTHING, AnswerForm, CallSyntax, Span
+from runner.chat.families.family import AnswerForm, CallSyntax, Span
 from runner.chat.families.harmony import HarmonyCalls
 from runner.chat.families.markers import markers_of
 from runner.chat.families.tools import ToolUse
@@ -31,14 +33,15 @@ def answer_guide(
     if not (tools is not None and tools.is_enforced) and then is None and thinking_budget is None:
         return None
     syntax = family.calls if tools is not None else None
-    reasoning, wrapper = family.reasoning, family.wrapper or NOTHING
+    reasoning, wrappers = family.reasoning, family.wrappers
     of_reasoning = (reasoning.begin, reasoning.end) if reasoning is not None else ()
     begins, of_calls = (syntax.begins, syntax.markers) if syntax is not None else ((), ())
     if family.has_channels:
         rules = Rules(markers_of(tokenizer, HarmonyCalls().markers), ())
         channel_rules(rules, answer, then, thinking_budget)
         return rules.guide()
-    markers = markers_of(tokenizer, (*begins, *of_calls, *of_reasoning, wrapper.begin, wrapper.end))
+    around = [marker for each in wrappers for marker in (each.begin, each.end)]
+    markers = markers_of(tokenizer, (*begins, *of_calls, *of_reasoning, *around))
     if reasoning is not None and not answer.starts_in_reasoning and reasoning.begin not in markers.ids:
         reasoning = None  # A model without this token does not reason unless its template begins it.
     if tools is None and reasoning is None:
@@ -50,7 +53,7 @@ def answer_guide(
         if not answer.starts_in_reasoning:
             thought = f"({rules.marker(reasoning.begin)} {thought})?"
     rules.add("start", f"{thought} content")
-    rules.add("content", _content(rules, syntax, tools, then, wrapper))
+    rules.add("content", _content(rules, syntax, tools, then, wrappers))
     return rules.guide()
 
 
@@ -68,14 +71,18 @@ def _thought(rules: Rules, reasoning: Span, budget: int | None) -> str:
 
 
 def _content(
-    rules: Rules, syntax: CallSyntax | None, tools: ToolUse | None, then: Guide | None, wrapper: Span
+    rules: Rules,
+    syntax: CallSyntax | None,
+    tools: ToolUse | None,
+    then: Guide | None,
+    wrappers: Sequence[Span],
 ) -> str:
     """What follows the reasoning."""
-    guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), wrapper)
-    if not rules.is_token(wrapper.begin):
-        wrapper = NOTHING  # It is part of the text.
+    of_tokens = [each for each in wrappers if rules.is_token(each.begin)]
+    guided = "" if then is None else _wrapped(rules, rules.part("the guide", then), of_tokens or wrappers)
     if syntax is None or tools is None:
-        return guided or _wrapped(rules, rules.text(), wrapper)
+        # Other wrappers are part of the text.
+        return guided or _wrapped(rules, rules.text(), of_tokens)
     calls = call_rules(syntax, tools, rules)
     rules.add("calls", f"{rules.marker(calls.begin)} {calls.body(calls.begin)}")
     space = SPACE if calls.begin else ""
@@ -86,14 +93,13 @@ def _content(
         return required
     if guided:
         return f"{required} | {guided}"
-    return _wrapped(rules, rules.add("optional", _optional(rules, syntax, calls, tools)), wrapper)
+    return _wrapped(rules, rules.add("optional", _optional(rules, syntax, calls, tools)), of_tokens)
 
 
-def _wrapped(rules: Rules, content: str, wrapper: Span) -> str:
+def _wrapped(rules: Rules, content: str, wrappers: Iterable[Span]) -> str:
     """Content with the markers around it or without."""
-    if not wrapper.begin:
-        return content
-    return f"{content} | {rules.marker(wrapper.begin)} {content} ({rules.marker(wrapper.end)})?"
+    wrapped = (f"{rules.marker(each.begin)} {content} ({rules.marker(each.end)})?" for each in wrappers)
+    return " | ".join((content, *wrapped))
 
 
 def _optional(rules: Rules, syntax: CallSyntax, calls: Calls, tools: ToolUse) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors.requests import InvalidGuide
+from runner.chat.families.deepseek_dsml import DsmlCalls
 from runner.chat.families.family import CallSyntax
 from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.llama4 import PythonCalls
@@ -18,6 +19,7 @@ from runner.chat.guides.parameters import Parameter, in_order, parameters_of, pl
 from runner.chat.guides.rules import SPACE, Rules, literal
 
 _KEY = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/"
+_ANY_TEXT = '" string="true">'
 _ANY_VALUE: dict[str, object] = {}
 _OF_OTHERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
@@ -46,6 +48,8 @@ def call_rules(syntax: CallSyntax, tools: ToolUse, rules: Rules) -> Calls:
             return _named_calls(syntax, tools, rules)
         case FunctionCalls():
             return _function_calls(syntax, tools, rules)
+        case DsmlCalls():
+            return _dsml_calls(syntax, tools, rules)
         case KeyValueCalls():
             return _key_value_calls(syntax, tools, rules)
         case PythonCalls():
@@ -169,6 +173,26 @@ def _function_calls(syntax: FunctionCalls, tools: ToolUse, rules: Rules) -> Call
     before = "\n"
     one = alternatives(rules, tools, call)
     return Calls(syntax.begins[0], body)
+
+
+def _dsml_calls(syntax: DsmlCalls, tools: ToolUse, rules: Rules) -> Calls:
+    def value(parameter: Parameter) -> str:
+        is_text = "true" if parameter.is_text else "false"
+        begin = literal(f'{syntax.parameter}{parameter.name}" string="{is_text}">')
+        return f"{begin} {_value(parameter, rules, '', syntax.parameter_end)} {SPACE}"
+
+    def call(tool: Tool) -> str:
+        if is_strict(tool, tools):
+            values = in_order(parameters_of(tool), value)
+        else:
+            head = f"{literal(syntax.parameter)} {_KEY} {literal(_ANY_TEXT)}"
+            values = f"({head} {rules.text_before('', syntax.parameter_end)} {SPACE})*"
+        begin, end = literal(f'{syntax.call}{tool.name}">'), literal(syntax.call_end)
+        return f"{begin} {SPACE} {values} {end} {SPACE}"
+
+    several = _several(alternatives(rules, tools, call), "", tools)
+    body = f"{SPACE} {several} {rules.marker(syntax.end)}"
+    return Calls(syntax.begins[0], lambda begin: body, is_list=True)
 
 
 def _key_value_calls(syntax: KeyValueCalls, tools: ToolUse, rules: Rules) -> Calls:

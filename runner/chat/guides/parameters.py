@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors.requests import InvalidGuide
-from runner.chat.families.syntax.arguments import is_text
+from runner.chat.families.syntax.arguments import is_text_by
 from runner.chat.families.tools import Tool
 from runner.chat.guides.rules import Rules, literal
 
@@ -31,7 +31,7 @@ class Parameter:
     @property
     def is_text(self) -> bool:
         """Whether it is written as it is, and not as JSON."""
-        return is_text(self.schema)
+        return is_text_by(self.schema)
 
 
 def place_of(tool: Tool) -> str:

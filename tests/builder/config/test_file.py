@@ -277,3 +277,11 @@ def test_a_url_is_fetched_and_its_failures_are_told_without_its_credentials(
         server.shutdown()
     with pytest.raises(BuildConfigUnreadable, match="nothing listens there"):
         read_config(f"http://{host}/c.yaml")
+
+
+@pytest.mark.parametrize("path", [".", "./"])
+def test_a_model_beside_its_config_has_the_name_of_its_folder(tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(f"engine: transformers\nmodel_path: {path}\n")
+    assert read_config(folder / "config.yaml").model_name == "tiny"

@@ -198,6 +198,16 @@ def test_no_server_at_all_is_told_with_what_to_do(cache: Path, monkeypatch: pyte
     with pytest.raises(DownloadFailed, match="check the name and the network") as caught:
         Hub(token=None, cache=cache).snapshot(MODEL_ID, "main")
     assert "secret" not in str(caught.value)
+    assert "a file or folder" not in str(caught.value)
+
+
+def test_a_name_that_may_be_a_folders_is_said_to_be_none(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DownloadFailed, match="if a file or folder was meant, there is no nope here"):
+        Hub(token=None, cache=cache).snapshot("nope", "main")
 
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "http://127.0.0.1:notaport"])

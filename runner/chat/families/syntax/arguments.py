@@ -72,10 +72,13 @@ class ArgumentsWriter:
         self._is_string = True
         self._pieces: list[str] = []
 
-    def begin(self, key: str) -> None:
+    def begin(self, key: str, *, is_text: bool | None = None) -> None:
+        """``is_text``: None if the schema tells it."""
         self._emit(f"{self._separator}{encode_basestring(key)}: ")
         self._separator = ", "
-        self._is_string = key not in self._properties or is_text(self._properties[key])
+        if is_text is None:
+            is_text = key not in self._properties or is_text_by(self._properties[key])
+        self._is_string = is_text
         if self._is_string:
             self._emit('"')
 
@@ -109,7 +112,7 @@ def string_part(text: str) -> CallArguments:
     return CallArguments(encode_basestring(text)[1:-1])
 
 
-def is_text(schema: Any) -> bool:
+def is_text_by(schema: Any) -> bool:
     """Whether a value of this schema is written as it is, and not as JSON."""
     return _types(schema) == {_STRING}
 

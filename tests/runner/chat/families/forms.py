@@ -42,7 +42,7 @@ class Form:
     def has_text_markers(self) -> bool:
         family = self.family
         markers = {*family.calls.markers, *family.calls.begins} if family.calls is not None else set()
-        for span in (family.reasoning, family.wrapper):
+        for span in (family.reasoning, *family.wrappers):
             markers |= {span.begin, span.end} if span is not None and not family.has_channels else set()
         return not markers - {""} <= {*self.special, *self.added}
 
@@ -80,8 +80,9 @@ def _before(writer: Writer, wanted: Wanted, family: Family) -> None:
         assert family.reasoning is not None
         writer.marker(family.reasoning.begin).text(f"\n{wanted.reasoning}\n").marker(family.reasoning.end)
         writer.text("\n\n")
-    if wanted.content and family.wrapper is not None:
-        writer.marker(family.wrapper.begin).text(wanted.content).marker(family.wrapper.end)
+    if wanted.content and family.wrappers:
+        wrapper = family.wrappers[len(wanted.content) % len(family.wrappers)]
+        writer.marker(wrapper.begin).text(wanted.content).marker(wrapper.end)
     else:
         writer.text(wanted.content)
 
@@ -143,6 +144,22 @@ def _qwen3_coder(writer: Writer, wanted: Wanted) -> None:
         writer.text("</function>\n").marker("</tool_call>")
 
 
+def _dsml(writer: Writer, wanted: Wanted, *, section: str) -> None:
+    _before(writer, wanted, FAMILIES["deepseek-v3.2"])
+    if wanted.calls:
+        writer.text(f"\n\n<｜DSML｜{section}>\n")
+    for name, arguments in wanted.calls:
+        writer.text(f'<｜DSML｜invoke name="{name}">\n')
+        for key, value in arguments.items():
+            is_text = "true" if isinstance(value, str) else "false"
+            writer.text(
+                f'<｜DSML｜parameter name="{key}" string="{is_text}">{raw(value)}</｜DSML｜parameter>\n'
+            )
+        writer.text("</｜DSML｜invoke>\n")
+    if wanted.calls:
+        writer.text(f"</｜DSML｜{section}>")
+
+
 def _glm(writer: Writer, wanted: Wanted) -> None:
     _before(writer, wanted, FAMILIES["glm"])
     for name, arguments in wanted.calls:
@@ -201,7 +218,7 @@ _KIMI_TOKENS = (
 )
 _COMMAND_TOKENS = (
     *("<|START_ACTION|>", "<|END_ACTION|>", "<|START_THINKING|>", "<|END_THINKING|>"),
-    *("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
 )
 _hermes = _json("<tool_call>", "</tool_call>", is_list=False, family="hermes")
 _command = _json(
@@ -249,6 +266,20 @@ def _forms() -> dict[str, Form]:
             family["deepseek-v3.1"],
             lambda writer, wanted: _deepseek(writer, wanted, is_fenced=False),
             _DEEPSEEK_TOKENS,
+        ),
+        "deepseek-v3.2": Form(
+            family["deepseek-v3.2"],
+            lambda writer, wanted: _dsml(writer, wanted, section="function_calls"),
+            (),
+            _THINK,
+            keeps_text=False,
+        ),
+        "deepseek-v4": Form(
+            family["deepseek-v4"],
+            lambda writer, wanted: _dsml(writer, wanted, section="tool_calls"),
+            (),
+            _THINK,
+            keeps_text=False,
         ),
         "kimi-k2": Form(family["kimi-k2"], _kimi, _KIMI_TOKENS, _THINK),
         "glm": Form(family["glm"], _glm, (), _GLM_TOKENS, keeps_text=False, has_types=False),

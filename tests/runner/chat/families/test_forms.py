@@ -55,6 +55,16 @@ x
 </parameter>
 </function>
 </tool_call>"""
+DSML = """Hm.<｜DSML｜function_calls>
+<｜DSML｜invoke name="f">
+<｜DSML｜parameter name="n" string="false">5</｜DSML｜parameter>
+<｜DSML｜parameter name="text" string="true"> 5
+</｜DSML｜parameter>
+<｜DSML｜parameter name="any" string="true">x</｜DSML｜parameter>
+</｜DSML｜inv>
+<｜DSML｜invoke name="f">
+</｜DSML｜invoke>
+</｜DSML｜function_calls>"""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +91,13 @@ x
         ("llama3", '{"name": "Bob", "age": 3}', Message('{"name": "Bob", "age": 3}')),
         ("llama3", '[{"name": "f", "parameters": {}}]', Message(calls=F)),
         ("llama3", '<|python_tag|>print("hi")', Message('print("hi")')),
+        ("llama3", "<|python_tag|>f.call(text='a')", Message(calls=F_TEXT)),
+        ("llama3", "<|python_tag|>f.call()", Message(calls=F)),
+        ("llama3", "<|python_tag|>g.call()", Message("g.call()")),
+        ("deepseek-v3.2", DSML, Message("Hm.", "", [Call("f", '{"n": 5, "text": " 5\\n", "any": "x"}'), *F])),
+        ("deepseek-v3.2", "<｜DSML｜function_calls> none", Message("<｜DSML｜function_calls> none")),
+        ("command-r", "<|START_TEXT|>Hi.<|END_TEXT|>", Message("Hi.")),
+        ("command-r", "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", Message("Hi.")),
         ("llama3", "[1, 2]", Message("[1, 2]")),
         ("llama4", "[f(), f( text = 'a' ,)]", Message(calls=[*F, *F_TEXT])),
         ("llama4", "[link](url) [f(x)]", Message("[link](url) [f(x)]")),

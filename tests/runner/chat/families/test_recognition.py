@@ -19,6 +19,8 @@ MODELS = {
     "kimi-k2": ("<|tool_calls_section_begin|> <think>", ()),
     "deepseek-v3": ("<｜Assistant｜><｜tool▁calls▁begin｜>function\n```json", ()),
     "deepseek-v3.1": ("<｜Assistant｜><think>", ("<｜tool▁calls▁begin｜>",)),
+    "deepseek-v3.2": ("<｜Assistant｜><｜DSML｜function_calls>", ()),
+    "deepseek-v4": ("<｜Assistant｜><｜DSML｜tool_calls> <think>", ("｜DSML｜",)),
     "mistral": ("[INST] {{ tools }} [TOOL_CALLS]", ("[TOOL_CALLS]", "[ARGS]")),
     "mistral-list": ("[AVAILABLE_TOOLS] [TOOL_CALLS]", ("[TOOL_CALLS]",)),
     "command-r": ("<|START_ACTION|> tool_name", ()),

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from errors.requests import InvalidGuide, InvalidInput
 from runner.chat.families import markers
+from runner.chat.families.deepseek_dsml import DsmlCalls
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
 from runner.chat.families.tools import Tool, ToolUse
@@ -97,6 +98,8 @@ def walk(name: str, made: LLMatcher, seed: int) -> list[int] | None:
     calls = form_of(name).family.calls
     assert calls is not None
     texts = [*calls.markers, *calls.begins, *CLOSING, *SCHEMAS]
+    if isinstance(calls, DsmlCalls):
+        texts += [calls.call, calls.parameter_end]
     typed = [tokenizer_with().encode(each).ids for each in texts if each]
     begins = [*calls.begins, *calls.bare] or [""]
     tried = tokenizer_with().encode(chance.choice(begins)).ids if seed % 2 else []
