@@ -1,10 +1,11 @@
-"""DeepSeek V3, R1 and V3.1, and the models distilled from R1."""
+"""DeepSeek V3, R1, V3.1, V3.2 and V4, and the models distilled from R1."""
 
 from __future__ import annotations
 
 import msgspec
 
 from runner.chat.families.family import Family, Span
+from runner.chat.families.syntax.dsml_calls import DsmlCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 
@@ -43,3 +44,5 @@ _FENCED = msgspec.structs.replace(
 _THINKING = Span("<think>", "</think>")
 DEEPSEEK_V3 = Family("deepseek-v3", _FENCED, _THINKING)
 DEEPSEEK_V31 = Family("deepseek-v3.1", _CALLS, _THINKING)
+DEEPSEEK_V32 = Family("deepseek-v3.2", DsmlCalls("function_calls"), _THINKING)
+DEEPSEEK_V4 = Family("deepseek-v4", DsmlCalls("tool_calls"), _THINKING)

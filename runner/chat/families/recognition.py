@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 from errors.settings import InvalidSetting
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING
 from runner.chat.families.command_r import COMMAND_R
-from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from runner.chat.families.deepseek_dsml import DEEPSEEK_V4, DEEPSEEK_V32
+from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
 from runner.chat.families.family import Family
 from runner.chat.families.glm import GLM
 from runner.chat.families.granite import GRANITE, GRANITE_32

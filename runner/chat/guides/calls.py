@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from errors.requests import InvalidGuide
-from runner.chat.families.deepseek_dsml import DsmlCalls
 from runner.chat.families.family import CallSyntax
 from runner.chat.families.glm import KeyValueCalls
 from runner.chat.families.llama4 import PythonCalls
 from runner.chat.families.qwen3_coder import FunctionCalls
+from runner.chat.families.syntax.dsml_calls import DsmlCalls
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.tools import Tool, ToolUse

@@ -19,9 +19,9 @@ from tokenizers import Tokenizer
 
 from errors.requests import InvalidGuide, InvalidInput
 from runner.chat.families import markers
-from runner.chat.families.deepseek_dsml import DsmlCalls
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
+from runner.chat.families.syntax.dsml_calls import DsmlCalls
 from runner.chat.families.tools import Tool, ToolUse
 from runner.chat.guides.answer_guide import answer_guide
 from runner.chat.guides.calls import closed

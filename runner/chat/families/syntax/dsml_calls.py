@@ -1,10 +1,9 @@
-"""DeepSeek V3.2 and V4: calls in DSML, whose parameters tell whether they are text or JSON."""
+"""Calls in DSML, DeepSeek's markup, whose parameters tell whether they are text or JSON."""
 
 from __future__ import annotations
 
 import msgspec
 
-from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
@@ -84,8 +83,3 @@ def _name(reader: Reader) -> Reading[str]:
 def _expect(reader: Reader, text: str) -> Reading[None]:
     if not (yield from reader.marker(text)):
         raise NotACall
-
-
-_THINKING = Span("<think>", "</think>")
-DEEPSEEK_V32 = Family("deepseek-v3.2", DsmlCalls("function_calls"), _THINKING)
-DEEPSEEK_V4 = Family("deepseek-v4", DsmlCalls("tool_calls"), _THINKING)
