@@ -70,9 +70,9 @@ class Call:
         self._has_sequences = sequences > rows
         self._stream_ids = stream_ids
 
-    def reject(self, error: CodedError) -> None:
-        """Send an error as the only response."""
-        self._send({}, _triton_error(error), is_last=True)
+    def reject(self, end: End) -> None:
+        """Send an error, or ``cancelled``, as the only response."""
+        self._send({}, _triton_error(end), is_last=True)
 
     def confirm(self) -> None:
         """Answer a request that stops others. As in NVIDIA's backend, the response has no tokens."""

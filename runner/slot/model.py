@@ -90,6 +90,9 @@ class TritonPythonModel:
                 self._cancel_all(lambda each: self._stops.has(each.call.front_call))
                 call.confirm()
                 return
+            if self._stops.has(call.front_call):  # Its client had disconnected before Triton brought it here.
+                call.reject("cancelled")
+                return
             self._accept({tensor.name(): tensor.as_numpy() for tensor in request.inputs()}, call)
         except CodedError as exc:
             call.reject(exc)
@@ -117,8 +120,6 @@ class TritonPythonModel:
         call.expect(rows, len(outputs), stream_ids)
         for output, submit in outputs:
             self._submit(output, submit)
-        if self._stops.has(call.front_call):  # Its client had disconnected before Triton brought it here.
-            self._cancel_all(lambda each: each.call is call)
 
     def _check_single(self, requests: list[SlotRequest]) -> None:
         """Raise E1103 or E1104 for what does not fit into a single response."""

@@ -53,6 +53,7 @@ class TritonClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._responses: WeakSet[aiohttp.ClientResponse] = WeakSet()
         self._closing: asyncio.Task[None]
+        self._executions: int | None = None
         self._session = aiohttp.ClientSession(
             base_url,
             connector=aiohttp.TCPConnector(limit=0),
@@ -113,12 +114,29 @@ class TritonClient:
         self._closing = asyncio.create_task(self._session.close())
 
     async def is_alive(self) -> bool:
-        """True if Triton and the slot answer, even with an error."""
+        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
+
+        A request of ours waits behind those of clients, of which there may be thousands.
+        """
+        before, self._executions = self._executions, await self._count_executions()
+        if self._executions not in (None, before):
+            return True
         return await self._probe() is not None
 
     async def is_answering(self) -> bool:
         """True if Triton and the engine behind the slot answer now."""
         return await self._probe() == 200
+
+    async def _count_executions(self) -> int | None:
+        """Of the slot, as Triton counts them, without a request to the slot; None without an answer."""
+        if self._session.closed:
+            return None
+        try:
+            async with self._session.get(f"{_MODEL_PATH}/stats") as response:
+                statistics = msgspec.json.decode(await response.read())
+            return int(statistics["model_stats"][0]["execution_count"])
+        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):
+            return None
 
     async def _probe(self) -> int | None:
         """The status of a request that the slot answers without the engine; None without an answer."""

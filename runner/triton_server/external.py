@@ -106,7 +106,7 @@ class ExternalTritonClient:
                 yield Output(finish_reason="length" if num_tokens >= submit.max_tokens else "end")
         finally:
             self._streams.discard(stream)
-            call.cancel()
+            call.reset()
 
     async def is_answering(self) -> bool:
         """Whether Triton answered that the model is ready, a second ago at most."""

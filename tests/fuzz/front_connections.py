@@ -17,7 +17,6 @@ from hpack import Encoder
 
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
-from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
@@ -28,7 +27,6 @@ from tests.fuzz.front_requests import generate_document, infer_body, protobuf
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 
 _MAX_BODY_BYTES = 1 << 16
-_MAX_HELD_BYTES = 1 << 17
 _INTERNAL_ERROR = b"E2602"
 _TARGETS = (
     *(b"/v2/models/tensorrt_llm/generate_stream", b"/v2/models/ensemble/generate"),
@@ -120,20 +118,21 @@ async def _http(choices: Choices) -> None:
     await server.close()
     server._session = _Unreachable()  # type: ignore[assignment]
     connections: Connections[HTTPConnection] = Connections()
-    budget = Budget(_MAX_HELD_BYTES)
+    budget = inferences.budget
     connection = HTTPConnection(server.handle, server.check, connections, budget, _MAX_BODY_BYTES)
     sent = b"".join(_http_request(choices) for _ in range(1 + choices.below(3)))
     written = await _converse(connection, _cut(choices, sent), triton, choices)
     assert not written or written.startswith(b"HTTP/1.1 "), written[:100]
     assert not server._tasks
     assert not list(connections)
+    triton.disconnect()  # What clients have left counts until Triton ends it.
     assert (inferences.running, budget.held_bytes) == (0, 0)
 
 
 async def _grpc(choices: Choices) -> None:
     triton, inferences = stand_in()
     is_ready, is_managed = choices.below(4) != 1, choices.flag()
-    budget = Budget(_MAX_HELD_BYTES)
+    budget = inferences.budget
     server = GRPCServer(
         inferences,
         APIKeys(()),
@@ -144,6 +143,7 @@ async def _grpc(choices: Choices) -> None:
     )
     await _converse(server.connection(), list(_reads(choices)), triton, choices)
     assert not list(server.connections)
+    triton.disconnect()
     assert (inferences.running, len(server.open), budget.held_bytes) == (0, 0, 0)
 
 

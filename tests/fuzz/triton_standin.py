@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from engine.machine.root import SOURCE_ROOT
 from errors.triton import TritonUnavailable
+from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Model, Models, model_of
@@ -20,6 +21,7 @@ from tests.fuzz.choices import Choices
 
 _INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')
 _MAX_REQUESTS = 8
+_MAX_HELD_BYTES = 1 << 17
 _TEXTS = (b"hi", b"", b"\xff", b"triton_final_response\x12\x02\x08\x01", b"x" * 3000)
 
 
@@ -58,14 +60,18 @@ class StandInCall:
         self.on_message = on_message
         self.on_end = on_end
         self.sent: list[bytes] = []
+        self.is_left = self.is_reset = False
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:
         self.sent.append(message)
 
     def half_close(self) -> None: ...
 
-    def cancel(self) -> None:
-        self._triton.forget(self)
+    def leave(self) -> None:
+        self.is_left = True
+
+    def reset(self) -> None:
+        self.is_reset = self._triton.forget(self)
 
 
 class StandInTriton(Triton):
@@ -100,7 +106,7 @@ class StandInTriton(Triton):
             elif kind == 2:
                 text = choices.text().encode(errors="replace").decode()
                 self._end(call, choices.of((INTERNAL, UNAVAILABLE)), text)
-            elif kind > 2 and call.sent:
+            elif kind > 2 and call.sent and not call.is_left:
                 call.on_message(self._response(choices, call, is_final=kind == 3))
 
     def disconnect(self) -> None:
@@ -149,4 +155,4 @@ def stand_in() -> tuple[StandInTriton, Inferences]:
     triton = StandInTriton()
     all_models = _Models(triton)
     all_models._models = dict(models())
-    return triton, Inferences(triton, all_models, _MAX_REQUESTS)
+    return triton, Inferences(triton, all_models, Budget(_MAX_HELD_BYTES), _MAX_REQUESTS)

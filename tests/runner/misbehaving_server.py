@@ -19,8 +19,9 @@ TIMEOUT_S = 0.5
 
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[TritonClient]:
-    """A client of a server that answers every ``generate`` and ``generate_stream`` so."""
+    """A client of a server that answers every ``generate``, ``generate_stream`` and ``stats`` so."""
     app = web.Application()
+    app.router.add_get("/v2/models/tensorrt_llm/stats", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

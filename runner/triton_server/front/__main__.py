@@ -36,9 +36,9 @@ async def serve(start: Start) -> None:
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     triton = Triton(start.triton.grpc)
-    inferences = Inferences(triton, Models(triton), settings.triton_max_requests)
     keys = APIKeys(settings.api_keys)
     budget = Budget(_MAX_HELD_BYTES)
+    inferences = Inferences(triton, Models(triton), budget, settings.triton_max_requests)
     is_managed, max_body_bytes = settings.is_triton_managed, settings.triton_max_body_bytes
     async with AsyncExitStack() as exits:
         engine = None

@@ -180,8 +180,8 @@ class ClientCall:
 
     def fail(self, error: CodedError) -> None:
         if not self._is_ended:
-            self.cancel()
             self.finish(statuses_of(error)[1], str(error))
+            self.cancel()
 
     # Inside
 
@@ -249,8 +249,8 @@ class ClientCall:
         self.fail(error)
 
     def _exceed_deadline(self) -> None:
-        self.cancel()
         self.finish(DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.cancel()
 
     def _is_late(self) -> None:
         self.fail(InvalidInference(reason=f"it did not arrive within {_FIRST_MESSAGE_S:g} s"))
@@ -277,7 +277,7 @@ class PassedCall(ClientCall):
 
     def cancel(self) -> None:
         if self._call is not None:
-            self._call.cancel()
+            self._call.leave()
 
 
 def parsed(message: bytes, kind: Any) -> Any:

@@ -65,8 +65,8 @@ class StreamInfer(ClientCall):
 
     def _receive(self, message: bytes) -> None:
         if self._ends_at_error and message.startswith(ERROR):
-            self.cancel()
             self.finish(*failure_of(pb.ModelStreamInferResponse.FromString(message)))
+            self.cancel()
         else:
             self.respond(message)
 

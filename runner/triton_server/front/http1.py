@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -284,7 +285,8 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._current = self.on_disconnect = None
         if self._is_closing:
             if self._refusal is not None and not self._transport.is_closing():
-                self._transport.write_eof()
+                with suppress(OSError):  # Its client has disconnected.
+                    self._transport.write_eof()
                 self._limit_time(_DISCARD_S)
             else:
                 self._close()

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
-from errors.triton_front import InvalidInference, TooManyInferences
+from errors.triton_front import InvalidInference, TooManyBytes, TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import Triton
@@ -47,9 +49,10 @@ log = logging.getLogger("cog_triton.triton_front")
 class Inferences:
     """All calls that are in progress, at most ``max_requests``."""
 
-    def __init__(self, triton: Triton, models: Models, max_requests: int) -> None:
+    def __init__(self, triton: Triton, models: Models, budget: Budget, max_requests: int) -> None:
         self.triton = triton
         self.models = models
+        self.budget = budget
         self.max_requests = max_requests
         self.running = 0
         self._front = f"{os.getpid()}-{os.urandom(4).hex()}"
@@ -86,14 +89,19 @@ class Inferences:
     def next_key(self) -> str:
         return f"{self._front}:{next(self._numbers)}"
 
+    @property
+    def can_stop(self) -> bool:
+        """NVIDIA's C++ backend stops a call only if it is reset."""
+        slot = self.models.find(SLOT)
+        return slot is None or slot.is_python
+
     def stop_call(self, key: str) -> None:
         """Stop what runs for a call: Triton does not cancel the steps of an ensemble (server#7077)."""
         self._stop(STOPPED_CALL, key)
 
     def _stop(self, parameter: str, value: str) -> None:
-        slot = self.models.find(SLOT)
-        if slot is None or not slot.is_python or not self.triton.is_connected:
-            return  # NVIDIA's C++ backend sees by itself that its client has disconnected.
+        if self.models.find(SLOT) is None or not self.can_stop or not self.triton.is_connected:
+            return
         request = pb.ModelInferRequest(model_name=SLOT, id="front")
         request.parameters[parameter].string_param = value
         one = np.int32(1).tobytes()
@@ -134,6 +142,9 @@ class Inference:
         self._has_generation = False
         self._has_failed = False
         self._wants_final = False
+        self._is_left = False
+        self._unanswered_bytes = 0
+        self._share = all_inferences.budget.share(_never_evicted)
         self._call: Call = all_inferences.triton.begin(
             "ModelStreamInfer", metadata, self._received, self._ended
         )
@@ -153,7 +164,9 @@ class Inference:
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
         request.parameters[WANTS_FINAL].bool_param = True
         self._count(1)
-        self._call.send(request.SerializeToString(), is_last=is_last)
+        message = request.SerializeToString()
+        self._unanswered_bytes += len(message)
+        self._call.send(message, is_last=is_last)
 
     @property
     def is_running(self) -> bool:
@@ -163,17 +176,24 @@ class Inference:
         self._call.half_close()
 
     def cancel(self) -> None:
-        """The client has disconnected, or can't be answered."""
-        self._call.cancel()
+        """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
+        self._is_left = True
+        if not self._all.can_stop:
+            self._call.reset()
+            self._count(-self._running)
+            return
+        with suppress(TooManyBytes):
+            self._share.hold(self._unanswered_bytes)
+        self._call.leave()
         self._stop()
 
     def _stop(self) -> None:
         # NOTE: Triton tells that an ensemble has failed, at a deadline say, while its steps go on.
         if self._has_generation and (self._running or self._has_failed):
             self._all.stop_call(self._key)
-        self._count(-self._running)
 
     def _received(self, message: bytes) -> None:
+        self._unanswered_bytes = 0
         is_error = message.startswith(ERROR)
         if is_error or _IS_FINAL in message:
             self._has_failed = self._has_failed or is_error
@@ -186,12 +206,20 @@ class Inference:
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
-        self._stop()
-        self._on_end(status, text)
+        if not self._is_left:
+            self._stop()
+        self._count(-self._running)
+        self._share.release()
+        if not self._is_left:
+            self._on_end(status, text)
 
     def _count(self, change: int) -> None:
         self._running += change
         self._all.running += change
+
+
+def _never_evicted(error: TooManyBytes) -> None:
+    """Only what is incomplete gives way."""
 
 
 def has_ended(response: Any) -> bool:

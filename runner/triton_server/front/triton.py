@@ -73,7 +73,7 @@ class Triton:
         try:
             return await answer
         finally:
-            call.cancel()
+            call.leave()
 
     def close(self) -> None:
         if self._connection is not None:

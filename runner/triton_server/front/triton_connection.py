@@ -49,7 +49,7 @@ log = logging.getLogger("cog_triton.triton_front")
 
 
 class Call:
-    """One call, until ``on_end`` was called or ``cancel`` returned. Callbacks are cheaper than tasks."""
+    """One call, until ``on_end`` was called or ``reset`` returned. Callbacks are cheaper than tasks."""
 
     def __init__(
         self, connection: TritonConnection, stream_id: int, on_message: OnMessage, on_end: OnEnd
@@ -64,6 +64,9 @@ class Call:
         self.unsent = bytearray()
         self.is_last = False
         """Nothing follows ``unsent``."""
+        self.is_closed = False
+        """The last has been sent."""
+        self._is_left = False
 
     def send(self, message: bytes, *, is_last: bool = False) -> None:
         self.unsent += prefixed(message)
@@ -71,24 +74,35 @@ class Call:
         self._connection.send_from(self)
 
     def half_close(self) -> None:
-        self.is_last = True
-        self._connection.send_from(self)
+        if not self.is_closed:
+            self.is_last = True
+            self._connection.send_from(self)
 
-    def cancel(self) -> None:
-        """Triton forgets the call; see ``Stops`` of the slot for what it runs."""
+    def leave(self) -> None:
+        """Take no more messages. Triton ends the call by itself, once it has done what it was sent.
+
+        NOTE: Triton 2.51 crashes, stands still or leaks at some of the calls that are reset while they run.
+        """
+        self._is_left = True
+        self.half_close()
+
+    def reset(self) -> None:
+        """Triton cancels what it runs, and forgets the call."""
         if self._connection.forget(self):
             self._connection.write(_frame(_RESET, 0, self.stream_id, _NUMBER.pack(_CANCEL)))
 
     def receive(self, data: bytes) -> None:
+        if self._is_left:
+            return
         try:
             for message in self._messages.feed(data):
                 self._on_message(message)
         except TooLong:
-            self.cancel()
+            self.reset()
             self.end(INTERNAL, "its answer is not gRPC's")
         except Exception:  # Other calls go on.
             log.exception("an answer of Triton could not be passed on")
-            self.cancel()
+            self.reset()
             self.end(INTERNAL, str(InternalError()))
 
     def end(self, status: int, message: str) -> None:
@@ -165,6 +179,7 @@ class TritonConnection(asyncio.BufferedProtocol):
             del call.unsent[:size]
             call.window_bytes -= size
             self._window_bytes -= size
+            call.is_closed = is_end
             call.is_last = call.is_last and not is_end
         if frames:
             self.write(b"".join(frames))

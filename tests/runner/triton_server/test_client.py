@@ -340,6 +340,27 @@ def test_the_health_is_what_the_slot_answers() -> None:
     assert not asyncio.run(run(stream(then=reset)))
 
 
+def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
+    """A request of ours would wait behind them."""
+    executions = iter([5, 7, 7, 8])
+    probes = []
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path.endswith("/stats"):
+            return web.json_response({"model_stats": [{"execution_count": next(executions)}]})
+        probes.append(request.path)
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def run() -> None:
+        async with served(handler) as client:
+            answers = [await client.is_alive() for _ in range(4)]
+        assert (answers, len(probes)) == ([True, True, False, True], 1)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "answered",
     [

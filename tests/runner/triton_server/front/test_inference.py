@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from errors.triton_front import TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
-from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.inference import SLOT, Inference, Inferences
 from runner.triton_server.front.triton import RefusedByTriton, Triton
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.runner.triton_server.front.test_triton_connection import HEAD, Server
@@ -109,10 +110,40 @@ def test_what_runs_for_a_call_that_ends_early_is_stopped(end: str) -> None:
         call.on_message(response(is_final=True, error="deadline"))
         call.on_message(response(is_final=True, error="deadline"))
         call.on_end(4, "deadline")
-    assert inferences.running == 0
+    assert inferences.running == (2 if end == "cancel" else 0)
     ((kind, key),) = stops(triton)
     assert (kind, key.rpartition(":")[2]) == (STOPPED_CALL, "1")
     assert client.ends == ([] if end == "cancel" else client.ends[:1])
+
+
+def test_what_triton_has_of_a_client_that_left_counts_until_it_ends() -> None:
+    triton, inferences = stand_in()
+    clients = [Client(inferences) for _ in range(2)]
+    for client in clients:
+        client.inference.send(asked("ensemble", text="a" * 3000))
+    answered, waiting = triton.calls
+    answered.on_message(response(is_final=False, has_output=True))
+    for client in clients:
+        client.inference.cancel()
+    assert answered.is_left
+    assert waiting.is_left
+    assert inferences.running == 2
+    assert inferences.budget.held_bytes == len(waiting.sent[0]) > 3000
+    for call in (answered, waiting):
+        call.on_end(OK, "")
+    assert (inferences.running, inferences.budget.held_bytes) == (0, 0)
+    assert [len(client.got) for client in clients] == [1, 0]
+    assert [client.ends for client in clients] == [[], []]
+
+
+def test_nvidias_backend_is_told_by_a_reset_that_a_client_left() -> None:
+    triton, inferences = stand_in()
+    inferences.models._models[SLOT] = replace(inferences.models._models[SLOT], is_python=False)
+    client = Client(inferences)
+    client.inference.send(asked())
+    (call,) = triton.calls
+    client.inference.cancel()
+    assert (call.is_reset, triton.calls, inferences.running) == (True, [], 0)
 
 
 def test_requests_beyond_the_maximum_and_bad_ones_are_not_sent() -> None:
