@@ -6,6 +6,7 @@ from typing import Any
 
 PROMPT = "What is machine learning?"
 _MAX_TOKENS = 24
+WITH_KEY = "OpenAI's API takes one of API_KEYS: add -H 'Authorization: Bearer KEY'"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.weights.files import cache_folder
-from cli.curl_forms import curl_forms, embedding_form
+from cli.curl_forms import WITH_KEY, curl_forms, embedding_form
 from cli.inspect import describe
 from cli.progress import told_progress, wait_ready
 from engine.inspect import read_manifest
@@ -129,6 +129,8 @@ def run(options: argparse.Namespace) -> int:
         if settings.openai_port:
             url = f"http://localhost:{settings.openai_port}/"
             print(f"OpenAI   {url}v1, and a page to try it: {url}")
+            if settings.api_keys:
+                print(WITH_KEY)
         print("Ctrl-C stops it.", flush=True)
         server.wait()
     return 0
