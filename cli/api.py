@@ -1,4 +1,9 @@
-"""``cog-triton api --triton HOST:PORT --tokenizer MODEL``: the OpenAI-compatible API alone."""
+"""Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with NVIDIA's tensorrt_llm
+backend. Triton gets token ids: chat templates, stop sequences and text are made here. Example:
+`cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other settings are the
+runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, TRITON_METRICS_PORT, ...);
+see docs/settings.md.
+"""
 
 import argparse
 import asyncio
@@ -23,13 +28,6 @@ from runner.triton_server.model_repository import SLOT
 _PORT, _HIGHEST_PORT = 9000, 65535
 
 HELP = "serve the OpenAI-compatible API in front of a Triton that runs elsewhere"
-DESCRIPTION = (
-    "Serve the OpenAI-compatible API until Ctrl-C, in front of an external Triton with "
-    "NVIDIA's tensorrt_llm backend. Triton gets token ids: chat templates, stop sequences and text are made "
-    "here. Example: `cog-triton api --triton localhost:8001 --tokenizer Qwen/Qwen2.5-0.5B-Instruct`. Other "
-    "settings are the runner's environment variables (API_KEYS, OPENAI_MAX_REQUESTS, TRITON_TIMEOUT, "
-    "TRITON_METRICS_PORT, ...); see docs/settings.md."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,6 @@
-"""``cog-triton build CONFIG -o engine.tar``: build an engine from a build config or a model."""
+"""Build an engine.tar from a build config or a model. The token for the Hugging Face Hub comes from the
+config, else from HF_TOKEN.
+"""
 
 import argparse
 from pathlib import Path
@@ -14,10 +16,6 @@ from cli.serve import add_kind_argument
 
 HELP = "build an engine.tar from a build config or a model"
 CONFIG_HELP = "build config (a YAML file or its URL), or a model as in `serve`"
-DESCRIPTION = (
-    "Build an engine.tar from a build config or a model. The token for the Hugging Face Hub comes from "
-    "the config, else from HF_TOKEN."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,7 @@
-"""``cog-triton doctor``: checks this machine; with --perf also measures each layer."""
+"""Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared memory, disk, an
+engine. A failed check says what to do. Exit code 2 if a check failed. --perf then runs a short load on
+every layer.
+"""
 
 import argparse
 import importlib.metadata
@@ -25,11 +28,6 @@ from runner.triton_server.install import install_triton
 from runner.triton_server.served_engine import check_servable
 
 HELP = "check this machine and installation; --perf also measures each layer"
-DESCRIPTION = (
-    "Check what a runner needs: processor, driver, GPUs, libraries, Triton, ports, shared "
-    "memory, disk, an engine. A failed check says what to do. Exit code 2 if a check failed. "
-    "--perf then runs a short load on every layer."
-)
 
 _SERVING = ("cog", "nvidia-pytriton", "numpy", "aiohttp", "tokenizers", "msgspec")
 _ENGINES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.libraries))

@@ -1,4 +1,4 @@
-"""``cog-triton generate ENGINE PROMPT``: stream one prediction through the whole stack to stdout."""
+"""Start Triton with an engine on free ports of 127.0.0.1, stream one prediction to stdout and stop."""
 
 import argparse
 import asyncio
@@ -21,9 +21,6 @@ from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import Settings, load_settings
 
 HELP = "generate text once, with its own Triton"
-DESCRIPTION = (
-    "Start Triton with an engine on free ports of 127.0.0.1, stream one prediction to stdout and stop."
-)
 
 _NUMBERS: tuple[tuple[str, type, float, float, float, str], ...] = (
     ("max_tokens", int, 128, 1, math.inf, "maximum number of tokens to generate"),

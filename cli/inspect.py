@@ -1,4 +1,4 @@
-"""``cog-triton inspect ENGINE``: show an engine's kind, GPU and model."""
+"""Show what an engine.tar (path or URL; only its beginning is read) or engine folder is."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,6 @@ from engine.tar.manifest import Manifest
 from errors.requests import InvalidInput
 
 HELP = "show what an engine is, for which GPU, from which model"
-DESCRIPTION = "Show what an engine.tar (path or URL; only its beginning is read) or engine folder is."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

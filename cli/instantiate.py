@@ -1,7 +1,6 @@
-"""``cog-triton instantiate CONFIG``: creates an image with a model's settings, in the registry.
-
-The new image is the base image with another environment and one more small layer: /src/config.yaml with the
-server's arguments. Only kilobytes are uploaded: the registry mounts the layers of the base image.
+"""Create an image from a runner image and the settings of CONFIG's section `instantiate`: weights,
+system_prompt, prompt_template, server. Both images must be in one registry; only kilobytes are uploaded.
+Credentials are those of `docker login`.
 """
 
 import argparse
@@ -25,11 +24,6 @@ from runner.settings.server_config import read_server_config
 from runner.settings.settings import load_settings
 
 HELP = "create an image with a model's settings from a runner image, in the registry"
-DESCRIPTION = (
-    "Create an image from a runner image and the settings of CONFIG's section `instantiate`: "
-    "weights, system_prompt, prompt_template, server. Both images must be in one registry; only "
-    "kilobytes are uploaded. Credentials are those of `docker login`."
-)
 
 _CONFIG_PATH = "src/config.yaml"
 _KIND_LABEL = "cog-triton.kind"
@@ -49,7 +43,10 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Instance:
-    """The additions of the new image to its base."""
+    """The additions of the new image to its base: another environment and one more small layer.
+
+    The layer is /src/config.yaml, the arguments of the server. The registry mounts the layers of the base.
+    """
 
     environment: Mapping[str, str]
     server: Mapping[str, Any]

@@ -19,7 +19,7 @@ EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _COMMANDS = (plan, build, migrate, inspect, serve, api, generate, demo, doctor, metrics, instantiate)
-"""Modules with HELP, DESCRIPTION, ``run(options)`` and, if they have arguments, ``add_arguments(parser)``."""
+"""Modules: a docstring and HELP for users, ``run(options)`` and, if it has arguments, ``add_arguments``."""
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
@@ -33,7 +33,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         name = command.__name__.rpartition(".")[2]
-        subparser = subparsers.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        subparser = subparsers.add_parser(name, help=command.HELP, description=command.__doc__)
         subparser.set_defaults(run=command.run)
         if hasattr(command, "add_arguments"):
             command.add_arguments(subparser)

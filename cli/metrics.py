@@ -1,4 +1,6 @@
-"""``cog-triton metrics``: the metrics of a runner on this machine, as its /metrics answers."""
+"""Print all metrics of the runner on this machine whose Triton listens on TRITON_HTTP_PORT, in Prometheus's
+text format: the same as GET /metrics on OPENAI_PORT, also if that port is off.
+"""
 
 import argparse
 import sys
@@ -10,10 +12,6 @@ from runner.settings.paths import metrics_dir
 from runner.settings.settings import load_settings
 
 HELP = "print the metrics of a runner on this machine"
-DESCRIPTION = (
-    "Print all metrics of the runner on this machine whose Triton listens on TRITON_HTTP_PORT, in "
-    "Prometheus's text format: the same as GET /metrics on OPENAI_PORT, also if that port is off."
-)
 
 
 def run(options: argparse.Namespace) -> int:

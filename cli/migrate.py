@@ -1,4 +1,6 @@
-"""``cog-triton migrate OLD.yaml``: migrate an old TensorRT-LLM config."""
+"""Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A build does the same
+automatically.
+"""
 
 import argparse
 import math
@@ -15,10 +17,6 @@ from engine.redact import redact_url
 from errors.build import BuildFailed
 
 HELP = "migrate a build config of an earlier TensorRT-LLM"
-DESCRIPTION = (
-    "Migrate a build config of TensorRT-LLM 0.5 to 0.15, with a comment for each change. A "
-    "build does the same automatically."
-)
 
 _TOKEN_LEFT_OUT = "hf_token: removed; set HF_TOKEN or pass the token with the build"
 

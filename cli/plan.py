@@ -1,4 +1,7 @@
-"""``cog-triton plan CONFIG``: show the steps, downloads and sizes of a build."""
+"""Show on how many GPUs of which memory a model fits, with how many tokens of KV cache, and of a build its
+commands, downloads and sizes: weights, engine, KV cache, memory and disk space. Only the model's
+config.json is downloaded.
+"""
 
 import argparse
 from pathlib import Path
@@ -8,11 +11,6 @@ from cli.build import CONFIG_HELP, source_of
 from cli.serve import add_kind_argument
 
 HELP = "show on which GPUs a model fits, and the steps, downloads and sizes of a build"
-DESCRIPTION = (
-    "Show on how many GPUs of which memory a model fits, with how many tokens of KV cache, and of a build "
-    "its commands, downloads and sizes: weights, engine, KV cache, memory and disk space. Only the model's "
-    "config.json is downloaded."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

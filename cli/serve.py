@@ -1,4 +1,7 @@
-"""``cog-triton serve MODEL``: the runner's Cog server and Triton on one model or engine, until Ctrl-C."""
+"""Serve a model or an engine until Ctrl-C. A model that fits this machine is downloaded once, into
+COG_TRITON_CACHE. Settings are the runner's environment variables (SYSTEM_PROMPT, PROMPT_TEMPLATE,
+TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md.
+"""
 
 import argparse
 import os
@@ -23,11 +26,6 @@ from runner.settings.settings import Settings, load_settings
 from runner.triton_server.front.supervisor import check_triton_ports_free
 
 HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
-DESCRIPTION = (
-    "Serve a model or an engine until Ctrl-C. A model that fits this machine is downloaded once, into "
-    "COG_TRITON_CACHE. Settings are the runner's environment variables (SYSTEM_PROMPT, PROMPT_TEMPLATE, "
-    "TRITON_HTTP_PORT, OPENAI_PORT, COG_MAX_CONCURRENCY, ...); see docs/settings.md."
-)
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
