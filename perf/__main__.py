@@ -1,7 +1,5 @@
 """``python -m perf COMMAND``: measurements, long runs and proofs."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 import sys

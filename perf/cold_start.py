@@ -5,8 +5,6 @@ few large files, once of many small ones. Then a runner starts on it, and its lo
 takes. The disk needs room for four times the size.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

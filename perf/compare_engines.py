@@ -7,8 +7,6 @@ environment (default: that of `make setup`). All should hold the same model. Pri
 inter-token latency and throughput by concurrency; --report writes an HTML page with charts.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

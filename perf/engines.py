@@ -1,7 +1,5 @@
 """Paced engines to measure with: the tiny model's tokenizer, and tokens at any rate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -9,8 +9,6 @@ status 1 if clients lose more than docs/reliability.md says; times are measured,
 minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -1,7 +1,5 @@
 """The parser of every command's options. Standard library only: load tests run with any Python."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import NoReturn

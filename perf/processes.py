@@ -1,7 +1,5 @@
 """The processes of a server: which each is, by its command line, and its CPU seconds."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

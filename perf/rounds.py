@@ -4,8 +4,6 @@ Machines differ and one machine's speed changes with time: what is compared is m
 other.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 

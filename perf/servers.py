@@ -1,7 +1,5 @@
 """Servers to be measured, on free ports of this machine: the whole stack, and Cog with a mock."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

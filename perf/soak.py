@@ -9,8 +9,6 @@ end no slot may be taken, there may be no more files, threads or shared memory t
 most 2 % more memory. Exit status 1 if not.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

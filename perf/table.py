@@ -1,7 +1,5 @@
 """Tables that are Markdown and read well in a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Streams of Triton by gRPC (``ModelStreamInfer``)."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Line charts as inline SVG on one HTML page: no script, nothing is fetched."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From the options to a target that answers: which kind, where, and with a prompt of the right length."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Run a load test from this process, or from several where one is too slow."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import time

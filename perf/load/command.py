@@ -6,8 +6,6 @@
         --output_method yield --rate 24                              # the mock (mock_cog_triton/)
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

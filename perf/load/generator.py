@@ -1,7 +1,5 @@
 """Sends a plan's requests from this process, and reads what came back once all is over."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math

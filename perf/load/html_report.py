@@ -1,7 +1,5 @@
 """A load test on one page: what was tested, figures, charts over time, and what the terminal shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The options of the load tests."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

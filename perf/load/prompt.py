@@ -1,7 +1,5 @@
 """A prompt of an exact number of tokens, of one repeated word, whatever the server's tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 _WORD = " a"

@@ -1,7 +1,5 @@
 """An HTTP answer as it arrives: pieces of its body with the time of each, where it ends, and its events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """From records to figures: distributions, exact concurrency, goodput. Pure functions."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

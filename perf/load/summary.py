@@ -1,7 +1,5 @@
 """All figures of one load test, from its records: what the reports and ``--json`` show."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

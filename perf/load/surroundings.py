@@ -1,7 +1,5 @@
 """What figures depend on besides the load: when and on which machine they were taken, and on what server."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """A load test's report as text: for a terminal, and for programs as JSON or CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

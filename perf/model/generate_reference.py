@@ -5,8 +5,6 @@ transformers' ``generate`` as a line of JSON: the prompt by the tokenizer's own 
 tokens and text of the answer, and what it took. Imports nothing of this project.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -6,8 +6,6 @@ One stream at a time, the two in turn, so that both meet the same machine; then 
 ``generate`` does not serve. Both answer greedily, in float32, with all of the machine's cores.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

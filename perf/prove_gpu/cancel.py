@@ -1,7 +1,5 @@
 """Requests whose clients disconnect: the engine's own counters must fall to 0."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Targets: ``slot`` (Triton's generate_stream), ``json`` and ``sse`` (Cog), ``openai`` (completions, streamed).
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Sequence

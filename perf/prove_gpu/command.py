@@ -13,8 +13,6 @@ builds it into a vLLM engine.tar. Phases:
 Exit status 0 if all was as it should be.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The load of every server: prompts as text and tokens, and the answer to each."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ what the layers add, and row ``next(t)`` of the last layer is the embedding of `
 comes ``next(t)``, by a margin that no rounding overcomes. A lost, repeated or mixed-up token is found.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """One proof: its folder, the model and the engine that it is about, and what has been found."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -5,8 +5,6 @@ It stays, so that it can be measured in turn with servers that stay too: each li
 Arguments: the engine's folder, the workload's file, the folder of the engine's compiled code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What is measured: our whole stack, vLLM's OpenAI server, and the engine in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Machines differ and one machine's speed wanders; so what is compared is measured
 in an order that rotates, and the ratios are taken round by round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager

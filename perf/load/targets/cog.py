@@ -1,7 +1,5 @@
 """Cog's prediction API: the cog-triton runner, and the mock; JSON or server-sent events."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Requests that differ, each sent once."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Sequence
 

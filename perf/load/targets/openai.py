@@ -1,7 +1,5 @@
 """OpenAI's API: /v1/completions and /v1/chat/completions of any server that has them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

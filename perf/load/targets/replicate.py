@@ -1,7 +1,5 @@
 """A model on Replicate, by its HTTP API: create a prediction, follow its stream, read what it cost."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The workload, and the interface of every kind of server."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Triton's ``generate_stream``: the engine slot (token ids) and the ensemble (text)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
