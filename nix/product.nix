@@ -158,7 +158,7 @@ image {
     Cmd = [
       "python"
       "-m"
-      (if kind == "runner" then "runner.cog_server" else "cog.server.http")
+      "${kind}.cog_server"
       "--host"
       "0.0.0.0"
     ];

@@ -17,6 +17,7 @@ MOST_EXAMPLES = 20
 """Of a property, with `--fast`."""
 PROGRAMS = frozenset(
     {
+        "builder.cog_server",
         "chromium",
         "cog.server.http",
         "docker",

@@ -77,7 +77,7 @@ COPY builder/.cog .cog
 RUN ln -s builder/examples examples
 ENV COG_PREDICT_TYPE_STUB=/src/builder/run.py:Runner COG_MAX_CONCURRENCY=1 ENGINE_TAR=/src/engine.tar
 EXPOSE 5000
-CMD ["python", "-m", "cog.server.http", "--host", "0.0.0.0"]
+CMD ["python", "-m", "builder.cog_server", "--host", "0.0.0.0"]
 
 # The runner starts the builder for MODEL_ID, without its examples.
 FROM environments AS builder-code

@@ -91,7 +91,7 @@ in
           "--"
           "python"
           "-m"
-          (if isRunner name then "runner.cog_server" else "cog.server.http")
+          (if isRunner name then "runner.cog_server" else "builder.cog_server")
           "--host"
           "0.0.0.0"
         ];
