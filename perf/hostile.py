@@ -8,8 +8,6 @@ and what was left behind. Exit status 1 if a text was wrong, a process ended, a 
 error had no code or a traceback; times and memory are measured, not judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools
@@ -76,7 +74,7 @@ class Pace:
 
         await asyncio.gather(*map(client, apis))
 
-    def compare(self, alone: Pace) -> str:
+    def compare(self, alone: "Pace") -> str:
         rows = []
         for api, gaps_ms in self.gaps_ms.items():
             limit_ms = max(alone.gaps_ms[api]) + _SPARE_GAP_MS

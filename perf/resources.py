@@ -1,7 +1,5 @@
 """What a running server holds: memory, files, threads and shared memory of all its processes."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
@@ -28,7 +26,7 @@ class Resources:
     threads: Counter[str]
     shared_memory: int
 
-    def compare(self, before: Resources) -> bool:
+    def compare(self, before: "Resources") -> bool:
         """Print what changed since ``before``; whether more is held than may be."""
         rows = [
             [

@@ -1,7 +1,5 @@
 """``vllm serve`` on an engine folder, as a child on a free port of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -79,7 +77,7 @@ class VllmServer:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> VllmServer:
+    def __enter__(self) -> "VllmServer":
         return self
 
     def __exit__(self, *exc_info: object) -> None:

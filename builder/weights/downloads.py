@@ -4,8 +4,6 @@ A file is written to ``<destination>.incomplete`` and renamed once its size and 
 a killed process nor a lost connection leaves half a file that looks whole.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading
@@ -15,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from engine.download.body import Body, Transfer, Version
 from engine.download.http import Client
@@ -23,9 +21,6 @@ from engine.lock import lock, unlock
 from engine.progress import Progress
 from errors.build import DownloadCorrupt
 from errors.download import SourceChanged
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 NUM_PARALLEL = 8
 NUM_TRIES = 5
@@ -134,8 +129,8 @@ class _Arriving(RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        return self._body.readinto(memoryview(buffer))
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
+        return self._body.readinto(buffer)
 
     def close(self) -> None:
         if not self.closed:

@@ -1,7 +1,5 @@
 """The content of a URL as a stream that continues where a connection broke."""
 
-from __future__ import annotations
-
 import re
 import threading
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ class Version:
         """The value for ``If-Range``, which a weak ETag must not be."""
         return self.last_modified if not self.etag or self.etag.startswith("W/") else self.etag
 
-    def difference(self, later: Version) -> str | None:
+    def difference(self, later: "Version") -> str | None:
         """Where a later answer contradicts this one, for a message; None if it does not."""
         for name in ("etag", "last_modified", "size_bytes"):
             was, now = getattr(self, name), getattr(later, name)

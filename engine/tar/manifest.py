@@ -1,7 +1,5 @@
 """``engine_manifest.json``: what an engine is, where it came from and the digest of each of its files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -98,7 +96,7 @@ class EngineFacts(_Frozen):
         return without_secrets(value)
 
     @model_validator(mode="after")
-    def _is_text(self) -> EngineFacts:
+    def _is_text(self) -> "EngineFacts":
         try:
             self.model_dump_json()
         except PydanticSerializationError as exc:

@@ -1,7 +1,5 @@
 """Read a stream into a few large buffers that are reused; content is used in place, not copied."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from typing import Protocol
@@ -21,7 +19,7 @@ class ByteStream(Protocol):
 class Buffer:
     """Memory that is reused once all its holders have released it."""
 
-    def __init__(self, free: queue.SimpleQueue[Buffer]) -> None:
+    def __init__(self, free: "queue.SimpleQueue[Buffer]") -> None:
         self.memory = memoryview(bytearray(BUFFER_BYTES))
         self._free = free
         self._holds = 0

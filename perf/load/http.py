@@ -4,8 +4,6 @@ What arrives is kept as it is with the time it came; it is read after the test. 
 that load tests run with any Python there is. docs/measurements/comparisons.md compares it with others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time
@@ -40,7 +38,7 @@ class Origin(NamedTuple):
     port: int
 
     @classmethod
-    def of(cls, url: str) -> Origin:
+    def of(cls, url: str) -> "Origin":
         parts = urlsplit(url)
         return cls(parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
 

@@ -1,7 +1,5 @@
 """When requests are sent: the plan of a load test, and each client process's share of it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,7 +47,7 @@ class Plan:
         """How many requests are in flight together; 0 for an open loop, where it depends on the server."""
         return 0 if self.unit == "rps" else int(self.rate)
 
-    def shares(self, processes: int) -> list[Plan]:
+    def shares(self, processes: int) -> list["Plan"]:
         """The plans of client processes, which add up to this one."""
         if self.unit == "rps":
             return [replace(self, first=index, every=processes) for index in range(processes)]

@@ -3,8 +3,6 @@
 Times are seconds since the test began, on one clock for all client processes.
 """
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,7 +20,7 @@ class Answer:
     error: str = ""
     input_tokens: int | None = None
     output_tokens: int = 0
-    output_s: array[float] = field(default_factory=lambda: array("d"))
+    output_s: "array[float]" = field(default_factory=lambda: array("d"))
     """When each piece of output arrived; empty where it came as one document."""
     server: dict[str, float] = field(default_factory=dict)
 
