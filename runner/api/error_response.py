@@ -28,7 +28,7 @@ from errors.chat import ChatTemplateMissing, ChatTemplateRefused
 from errors.coded_error import CodedError
 from errors.engines import EngineCrashed, EngineStartFailed, QueueFull, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
-from errors.requests import GuideFailed, InvalidGuide, PromptTooLong, QueueDeadlinePassed
+from errors.requests import GuideFailed, InvalidGuide, PromptTooLong, QueueDeadlinePassed, UnsupportedArgument
 from errors.triton import ServerStopping, TritonStartFailed, TritonTimeout, TritonUnavailable
 from runner.api.call import call_of
 
@@ -65,6 +65,8 @@ _RETRY_AFTER_S = {429: 1, 503: 2}
 
 _PROMPTS = ("input_ids", "prompt")
 _GUIDE_TENSORS = ("guided_decoding_guide_type", "guided_decoding_guide")
+_ENFORCED = {"tools": "tool_choice (required, or a named tool) or strict"}
+"""What a field needs a guide for."""
 _FIELDS = {
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",
@@ -144,6 +146,10 @@ def _field_and_sentence(error: CodedError, fields: Fields) -> tuple[str | None, 
         return fields.prompt, sentence
     if isinstance(error, ChatTemplateMissing | ChatTemplateRefused):
         return fields.prompt or "messages", sentence
+    if isinstance(error, UnsupportedArgument) and name in _GUIDE_TENSORS and fields.guide is not None:
+        asked = _ENFORCED.get(fields.guide, fields.guide)
+        _, verb, rest = sentence.rpartition(" is not ")
+        return fields.guide, asked + verb + rest
     if isinstance(error, InvalidGuide | GuideFailed) or name in _GUIDE_TENSORS:
         return fields.guide, sentence
     if not isinstance(name, str):

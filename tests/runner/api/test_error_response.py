@@ -10,7 +10,7 @@ import pytest
 from errors.api import UnknownField, UnknownModel
 from errors.chat import ChatTemplateRefused
 from errors.coded_error import CodedError
-from errors.requests import InvalidGuide, InvalidInput, InvalidTensor, PromptTooLong
+from errors.requests import InvalidGuide, InvalidInput, InvalidTensor, PromptTooLong, UnsupportedArgument
 from errors.wire import WireError
 from runner.api.error_response import Fields, error_body
 
@@ -38,6 +38,12 @@ def answer(error: CodedError) -> tuple[str | None, str]:
         (
             InvalidTensor(name="guided_decoding_guide", expected="given", value=None),
             *("structured_outputs.regex", "guided_decoding_guide must be "),
+        ),
+        (
+            UnsupportedArgument(
+                name="guided_decoding_guide_type", value="regex", engine_kind="paced", remedy="leave it out"
+            ),
+            *("structured_outputs.regex", "structured_outputs.regex is not supported by the paced engine"),
         ),
         (InvalidGuide(guide_type="regex", reason="x"), "structured_outputs.regex", "The regex can't "),
         (PromptTooLong(prompt_tokens=5, max_input_tokens=4), "messages", "Prompt length (5) "),
