@@ -96,6 +96,9 @@ def test_nvidias_backend_is_asked_in_its_own_types(nvidia: NvidiaTriton, model: 
             error = await error_of(read(client, Submit(0, IDS * 200, 5)))
             assert isinstance(error, PromptTooLong)
             assert error.facts["max_input_tokens"] == 500
+            error = await error_of(read(client, Submit(0, IDS, 0)))
+            assert isinstance(error, ExternalTritonUnavailable)
+            assert "ended the request without a token); send the request again" in error.sentence
             assert (await read(client, Submit(0, IDS, 1))).tokens == IDS[:1]
 
     asyncio.run(work())
