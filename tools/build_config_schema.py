@@ -1,18 +1,13 @@
-"""Writes ``builder/build_config.schema.json``, by which editors check and complete build configs.
-
-``python -m tools.build_config_schema`` writes it; ``--check`` only compares.
-"""
+"""Writes ``builder/build_config.schema.json``, by which editors check and complete build configs."""
 
 import json
 import math
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, VERSION, Flag, flags_of
-from tools.generated import write_or_check
+from tools.generated import write
 
 PATH = Path(__file__).resolve().parents[1] / "builder" / "build_config.schema.json"
 _PROGRAMS = {"convert_to_ft": CONVERT, "quantize": QUANTIZE, "build": BUILD}
@@ -60,11 +55,5 @@ def schema_text() -> str:
     return json.dumps(build_config_schema(), indent=2) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    return write_or_check(
-        lambda: {PATH.name: schema_text()}, PATH.parent, arguments, description=__doc__ or ""
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write({PATH: schema_text()})

@@ -1,15 +1,13 @@
 """Writes builder/config/vllm_arguments.json: the arguments of the pinned vLLM, with types and bounds.
 
-    PYTHON_WITH_VLLM -m tools.list_vllm_arguments [--check]
+    PYTHON_WITH_VLLM -m tools.list_vllm_arguments
 
-The builder checks `vllm:` of a build config against that file, so that it needs no vLLM. `--check` writes
-nothing and ends with status 1 if the file is not what vLLM says.
+The builder checks `vllm:` of a build config against that file, so that it needs no vLLM.
 """
 
 import dataclasses
 import enum
 import json
-import sys
 import types
 import typing
 from importlib.metadata import version
@@ -21,17 +19,13 @@ import vllm.config
 from vllm import AsyncEngineArgs
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
-from tools.generated import write_or_check
+from tools.generated import write
 
 TARGET = Path(__file__).resolve().parents[1] / "builder" / "config" / "vllm_arguments.json"
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 _CHOICES = {"quantization": sorted(QUANTIZATION_METHODS)}
 _BOUNDS = {getattr(annotated_types, name.title()): name for name in ("ge", "gt", "le", "lt")}
-
-
-def main() -> int:
-    return write_or_check(lambda: {TARGET.name: document()}, TARGET.parent, None, description=__doc__ or "")
 
 
 def document() -> str:
@@ -108,4 +102,4 @@ def _all_bounds() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write({TARGET: document()})

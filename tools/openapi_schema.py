@@ -1,14 +1,12 @@
 """Write ``.cog/openapi_schema.json`` from a Cog runner's signature, as Cog's build tool does.
 
 With that file Cog validates inputs, serves ``/openapi.json`` and streams server-sent events.
-``python -m tools.openapi_schema`` writes the files of all runners; ``--check`` only compares.
+``python -m tools.openapi_schema`` writes the files of all runners.
 """
 
 import importlib
 import inspect
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ from cog._adt import InputField, Repetition
 from cog._inspector import create_predictor
 
 from engine.machine.root import SOURCE_ROOT
-from tools.generated import write_or_check
+from tools.generated import write
 
-RUNNERS = {"runner": "runner.run", "builder": "builder.run", "mock_cog_triton": "mock_cog_triton.run"}
-"""Folder of ``.cog/openapi_schema.json`` -> module with the class ``Runner``."""
+RUNNERS = ("runner", "builder", "mock_cog_triton")
+"""Packages whose module ``run`` has a class ``Runner``."""
 
 _FIELDS = {
     "ge": "minimum",
@@ -80,12 +78,5 @@ def schema_text(module: str) -> str:
     return json.dumps(openapi_schema(module), indent=2) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def make() -> dict[str, str]:
-        return {f"{folder}/.cog/openapi_schema.json": schema_text(name) for folder, name in RUNNERS.items()}
-
-    return write_or_check(make, SOURCE_ROOT, arguments, description=__doc__ or "")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write({SOURCE_ROOT / each / ".cog/openapi_schema.json": schema_text(f"{each}.run") for each in RUNNERS})

@@ -1,4 +1,4 @@
-"""Keeps the generated parts of docs true: ``python -m tools.readme`` writes, ``--check`` compares.
+"""Keeps the generated parts of docs true: ``python -m tools.readme`` writes them.
 
 A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 """
@@ -6,9 +6,8 @@ A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``.
 import inspect
 import os
 import re
-import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from runner.observability.metrics import ENGINE_METRICS, METRICS, PHASE_SECONDS
 from runner.run import Runner
 from runner.settings.cog_settings import COG_VARIABLES, CogSettings
 from runner.settings.settings import VARIABLES, Settings
-from tools.generated import write_or_check
+from tools.generated import write
 
 ERRORS = SOURCE_ROOT / "docs" / "errors.md"
 _HELP_WIDTH = "100"
@@ -100,13 +99,5 @@ def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     return text
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    def make() -> dict[str, str]:
-        texts = {path: with_parts(path.read_text(), parts) for path, parts in PARTS.items()}
-        return {str(path.relative_to(SOURCE_ROOT)): text for path, text in texts.items()}
-
-    return write_or_check(make, SOURCE_ROOT, arguments, description=__doc__ or "")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write({path: with_parts(path.read_text(), parts) for path, parts in PARTS.items()})

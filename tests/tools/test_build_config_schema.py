@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.config.config import BuildConfig
 from builder.trtllm.flags import BUILD, CONVERT, QUANTIZE, flags_of
-from tools import build_config_schema
-from tools.build_config_schema import PATH, main, schema_text
+from tools.build_config_schema import PATH, schema_text
 
 
 def arguments(key: str) -> dict[str, Any]:
@@ -44,11 +42,3 @@ def test_a_flag_tells_its_values() -> None:
     assert properties["strip_plan"] == {"type": ["null", "boolean"]}
     assert arguments("convert_to_ft")["properties"]["weight_only_precision"]["enum"][-1] is None
     assert arguments("build")["additionalProperties"] is False
-
-
-def test_a_stale_file_is_found_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_config_schema, "PATH", tmp_path / "schema.json")
-    assert main(["--check"]) == 1
-    assert not (tmp_path / "schema.json").exists()
-    assert main([]) == 0
-    assert main(["--check"]) == 0
