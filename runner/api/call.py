@@ -25,6 +25,8 @@ _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 RELEASE_KEY = "cog_triton.release"
 """In the scope: a function to call when the bytes of the request are used."""
+SEND_BODY_KEY = "cog_triton.send_body"
+"""In the scope: the connection's own ``send``. Middleware has nothing to do with a body that has begun."""
 
 
 @dataclass(slots=True)

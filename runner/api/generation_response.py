@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.call import Call, call_of
+from runner.api.call import SEND_BODY_KEY, Call, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.limits import Admission, run_within
@@ -85,6 +85,7 @@ class GenerationResponse(Response):
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
+        self._send_body: Send
         self._has_started = False
         self._generations: Generations | None = None
 
@@ -93,6 +94,7 @@ class GenerationResponse(Response):
         call = call_of(scope)
         call.model, call.response_id = self._writer.model, self._writer.response_id
         self._send = send
+        self._send_body = scope.get(SEND_BODY_KEY, send)
         response: Response | None
         try:
             with service.admission.admitted(self._num_texts) as release:
@@ -161,4 +163,4 @@ class GenerationResponse(Response):
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-        await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
+        await self._send_body({"type": "http.response.body", "body": data, "more_body": not is_last})

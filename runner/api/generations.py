@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -33,16 +33,15 @@ class PromptRequest:
         return [replace(self.request, sampling=msgspec.structs.replace(first, seed=seed)) for seed in seeds]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What arrived of one text; the last piece has the finish reason."""
 
     index: int
     text: str
     finish_reason: FinishReason | None = None
-    log_probs: list[tuple[int, TokenLogProb]] = field(default_factory=list)
+    log_probs: list[tuple[int, TokenLogProb]] = []
     """Of the tokens that arrived, by their ids; empty unless the request asked for them."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = []
     """In place of ``text``, if the request has an answer form."""
     stop_sequence: str | None = None
     """The one that ended the text; of the last piece."""
@@ -94,42 +93,36 @@ class Generations:
             if generation.finish_reason is None:
                 generation.fail(error)
 
-    async def batches(self) -> AsyncGenerator[list[Piece], None]:
+    def batches(self) -> AsyncGenerator[list[Piece], None]:
         """All pieces that have arrived, each time. Raises a CodedError."""
         sources = [_pieces(*each) for each in zip(itertools.count(), self._echoes, self._all, strict=False)]
-        if len(sources) == 1:
-            async with aclosing(sources[0]) as pieces:
-                async for piece in pieces:
-                    yield [piece]
-            return
-        async with aclosing(_merged(sources)) as batches:
-            async for batch in batches:
-                yield batch
+        return sources[0] if len(sources) == 1 else _merged(sources)
 
 
-async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[Piece, None]:
+async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[list[Piece], None]:
+    """The pieces of one text, one at a time."""
     if generation.has_parts:
         async with aclosing(generation.parts()) as several:
             async for parts in several:
-                yield Piece(index, "", None, generation.take_log_probs(), parts)
+                yield [Piece(index, "", None, generation.take_log_probs(), parts)]
     else:
         async with aclosing(generation.text()) as texts:
             async for text in texts:
-                yield Piece(index, echo + text, None, generation.take_log_probs())
+                yield [Piece(index, echo + text, None, generation.take_log_probs())]
                 echo = ""
     reason, log_probs = generation.finish_reason, generation.take_log_probs()
-    yield Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)
+    yield [Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)]
 
 
-async def _merged(sources: Sequence[AsyncGenerator[Piece, None]]) -> AsyncGenerator[list[Piece], None]:
+async def _merged(sources: Sequence[AsyncGenerator[list[Piece], None]]) -> AsyncGenerator[list[Piece], None]:
     """The pieces of all sources. The first error of one ends all."""
     arrived: list[Piece] = []
     wake = asyncio.Event()
 
-    async def pump(source: AsyncGenerator[Piece, None]) -> None:
-        async with aclosing(source) as pieces:
-            async for piece in pieces:
-                arrived.append(piece)
+    async def pump(source: AsyncGenerator[list[Piece], None]) -> None:
+        async with aclosing(source) as batches:
+            async for pieces in batches:
+                arrived.extend(pieces)
                 wake.set()
 
     pumps: list[asyncio.Task[None]] = []

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from errors.api import BodyTooLarge, HeaderTooLarge, InvalidHTTP
 from errors.coded_error import CodedError
-from runner.api.call import RELEASE_KEY
+from runner.api.call import RELEASE_KEY, SEND_BODY_KEY
 from runner.api.error_response import Fields, error_body, status_of
 from runner.api.http_server.connections import Connections
 from runner.observability.request_id import REQUEST_ID_HEADER, request_id_of
@@ -225,6 +225,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""
         self._running = cycle
+        cycle.scope[SEND_BODY_KEY] = cycle.send  # type: ignore[literal-required]
         super()._start_asgi_task(cycle, app)
 
     @staticmethod

@@ -15,9 +15,12 @@ from runner.api.openai.answers import Answer, Choice, InputTokens, OutputTokens,
 from runner.api.openai.bodies import ChatBody, GenerationBody, StreamOptions
 from runner.api.openai.formats import Format
 from runner.api.openai.guides import error_field
+from runner.chat.families.parts import Content
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
+_MARK = "\0"
+"""Stands for a text in an event. No later field has one."""
 
 
 class ChoicesWriter:
@@ -28,24 +31,37 @@ class ChoicesWriter:
         self.model = model
         self.fields = Fields("messages" if isinstance(body, ChatBody) else "prompt", error_field(body))
         self._options = body.stream_options or StreamOptions()
+        self._has_usage = bool(self._options.continuous_usage_stats)
         self._no_usage = None if self._options.include_usage else msgspec.UNSET
         self._format = formatter
         self._created = int(time.time())
-        self._opened: set[int] = set()
+        self._templates: dict[int, tuple[bytes, bytes]] = {}
+        """By index of an opened text: what an event has before and after a text alone."""
 
     def document(self, texts: Sequence[Sequence[Piece]], generations: Generations) -> bytes:
         choices = [self._format.whole(pieces) for pieces in texts]
         return _encode(self._answer(self._format.whole_object, choices, _usage(generations)))
 
     def events(self, batch: Sequence[Piece], generations: Generations) -> bytes:
-        events: list[Choice] = []
-        for piece in batch:
-            if piece.index not in self._opened:
-                self._opened.add(piece.index)
-                events += filter(None, [self._format.opening(piece.index)])
-            events += self._format.events(piece)
-        usage = _usage(generations) if self._options.continuous_usage_stats else self._no_usage
-        return b"".join([self._event([event], usage) for event in events])
+        return b"".join([self._events_of(piece, generations) for piece in batch])
+
+    def _events_of(self, piece: Piece, generations: Generations) -> bytes:
+        """NOTE: a hot path, once per token: an event of a text alone differs from the last in its text."""
+        template = self._templates.get(piece.index)
+        if template is not None and (text := _text_alone(piece)) and not self._has_usage:
+            return b"%b%b%b" % (template[0], _encode(text), template[1])
+        usage = _usage(generations) if self._has_usage else self._no_usage
+        events = [self._event([each], usage) for each in self._format.events(piece)]
+        if template is None:
+            opening = self._format.opening(piece.index)
+            events[:0] = [] if opening is None else [self._event([opening], usage)]
+            self._templates[piece.index] = self._template(piece.index)
+        return b"".join(events)
+
+    def _template(self, index: int) -> tuple[bytes, bytes]:
+        event = self._event(self._format.events(Piece(index, _MARK)), self._no_usage)
+        before, _, after = event.rpartition(_encode(_MARK))
+        return before, after
 
     def last_events(self, generations: Generations) -> bytes:
         if self._options.include_usage:
@@ -63,6 +79,15 @@ class ChoicesWriter:
         self, kind: str, choices: list[Choice], usage: Usage | msgspec.UnsetType | None
     ) -> Answer[Choice]:
         return Answer(self.response_id, kind, self._created, self.model, choices, usage)
+
+
+def _text_alone(piece: Piece) -> str:
+    """Of a piece that has nothing else; else an empty text."""
+    if piece.finish_reason is not None or piece.log_probs:
+        return ""
+    if len(piece.parts) == 1 and isinstance(part := piece.parts[0], Content):
+        return part.text
+    return "" if piece.parts else piece.text
 
 
 def _usage(generations: Generations) -> Usage:
