@@ -34,10 +34,10 @@ class PromptIds:
         if self._ids is not None:
             return self._ids
         assert isinstance(prompt, str)
-        if tokenizing.is_short(prompt):
-            self._ids = tokenizing.encode_short(prompt, adds_special_tokens=adds)
-            return self._ids
         if self._task is None:
+            self._ids = tokenizing.encode_now(prompt, adds_special_tokens=adds)
+            if self._ids is not None:
+                return self._ids
             self._task = asyncio.ensure_future(tokenizing.encode(prompt, adds_special_tokens=adds))
         self._num_waiting += 1
         try:

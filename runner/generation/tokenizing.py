@@ -1,22 +1,25 @@
 """Tokenizes prompts of any length so that no other request waits, and memory stays bounded.
 
-A short text is tokenized at once. A longer one is tokenized in a thread, and a long one in overlapping
-windows there, one after the other: between them other requests have their turn, and a cancelled request ends.
+A text with few new characters is tokenized at once: pieces of earlier texts are known (``pieces``). A longer
+one is tokenized in a thread, a long one in steps there: between them other requests have their turn, and a
+cancelled request ends. A step has pieces or, where the tokenizer has none, an overlapping window.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import chain
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
 from errors.requests import PromptTooLong
 from runner.chat.marked_text import MarkedText
+from runner.generation.pieces import Pieces
 from runner.generation.plain_text import PlainText, Section
 from runner.generation.windows import WINDOW_CHARACTERS, Windows
 from runner.settings.prompt_template import byte_length
@@ -26,6 +29,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _SHORT_CHARACTERS = 4096
 """Shorter texts take about a millisecond; longer ones are tokenized in a thread."""
+_LOOKED_UP_CHARACTERS = 1 << 18
+"""Longer texts are looked up step by step."""
 _SECTION_CHARACTERS = 16
 """What a section of a ``MarkedText`` costs besides its text."""
 
@@ -34,6 +39,9 @@ _NUM_THREADS = max(1, (os.cpu_count() or 1) // 2)
 _short_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize")
 """For texts of one window, so that they don't wait for long ones."""
 _long_lane = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="tokenize-long")
+
+
+T = TypeVar("T")
 
 
 class Tokenizing:
@@ -48,6 +56,7 @@ class Tokenizing:
         self.max_bytes = max_bytes
         self._max_tokens = max_tokens
         self._plain_text = PlainText(tokenizer, control)
+        self._pieces = Pieces(tokenizer)
 
     def check_size(self, text: str) -> None:
         """Raises E1002 for a text of more than ``max_bytes``."""
@@ -64,29 +73,70 @@ class Tokenizing:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids
         return ids
 
-    async def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Token ids of a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
+    def encode_now(self, text: str, *, adds_special_tokens: bool) -> list[int] | None:
+        """Token ids of a text with few new characters; None for another. Raises E1002."""
         if self.is_short(text):
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
+        if isinstance(text, MarkedText) or len(text) > _LOOKED_UP_CHARACTERS:
+            return None
         self.check_size(text)
-        run = partial(asyncio.get_running_loop().run_in_executor, _short_lane)
+        pieces = list(self._pieces.of(text))
+        found, new = self._find(pieces)
+        if sum(map(len, new)) >= _SHORT_CHARACTERS:
+            return None
+        self._keep(found, new, self._encode_each(new))
+        ids = [*chain.from_iterable(found[piece] for piece in pieces)]
+        return self._with_special_tokens(ids) if adds_special_tokens else ids
+
+    async def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
+        """Token ids of a text. Raises E1002, and E1704 for control tokens in a ``MarkedText``."""
+        if (known := self.encode_now(text, adds_special_tokens=adds_special_tokens)) is not None:
+            return known
+        self.check_size(text)
         is_window = len(text) <= WINDOW_CHARACTERS
-        if isinstance(text, MarkedText):
-            ids = await (run(self._plain_text.encode, text) if is_window else self._encode_marked(text))
+        lane = _short_lane if is_window else _long_lane
+        if not isinstance(text, MarkedText):
+            ids = await self._encode_pieces(text, lane)
         elif is_window:
-            return await run(self._encode_window, text, adds_special_tokens)
+            ids = await asyncio.get_running_loop().run_in_executor(lane, self._plain_text.encode, text)
         else:
-            ids = await self._encode_windows(text, self.tokenizer)
-        if adds_special_tokens:
-            before, after = self._special_tokens
-            ids = [*before, *ids, *after]
+            ids = await self._encode_marked(text)
+        return self._with_special_tokens(ids) if adds_special_tokens else ids
+
+    async def _encode_pieces(self, text: str, lane: ThreadPoolExecutor) -> list[int]:
+        run = partial(asyncio.get_running_loop().run_in_executor, lane)
+        ids: list[int] = []
+        pieces = self._pieces.of(text)
+        while batch := _next_batch(pieces, len):
+            long = batch.pop() if len(batch[-1]) > WINDOW_CHARACTERS else None
+            found, new = self._find(batch)
+            if new:
+                self._keep(found, new, await run(self._encode_each, new))
+            ids += chain.from_iterable(found[piece] for piece in batch)
+            if long is not None:
+                ids += await self._encode_windows(long, self.tokenizer)
+            self._check_count(ids)
         return ids
 
-    def _encode_window(self, text: str, adds_special_tokens: bool) -> list[int]:
+    def _find(self, pieces: list[str]) -> tuple[dict[str, Sequence[int]], list[str]]:
+        """The token ids of known pieces, and the pieces that are new."""
+        known = {piece: self._pieces.find(piece) for piece in pieces}
+        found: dict[str, Sequence[int]] = {piece: ids for piece, ids in known.items() if ids is not None}
+        return found, [piece for piece in known if piece not in found]
+
+    def _keep(self, found: dict[str, Sequence[int]], new: list[str], ids: list[list[int]]) -> None:
+        for piece, of_piece in zip(new, ids, strict=True):
+            found[piece] = of_piece
+            self._pieces.keep(piece, of_piece)
+
+    def _encode_each(self, texts: list[str]) -> list[list[int]]:
         # "fast" skips the offsets of the tokens, which are not needed here, and lets other threads run.
-        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
-        ids: list[int] = encoding.ids
-        return ids
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def _with_special_tokens(self, ids: list[int]) -> list[int]:
+        before, after = self._special_tokens
+        return [*before, *ids, *after]
 
     @cached_property
     def _special_tokens(self) -> tuple[list[int], list[int]]:
@@ -102,7 +152,7 @@ class Tokenizing:
         await run(plain.check, text)
         ids: list[int] = []
         sections = plain.sections(text)
-        while batch := await run(_next_batch, sections):
+        while batch := await run(_next_batch, sections, _section_size):
             long = batch.pop() if len(batch[-1].text) > WINDOW_CHARACTERS else None
             ids += await run(plain.encode_sections, batch)
             if long is not None:
@@ -132,11 +182,15 @@ class Tokenizing:
             raise PromptTooLong(prompt_tokens=len(ids), max_input_tokens=self._max_tokens)
 
 
-def _next_batch(sections: Iterator[Section]) -> list[Section]:
+def _section_size(section: Section) -> int:
+    return len(section.text) + _SECTION_CHARACTERS
+
+
+def _next_batch(parts: Iterator[T], size: Callable[[T], int]) -> list[T]:
     """About as many as one window has; the last one may be longer."""
-    batch: list[Section] = []
+    batch: list[T] = []
     room = WINDOW_CHARACTERS
-    while room > 0 and (section := next(sections, None)) is not None:
-        batch.append(section)
-        room -= len(section.text) + _SECTION_CHARACTERS
+    while room > 0 and (part := next(parts, None)) is not None:
+        batch.append(part)
+        room -= size(part)
     return batch
