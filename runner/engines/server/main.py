@@ -112,6 +112,9 @@ def main() -> int:
     return serve(start, ExitReason(start.exit_reason_fd))
 
 
+if __name__ == "__mp_main__":  # A process that an engine's library spawns.
+    die_with_parent()
+
 if __name__ == "__main__":
     # NOTE: os._exit, because native threads of an engine may keep the interpreter from ending.
     code = main()

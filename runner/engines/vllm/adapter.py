@@ -1,6 +1,6 @@
 """The ``vllm`` engine: vLLM's engine core, on one GPU, several GPUs, or several machines.
 
-The engine server forks the core before CUDA is initialized. The core runs the model, itself or in one
+The engine server spawns the core, which runs the model, itself or in one
 process per GPU, and sends all results of a step as one message. vLLM does not detokenize anything.
 """
 

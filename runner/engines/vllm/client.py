@@ -6,8 +6,6 @@ to each request; the engine server needs all tokens of a step together.
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 from typing import Any
 
@@ -19,9 +17,9 @@ from vllm.v1.executor import Executor
 
 from engine.pooling import Pooling, PoolingMode
 from errors.engines import VllmArgumentsRefused, VllmStartFailed
+from runner.engines.vllm.root_cause import RootCause, write_root_cause
 from runner.engines.vllm.scheduler import ReportingAsyncScheduler, ReportingScheduler
 
-_REASON_BYTES = 2000
 _POOLING_TYPES: dict[PoolingMode, str] = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}
 _KILLED = "its process was killed or crashed"
 
@@ -75,7 +73,7 @@ def make_config(arguments: dict[str, Any], pooling: Pooling | None = None) -> Vl
 def start(config: VllmConfig) -> Client:
     """Start the engine core and wait until it is ready. Raises VllmStartFailed with the root cause."""
     root_cause = RootCause()
-    logging.getLogger("vllm").addHandler(root_cause)
+    write_root_cause()
     try:
         client = Client(config, root_cause)
     except Exception as exc:
@@ -83,32 +81,6 @@ def start(config: VllmConfig) -> Client:
         raise VllmStartFailed(reason=reason, remedy=_remedy(reason)) from exc
     root_cause.clear()
     return client
-
-
-class RootCause(logging.Handler):
-    """Writes logged exceptions to memory that the engine core inherits by the fork. The first is the cause.
-
-    NOTE: the exception that reaches the client only refers to the log.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self._descriptor = os.memfd_create("root-cause")
-        self._cleared_bytes = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            os.write(self._descriptor, f"{type(error).__name__}: {error}\0".encode())
-
-    def first(self) -> str:
-        """The first since ``clear``; empty if none was logged."""
-        text = os.pread(self._descriptor, _REASON_BYTES, self._cleared_bytes).decode(errors="replace")
-        return text.split("\0")[0]
-
-    def clear(self) -> None:
-        """Ignore the exceptions so far, after a successful start."""
-        self._cleared_bytes = os.fstat(self._descriptor).st_size
 
 
 def _one_line(text: str) -> str:
