@@ -1,5 +1,6 @@
-"""Paced engines to measure with: the tiny model's tokenizer, and tokens at any rate."""
+"""Engines to measure with. Paced ones have the tiny model's tokenizer, and make tokens at any rate."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -21,6 +22,11 @@ def paced_engine(folder: Path, tokens_per_second: float) -> Path:
         "max_seq_len": MAX_SEQUENCE_TOKENS,
         "max_batch_size": _MAX_BATCH_SIZE,
     }
+    return built(folder, name, config)
+
+
+def built(folder: Path, name: str, config: Mapping[str, object]) -> Path:
+    """Build the engine of a build config, whose base is ``folder``; its folder there."""
     path, tar, target = folder / f"{name}.yaml", folder / f"{name}.tar", folder / name
     path.write_text(yaml.safe_dump(config))
     build(path, tar, report=lambda line: None)

@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import urllib3
-import yaml
 
-from builder.build import build
 from engine.machine.description import machine
 from engine.machine.python import engine_python
 from engine.machine.root import SOURCE_ROOT
-from engine.tar.unpack import unpack
 from errors.requests import InvalidInput
+from perf.engines import built
 from perf.options import Options
 from perf.processes import cpu_s_by_role
 from perf.servers import MODEL, Stack, whole_stack
@@ -53,18 +51,12 @@ class Figures(NamedTuple):
         return (self.tokens - 1) / (self.duration_s - self.first_token_s)
 
 
-def built(folder: Path) -> Path:
-    """The engine of the GGUF file, unpacked into ``folder``."""
+def real_engine(folder: Path) -> Path:
+    """The engine of the GGUF file, in ``folder``."""
     (folder / "model").mkdir()
     (folder / "model" / GGUF.name).symlink_to(GGUF)
-    config, tar = folder / "config.yaml", folder / "engine.tar"
     keys = {"engine": "transformers", "model_path": "model", "gguf_file": GGUF.name}
-    config.write_text(yaml.safe_dump(keys))
-    build(config, tar, report=lambda line: None)
-    with tar.open("rb", buffering=0) as stream:
-        unpack(stream, folder / "engine")
-    tar.unlink()
-    return folder / "engine"
+    return built(folder, "engine", keys)
 
 
 class Reference:
@@ -139,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": options.max_tokens}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        engine = built(folder)
+        engine = real_engine(folder)
         settings = {"ENGINE_DIR": str(engine)}
         with (
             closing(Reference(engine)) as process,

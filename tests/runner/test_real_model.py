@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 from engine.machine.python import engine_python
-from perf.model.real_model import GGUF, Reference, built
+from perf.model.real_model import GGUF, Reference, real_engine
 from perf.servers import MODEL, Stack, whole_stack
 from tests.runner.servers import DEADLINE_S
 
@@ -75,7 +75,7 @@ def messages(question: str) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("smollm2")
-    engine = built(folder)
+    engine = real_engine(folder)
     settings = {"ENGINE_DIR": str(engine), "TRITON_START_TIMEOUT": str(START_S)}
     with (
         # Two programs compute on these cores: a thread that waits must not keep one busy.
