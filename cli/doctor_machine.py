@@ -3,18 +3,16 @@
 import ctypes
 import platform
 import re
-import subprocess
 from pathlib import Path
 
 from cli.inspect import describe_gpus
 from engine.machine.description import machine
-from engine.machine.gpu import visible_gpus
+from engine.machine.gpu import nvidia_smi, visible_gpus
 from engine.machine.preflight import RUNNER_IMAGE_SMS, installed_version
 from errors.settings import MissingRequirement
 from runner.settings.settings import Settings
 
 _TORCH_CUDA = re.compile(r"\+cu(\d+)\d\b")
-_TIMEOUT_S = 30.0
 
 
 def check_machine(settings: Settings) -> str:
@@ -25,7 +23,7 @@ def check_machine(settings: Settings) -> str:
 def check_driver(settings: Settings) -> str:
     """A torch for a newer CUDA than the driver's can't use the GPU."""
     device = next(Path("/dev").glob("nvidia[0-9]*"), None)
-    version = _driver_version()
+    version = next((fields[0] for fields in nvidia_smi("driver_version")), None)
     cuda = _cuda_version()
     if cuda is None:
         if device is None and version is None:
@@ -55,17 +53,6 @@ def check_gpus(settings: Settings) -> str:
         f"image cog-triton-runner-{sm}" if sm in RUNNER_IMAGE_SMS else "for which there is no runner image"
     )
     return f"{describe_gpus(gpus)}; {image}"
-
-
-def _driver_version() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.strip().splitlines()[0] if answer.strip() else None
 
 
 def _cuda_version() -> tuple[int, int] | None:

@@ -61,16 +61,20 @@ def _told_by_driver(driver: ctypes.CDLL) -> list[tuple[str, int]]:
     return gpus
 
 
-def _told_by_nvidia_smi() -> dict[str, Gpu]:
-    """By UUID; empty without nvidia-smi or a GPU."""
-    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+def nvidia_smi(query: str) -> list[list[str]]:
+    """The fields that ``query`` names, of each GPU; empty without nvidia-smi or a GPU."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return {}
+        return []
+    return [[field.strip() for field in line.split(",")] for line in answer.strip().splitlines()]
+
+
+def _told_by_nvidia_smi() -> dict[str, Gpu]:
+    """By UUID."""
     gpus = {}
-    for line in answer.splitlines():
-        fields = [field.strip() for field in line.split(",")]
+    for fields in nvidia_smi(_QUERY):
         if len(fields) == len(_QUERY.split(",")) and (sm := _sm(fields[1])) is not None:
             gpus[fields[0]] = Gpu(sm, fields[2], _mib(fields[3]), _mib(fields[4]))
     return gpus

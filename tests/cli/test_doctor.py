@@ -101,7 +101,7 @@ def test_gpus_without_a_driver_library_are_told_with_what_to_do(
 
 def test_a_torch_for_a_newer_cuda_than_the_drivers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_machine, "_cuda_version", lambda: (12, 4))
-    monkeypatch.setattr(doctor_machine, "_driver_version", lambda: "550.54")
+    monkeypatch.setattr(doctor_machine, "nvidia_smi", lambda query: [["550.54"]])
     torch = "2.9.0+cu128"
     monkeypatch.setattr(doctor_machine, "installed_version", lambda python: lambda name: torch)
     assert doctor_machine.check_driver(load_settings()) == "550.54, for CUDA up to 12.4"
