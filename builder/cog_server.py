@@ -4,8 +4,6 @@ Takes the options of ``cog.server.http``, which it runs once the variables are v
 a traceback.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ _TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
 _READY_TIMEOUT_S = 300.0
+ENGINE_START_TIMEOUT_S = 400.0
+"""Of a large engine."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,22 @@ def whole_stack(
             f"http://{HOST}:{api}",
         )
         yield Stack(server, start_s, http, *urls)
+
+
+def large_stack(
+    folder: Path, settings: Mapping[str, str], *, engine_python: str, log_name: str
+) -> AbstractContextManager[Stack]:
+    """As ``whole_stack``: with the API, for more streams, on an engine that takes long to start."""
+    streams = dict.fromkeys(("COG_MAX_CONCURRENCY", "OPENAI_MAX_REQUESTS"), "2048")
+    start = {"COG_LOG_LEVEL": "warning", "TRITON_START_TIMEOUT": str(ENGINE_START_TIMEOUT_S)}
+    return whole_stack(
+        folder,
+        {**streams, **start, **settings},
+        engine_python=engine_python,
+        has_api=True,
+        log_name=log_name,
+        timeout_s=ENGINE_START_TIMEOUT_S,
+    )
 
 
 @contextmanager

@@ -4,8 +4,6 @@ Most rows are ratios to references of the same run, so that they mean the same o
 mock (no Triton), the slot by Triton, and the floor. Absolute limits are judged on the machine that they name.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

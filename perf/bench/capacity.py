@@ -1,7 +1,5 @@
 """Capacity: how many streams a server carries at nearly the engine's pace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from perf.bench.effort import INPUT_TOKENS, PACE, Effort

@@ -1,7 +1,5 @@
 """Rows about throughput and processor time: peak, starts, long streams, an engine.tar of small files."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

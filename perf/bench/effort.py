@@ -1,7 +1,5 @@
 """How much ``make bench`` measures, and what its loads have in common."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 PACE = 100.0

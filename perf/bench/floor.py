@@ -3,8 +3,6 @@
 No server in Python costs less for the same answer. It is recorded from one request, with nothing beside it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import re

@@ -1,7 +1,5 @@
 """Rows about latency: the first token, and gaps beside long prompts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Put the same load on each layer of the stack, in one run with the paced engine: which layer is slow?"""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """One load on one place, with what each process spent on it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

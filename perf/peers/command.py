@@ -13,8 +13,6 @@ process; ratios are taken within a round. Before that, all get the same prompts,
 `taskset -c 0-3 python -m perf peers ...` gives servers and client so many processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The rounds of ``perf peers`` over servers that are resident."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The engine that all servers run: a given one of kind vllm, or vLLM's core over a stand-in executor."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

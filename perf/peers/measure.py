@@ -1,7 +1,5 @@
 """One workload on one server, from one client process: what its clients saw and what its processes spent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Markdown tables of the rows: medians over the rounds, ratios to a reference within each round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import truediv
 from typing import Any

@@ -1,17 +1,15 @@
 """The servers that ``perf peers`` compares, by name; all are resident at the same time."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from errors.requests import InvalidInput
 from perf.peers.engine import Engine
-from perf.servers import Stack, whole_stack
+from perf.servers import ENGINE_START_TIMEOUT_S, Stack, large_stack
 from perf.vllm_server import VllmServer
 
 NAMES = {
@@ -25,8 +23,6 @@ NAMES = {
 }
 DEFAULT = ("vllm-rust", "vllm-1", "slot", "api-1", "cog-events", "cog-json")
 _NAME = re.compile(r"slot|triton-front|cog-json|cog-events|vllm-rust|(api|vllm)-([1-9]\d?)")
-_START_TIMEOUT_S = 400.0
-_MOST_STREAMS = "2048"
 
 
 class Endpoint(NamedTuple):
@@ -64,7 +60,7 @@ def resident(names: Sequence[str], engine: Engine, folder: Path) -> Iterator[dic
             stacks[processes] = opened.enter_context(_stack(processes, engine, folder))
         for name, server in servers.items():
             _say(f"waiting for {name}")
-            server.wait_ready(_START_TIMEOUT_S)
+            server.wait_ready(ENGINE_START_TIMEOUT_S)
         yield {
             name: Endpoint("openai", servers[name].url, servers[name].session)
             if name in servers
@@ -87,27 +83,14 @@ def _endpoint(name: str, stacks: dict[int, Stack]) -> Endpoint:
     return Endpoint(*places[name], stack.session)
 
 
-@contextmanager
-def _stack(processes: int, engine: Engine, folder: Path) -> Iterator[Stack]:
+def _stack(processes: int, engine: Engine, folder: Path) -> AbstractContextManager[Stack]:
     _say(f"starting our stack, {processes} API server processes")
     settings = {
         **engine.variables,
         "ENGINE_DIR": str(engine.folder),
-        "COG_LOG_LEVEL": "warning",
-        "COG_MAX_CONCURRENCY": _MOST_STREAMS,
-        "OPENAI_MAX_REQUESTS": _MOST_STREAMS,
         "OPENAI_PROCESSES": str(processes),
-        "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
     }
-    with whole_stack(
-        folder,
-        settings,
-        engine_python=engine.python,
-        has_api=True,
-        log_name=f"stack-{processes}",
-        timeout_s=_START_TIMEOUT_S,
-    ) as stack:
-        yield stack
+    return large_stack(folder, settings, engine_python=engine.python, log_name=f"stack-{processes}")
 
 
 def _vllm(name: str, engine: Engine, folder: Path) -> VllmServer:

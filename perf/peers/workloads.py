@@ -1,7 +1,5 @@
 """The workloads of ``perf peers``, by name, and the prompts of each."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

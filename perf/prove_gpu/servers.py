@@ -8,32 +8,18 @@ from typing import Any
 
 from engine.machine.root import SOURCE_ROOT
 from perf.prove_gpu.proof import Proof
-from perf.servers import Stack, whole_stack
+from perf.servers import ENGINE_START_TIMEOUT_S, Stack, large_stack
 from perf.vllm_server import VllmServer
 
 Measure = Callable[[int, int, float], dict[str, Any]]
 """(streams, tokens, seconds between their beginnings) -> a row."""
-_START_TIMEOUT_S = 400.0
 _STOP_TIMEOUT_S = 30.0
 
 
 def stack(proof: Proof, name: str) -> AbstractContextManager[Stack]:
     """Our runner on the engine.tar; ``name`` is its log's."""
-    settings = {
-        "COG_LOG_LEVEL": "warning",
-        "COG_MAX_CONCURRENCY": "1024",
-        "OPENAI_MAX_REQUESTS": "1024",
-        "TRITON_START_TIMEOUT": str(_START_TIMEOUT_S),
-        "COG_WEIGHTS": str(proof.tar),
-    }
-    return whole_stack(
-        proof.work,
-        settings,
-        engine_python=proof.options.engine_python,
-        has_api=True,
-        log_name=name,
-        timeout_s=_START_TIMEOUT_S,
-    )
+    settings = {"COG_WEIGHTS": str(proof.tar)}
+    return large_stack(proof.work, settings, engine_python=proof.options.engine_python, log_name=name)
 
 
 @contextmanager
@@ -47,7 +33,7 @@ def openai(proof: Proof) -> Iterator[str]:
         proof.work / "openai.log",
         proof.engine_cache,
     ) as server:
-        server.wait_ready(_START_TIMEOUT_S)
+        server.wait_ready(ENGINE_START_TIMEOUT_S)
         yield server.url
 
 
