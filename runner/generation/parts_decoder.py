@@ -48,10 +48,16 @@ class PartsDecoder:
 
     def push(self, tokens: list[int]) -> list[Part]:
         """The parts that these further tokens make certain."""
-        if self._has_no_marker(tokens):
-            parts = self._push_text(tokens)
-        else:
-            parts = [part for run in self._runs(tokens) for part in self._push_run(run)]
+        if not self._has_no_marker(tokens):
+            return [part for run in self._runs(tokens) for part in self._push_run(run)]
+        reader = self._reader
+        if len(tokens) > 1 and reader.needs_single_tokens:
+            return [part for token in tokens for part in self.push([token])]
+        text = self._detokenizer.push(tokens)
+        was_reasoning = reader.is_reasoning
+        parts = reader.push(text) if text else []
+        if was_reasoning and reader.is_reasoning:
+            self.reasoning_token_count += len(tokens)
         return self._cut(parts) if self._may_stop else parts
 
     def push_with_log_probs(
@@ -106,25 +112,15 @@ class PartsDecoder:
 
     def _push_run(self, tokens: list[int]) -> list[Part]:
         """The parts of one marker, or of tokens without markers."""
-        if len(tokens) == 1 and tokens[0] in self._characters:
-            return self._reader.push(self._detokenizer.finish() + self._characters[tokens[0]])
-        return self._push_text(tokens)
-
-    def _push_text(self, tokens: list[int]) -> list[Part]:
-        """The parts of tokens without markers."""
-        reader = self._reader
-        if len(tokens) > 1 and reader.needs_single_tokens:
-            return [part for token in tokens for part in self._push_text([token])]
-        text = self._detokenizer.push(tokens)
-        was_reasoning = reader.is_reasoning
-        parts = reader.push(text) if text else []
-        if was_reasoning and reader.is_reasoning:
-            self.reasoning_token_count += len(tokens)
-        return parts
+        if len(tokens) != 1 or tokens[0] not in self._characters:
+            return self.push(tokens)
+        return self._cut(self._reader.push(self._detokenizer.finish() + self._characters[tokens[0]]))
 
     def _cut(self, parts: list[Part]) -> list[Part]:
         """The parts before the first stop, without what may be part of a stop sequence."""
         shown: list[Part] = []
+        if self.is_stopped:
+            return shown
         for part in parts:
             if isinstance(part, Content):
                 if text := self._stop.push(part.text):
