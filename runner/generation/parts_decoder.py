@@ -119,9 +119,7 @@ class PartsDecoder:
     def _cut(self, parts: list[Part]) -> list[Part]:
         """The parts before the first stop, without what may be part of a stop sequence."""
         shown: list[Part] = []
-        if self.is_stopped:
-            return shown
-        for part in parts:
+        for part in () if self.is_stopped else parts:
             if isinstance(part, Content):
                 if text := self._stop.push(part.text):
                     shown.append(Content(text))
