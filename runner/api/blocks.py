@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -31,20 +31,8 @@ class Block(msgspec.Struct):
         return "".join(self.texts)
 
 
-class Began(msgspec.Struct, frozen=True):
-    block: Block
-
-
-class Grew(msgspec.Struct, frozen=True):
-    block: Block
-    text: str
-
-
-class Ended(msgspec.Struct, frozen=True):
-    block: Block
-
-
-Step = Began | Grew | Ended
+Step = tuple[Literal["began", "grew", "ended"], Block, str]
+"""What happened to a block. The text is what it grew by, or else empty."""
 
 
 class Blocks:
@@ -55,7 +43,7 @@ class Blocks:
 
     def push(self, pieces: Iterable[Piece]) -> Iterator[Step]:
         for piece in pieces:
-            for part in parts_of(piece):
+            for part in piece.parts or ([Content(piece.text)] if piece.text else []):
                 if isinstance(part, CallStart):
                     yield from self.begin("call", part.name, part.id)
                 elif part.text:
@@ -63,22 +51,18 @@ class Blocks:
                     if not self.all or self.all[-1].kind != kind:
                         yield from self.begin(kind)
                     self.all[-1].texts.append(part.text)
-                    yield Grew(self.all[-1], part.text)
+                    yield "grew", self.all[-1], part.text
 
     def begin(self, kind: Kind, name: str = "", call_id: str = "") -> Iterator[Step]:
         yield from self.finish()
         own_id = secrets.token_hex(12)
         self.all.append(Block(len(self.all), kind, own_id, name, call_id or f"call_{own_id}"))
-        yield Began(self.all[-1])
+        yield "began", self.all[-1], ""
 
     def finish(self) -> Iterator[Step]:
         if self.all:
-            yield Ended(self.all[-1])
+            yield "ended", self.all[-1], ""
 
     @property
     def has_calls(self) -> bool:
         return any(each.kind == "call" for each in self.all)
-
-
-def parts_of(piece: Piece) -> Sequence[Part]:
-    return piece.parts or ([Content(piece.text)] if piece.text else [])

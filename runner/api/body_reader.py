@@ -39,7 +39,9 @@ class BodyReader:
         if len(content) <= _LARGE_BYTES:
             return decode(content, kind)
         call_of(request.scope).is_large = True
-        if _objects_bytes(content, bounds) > _HEAVY_BYTES:
+        # NOTE: one emoji makes four bytes of each character of its string.
+        text_bytes = len(content) * (1 if content.isascii() else 4)
+        if _VALUE_BYTES * bounds.num_values + text_bytes > _HEAVY_BYTES:
             await self._heavy.acquire()
             call_of(request.scope).on_release.append(self._heavy.release)
         async with self._parsing:
@@ -56,14 +58,6 @@ class BodyReader:
             bounds.feed(part)
             content += part
         return content
-
-
-def _objects_bytes(content: bytearray, bounds: JSONBounds) -> int:
-    """What the document may take in memory.
-
-    NOTE: one emoji makes four bytes of each character of its string.
-    """
-    return _VALUE_BYTES * bounds.num_values + len(content) * (1 if content.isascii() else 4)
 
 
 def _check_content_type(given: str) -> None:

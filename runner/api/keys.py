@@ -27,16 +27,11 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_guarded(scope["path"]):
-            found = filter(None, map(self._keys.find, _authorizations(scope)))
-            if (key := next(found, None)) is None:
+            headers = {name: value for name, value in reversed(scope["headers"]) if name in _HEADERS}
+            own = headers.get(b"x-api-key")  # Of Anthropic's clients, which may send both.
+            given = headers.get(b"authorization", b""), b"" if own is None else b"Bearer " + own
+            if (key := next(filter(None, map(self._keys.find, given)), None)) is None:
                 await ErrorResponse(InvalidAPIKey())(scope, receive, send)
                 return
             call_of(scope).api_key = key
         await self._app(scope, receive, send)
-
-
-def _authorizations(scope: Scope) -> list[bytes]:
-    """Of ``authorization`` and ``x-api-key``, the header of Anthropic's clients, which may send both."""
-    headers = {name: value for name, value in reversed(scope["headers"]) if name in _HEADERS}
-    own = headers.get(b"x-api-key")
-    return [headers.get(b"authorization", b""), b"" if own is None else b"Bearer " + own]

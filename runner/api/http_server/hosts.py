@@ -39,13 +39,9 @@ class AllowedHosts:
         await self._app(scope, receive, send)
 
     def _is_allowed(self, host: str) -> bool:
-        name = _without_port(host).lower().rstrip(".")
+        name, colon, port = host.rpartition(":")
+        name = (name if colon and port.isdecimal() else host).strip("[]").lower().rstrip(".")
         return name in self._hosts or _ANY in self._hosts or _is_loopback(name)
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).strip("[]")
 
 
 def _is_loopback(name: str) -> bool:

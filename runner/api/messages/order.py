@@ -9,7 +9,7 @@ from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.messages import bodies
 from runner.api.openai.bodies import ChatBody, Object
-from runner.api.openai.orders import chat_order, function_named, joined
+from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
 
 _NAMES = (
     (r"^response_format.*", "output_config.format"),
@@ -55,17 +55,11 @@ def chat_body(body: bodies.CountTokensBody, *, limits_thinking: bool) -> ChatBod
         thinking_token_budget=getattr(thinking, "budget_tokens", None) if limits_thinking else None,
         # NOTE: Claude Code sends an effort by itself: a template that knows none ignores it.
         chat_template_kwargs={**effort, **(body.chat_template_kwargs or {})} or None,
-        response_format=_response_format(output),
+        response_format=format_by(output.format.schema) if output.format is not None else None,
         # A body whose tokens are counted has no limits.
         max_tokens=getattr(body, "max_tokens", None),
         stop=getattr(body, "stop_sequences", None),
     )
-
-
-def _response_format(output: bodies.OutputOptions) -> Object | None:
-    if output.format is None:
-        return None
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output.format.schema}}
 
 
 def _tools(tools: list[bodies.Tool]) -> Iterator[Object]:
@@ -125,7 +119,11 @@ def _of_assistant(content: Any) -> dict[str, Any]:
         return {"role": "assistant", "content": content}
     message: dict[str, Any] = {"role": "assistant"}
     texts = [block for block in content if isinstance(block, bodies.TextBlock)]
-    calls = [_call(block) for block in content if isinstance(block, bodies.ToolUseBlock)]
+    calls = [
+        call_of(block.id, block.name, block.input)
+        for block in content
+        if isinstance(block, bodies.ToolUseBlock)
+    ]
     if thoughts := [block.thinking for block in content if isinstance(block, bodies.ThinkingBlock)]:
         message["reasoning_content"] = "\n".join(thoughts)
     if texts or not calls:
@@ -133,8 +131,3 @@ def _of_assistant(content: Any) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _call(block: bodies.ToolUseBlock) -> dict[str, Any]:
-    function = {"name": block.name, "arguments": block.input}
-    return {"id": block.id, "type": "function", "function": function}

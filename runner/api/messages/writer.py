@@ -11,7 +11,7 @@ import msgspec
 from pydantic_core import from_json
 
 from errors.coded_error import CodedError
-from runner.api.blocks import Began, Block, Blocks, Ended, Grew, Step
+from runner.api.blocks import Block, Blocks, Step
 from runner.api.error_response import Fields, messages_error_body
 from runner.api.generations import Generations, Piece
 from runner.api.messages.answers import (
@@ -93,14 +93,14 @@ class MessagesWriter:
         return "end_turn" if sequence is None else "stop_sequence", sequence
 
     def _events(self, steps: Iterable[Step]) -> Iterator[bytes]:
-        for step in steps:
-            index, kind = step.block.index, step.block.kind
-            match step:
-                case Began(block):
+        for what, block, text in steps:
+            index, kind = block.index, block.kind
+            match what:
+                case "began":
                     yield _event("content_block_start", index=index, content_block=_block(block, ""))
-                case Grew(_, text):
+                case "grew":
                     yield _DELTA % (index, *_DELTAS[kind], _encode(text))
-                case Ended():
+                case "ended":
                     if kind == "reasoning":
                         yield _DELTA % (index, b"signature", b"signature", _encode(_SIGNATURE))
                     yield _event("content_block_stop", index=index)

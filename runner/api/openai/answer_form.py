@@ -12,7 +12,7 @@ from errors.requests import InvalidInput
 from runner.api.openai.bodies import ChatBody
 from runner.api.served import Served
 from runner.chat.families.bare_json import GENERIC
-from runner.chat.families.family import AnswerForm, Family
+from runner.chat.families.family import AnswerForm
 from runner.chat.families.tools import ToolUse
 from runner.chat.guides.answer_guide import answer_guide
 from runner.generation.request import GenerationRequest
@@ -26,7 +26,9 @@ def with_answer_form(
     Raises E1005, E1105, and E1602 for what only a guide can enforce, on an engine without guides of chats.
     """
     is_enforced = use is not None and use.is_enforced
-    family = _family(served.model.family, is_enforced=is_enforced)
+    family = served.model.family
+    if is_enforced and (family is None or family.calls is None):
+        family = GENERIC if family is None else msgspec.structs.replace(family, calls=GENERIC.calls)
     if family is None or (use is None and family.reasoning is None):
         return request
     budget = body.thinking_token_budget if family.reasoning is not None else None
@@ -50,10 +52,3 @@ def with_answer_form(
     if request.guide is not None:  # It has no place for reasoning.
         form = msgspec.structs.replace(form, starts_in_reasoning=False)
     return replace(request, answer=form)
-
-
-def _family(family: Family | None, *, is_enforced: bool) -> Family | None:
-    """With a form of calls if they have to be enforced."""
-    if not is_enforced or (family is not None and family.calls is not None):
-        return family
-    return GENERIC if family is None else msgspec.structs.replace(family, calls=GENERIC.calls)

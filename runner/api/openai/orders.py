@@ -19,6 +19,16 @@ def joined(content: str | Iterable[TextPart]) -> str:
     return content if isinstance(content, str) else "\n".join(each.text for each in content)
 
 
+def format_by(schema: Object, name: str = "output") -> Object:
+    """How a chat names the schema of its answer."""
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+
+
+def call_of(call_id: str, name: str, arguments: str | Object) -> Object:
+    """How a chat writes a call of a tool."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def function_named(name: object) -> Object:
     """How a chat names a tool."""
     return {"type": "function", "function": {"name": name}}

@@ -27,7 +27,6 @@ from runner.api.openai.reasoning import template_arguments
 from runner.api.openai.tool_use import callable_tools, shown_tools, tool_use
 from runner.api.served import Served
 from runner.engines.protocol.messages import SEEDS, Sampling
-from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest, random_seed
 from runner.settings.settings import Settings
 
@@ -52,7 +51,10 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
     requests = []
     for prompt in prompts:
         sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
-        echo = _text(prompt, served.model) if body.echo else ""
+        echo = ""
+        if body.echo:
+            tokenizer = served.model.tokenizer
+            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special_tokens=False)
         request = replace(first, prompt=prompt, sampling=sampling)
         requests.append(PromptRequest(request, body.n or 1, echo))
     return requests
@@ -223,10 +225,3 @@ def _prompts(given: Prompt, field: str = "prompt") -> list[str | list[int]]:
     if kinds == {int}:
         return [[each for each in given if isinstance(each, int)]]
     return [each for each in given if not isinstance(each, int)]
-
-
-def _text(prompt: str | list[int], model: ModelFacts) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    text: str = model.tokenizer.decode(prompt, skip_special_tokens=False)
-    return text

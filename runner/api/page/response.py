@@ -44,9 +44,6 @@ def page_response() -> Response:
 def _inlined(text: str, reference: re.Pattern[str], tag: str) -> tuple[str, str]:
     """The page with the files that it refers to, and their digests."""
     files = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in reference.findall(text)}
-    digests = " ".join(_digest(content) for content in files.values())
-    return reference.sub(lambda found: f"<{tag}>{files[found[1]]}</{tag}>", text), digests
-
-
-def _digest(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    digests = (hashlib.sha256(content.encode()).digest() for content in files.values())
+    hashes = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
+    return reference.sub(lambda found: f"<{tag}>{files[found[1]]}</{tag}>", text), hashes

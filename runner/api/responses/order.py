@@ -11,7 +11,7 @@ from errors.api import UnknownField
 from errors.requests import InvalidInput
 from runner.api.error_response import Fields
 from runner.api.openai.bodies import MAX_TOOL_NAME, AnyObject, ChatBody, Object, ToolName
-from runner.api.openai.orders import chat_order, function_named, joined
+from runner.api.openai.orders import call_of, chat_order, format_by, function_named, joined
 from runner.api.responses import bodies
 from runner.api.validation import convert
 
@@ -77,7 +77,7 @@ def _response_format(body: bodies.ResponsesBody) -> Object | None:
         case AnyObject():
             return {"type": "json_object"}
         case bodies.NamedSchema(name=name, schema=schema):
-            return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+            return format_by(schema, name)
     return None
 
 
@@ -167,9 +167,8 @@ class _Messages:
             case bodies.FunctionCall() as call:
                 _check_json(call.arguments, f"{place}.arguments")
                 name = _full_name(call.namespace, call.name)
-                function = {"name": name, "arguments": call.arguments}
                 calls = self._assistant().setdefault("tool_calls", [])
-                calls.append({"id": call.call_id, "type": "function", "function": function})
+                calls.append(call_of(call.call_id, name, call.arguments))
             case bodies.FunctionCallOutput(call_id, output):
                 self.all.append({"role": "tool", "tool_call_id": call_id, "content": joined(output)})
             case bodies.ReasoningItem(summary, written):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from errors.coded_error import CodedError
-from runner.api.blocks import Began, Block, Blocks, Ended, Grew, Step
+from runner.api.blocks import Block, Blocks, Step
 from runner.api.error_response import describe
 from runner.api.generations import Generations, Piece
 from runner.api.responses.answers import (
@@ -106,20 +106,19 @@ class ResponsesWriter:
         return "incomplete" if self._is_cut and block is self._blocks.all[-1] else "completed"
 
     def _written(self, steps: Iterable[Step]) -> bytes:
-        return b"".join([event for step in steps for event in self._events(step)])
+        return b"".join([event for step in steps for event in self._events(*step)])
 
-    def _events(self, step: Step) -> Iterator[bytes]:
-        block = step.block
+    def _events(self, what: str, block: Block, text: str) -> Iterator[bytes]:
         index, is_call = block.index, block.kind == "call"
-        match step:
-            case Began():
+        match what:
+            case "began":
                 item = self._item(block, "", "in_progress")
                 yield self._event("response.output_item.added", output_index=index, item=item)
                 if not is_call:
                     yield self._part_event("added", block, "")
-            case Grew(_, text):
+            case "grew":
                 yield self._text_event(b"delta", b"delta", block, text)
-            case Ended():
+            case "ended":
                 whole = block.text
                 yield self._text_event(b"done", b"arguments" if is_call else b"text", block, whole)
                 if not is_call:
