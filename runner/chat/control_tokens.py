@@ -34,6 +34,20 @@ class ControlTokens(msgspec.Struct, frozen=True):
 NONE = ControlTokens()
 
 
+class MarkedText(str):
+    """A prompt of which some parts are plain text, though they look like control tokens.
+
+    ``plain``: the parts, as (start, end) in characters, in order, that must not become control tokens.
+    """
+
+    plain: Sequence[tuple[int, int]]
+
+    def __new__(cls, text: str, plain: Sequence[tuple[int, int]]) -> MarkedText:
+        made = super().__new__(cls, text)
+        made.plain = plain
+        return made
+
+
 class Hider:
     """Hides the control tokens of one chat and finds them again."""
 

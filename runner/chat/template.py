@@ -16,8 +16,7 @@ from typing import Any
 
 from errors.chat import ChatTemplateBroken, ChatTemplateMissing
 from errors.requests import PromptTooLong
-from runner.chat.control_tokens import NONE, ControlTokens
-from runner.chat.marked_text import MarkedText
+from runner.chat.control_tokens import NONE, ControlTokens, MarkedText
 from runner.chat.messages import Message
 from runner.chat.renderer import ChatRenderer
 from runner.chat.rendering import MAX_TEXT_BYTES, Compile, Render

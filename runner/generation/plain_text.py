@@ -17,8 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from errors.chat import ControlTokensInText
-from runner.chat.control_tokens import longest_of
-from runner.chat.marked_text import MarkedText
+from runner.chat.control_tokens import MarkedText, longest_of
 
 _SEARCHED_CHARACTERS = 1 << 15
 """At once: a search lets no other thread run."""

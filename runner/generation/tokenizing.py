@@ -18,7 +18,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer
 
 from errors.requests import PromptTooLong
-from runner.chat.marked_text import MarkedText
+from runner.chat.control_tokens import MarkedText
 from runner.generation.pieces import Pieces
 from runner.generation.plain_text import PlainText, Section
 from runner.generation.windows import WINDOW_CHARACTERS, Windows

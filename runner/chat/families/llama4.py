@@ -10,7 +10,7 @@ import msgspec
 
 from runner.chat.families.family import Family
 from runner.chat.families.markers import is_special
-from runner.chat.families.syntax.arguments import read_end
+from runner.chat.families.syntax.arguments import is_json, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -96,11 +96,7 @@ class PythonCalls(msgspec.Struct, frozen=True):
 
 def _json(literal: str) -> str:
     """A literal of JSON (as guided answers have it) or of Python, as JSON; any other text as a string."""
-    try:
-        json.loads(literal, parse_constant=_reject)
-    except (ValueError, RecursionError):
-        pass
-    else:
+    if is_json(literal):
         return literal
     if len(literal) <= _MAX_NESTED or literal[0] in _QUOTES:
         try:
@@ -110,10 +106,6 @@ def _json(literal: str) -> str:
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             pass
     return json.dumps(literal, ensure_ascii=False)
-
-
-def _reject(constant: str) -> None:
-    raise ValueError(constant)
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())

@@ -8,17 +8,14 @@ from tokenizers import Tokenizer
 
 from errors.settings import InvalidSetting
 from runner.chat.families.bare_json import GENERIC, LLAMA3, THINKING
-from runner.chat.families.command_r import COMMAND_R
 from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31, DEEPSEEK_V32
 from runner.chat.families.family import Family
 from runner.chat.families.glm import GLM
-from runner.chat.families.granite import GRANITE, GRANITE_32
 from runner.chat.families.harmony import GPT_OSS
-from runner.chat.families.hermes import HERMES
+from runner.chat.families.json_families import COMMAND_R, GRANITE, GRANITE_32, HERMES, PHI4
 from runner.chat.families.kimi import KIMI_K2
 from runner.chat.families.llama4 import LLAMA4
 from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
-from runner.chat.families.phi4 import PHI4
 from runner.chat.families.qwen3_coder import QWEN3_CODER
 
 NO_FAMILY = "none"

@@ -14,7 +14,7 @@ from runner.api.asgi import make_application
 from runner.api.call import Call
 from runner.api.call_observer import CallObserver
 from runner.api.served import Served
-from runner.chat.families.hermes import HERMES
+from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import FinishReason, Output, Submit
 from runner.generation.generation import Generation

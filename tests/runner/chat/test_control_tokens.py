@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from engine.directory import Engine
 from engine.tar.manifest import Manifest
 from errors.requests import InvalidInput
-from runner.chat.marked_text import MarkedText
+from runner.chat.control_tokens import MarkedText
 from runner.generation.model import ModelFacts, load_model_facts
 from runner.settings.settings import load_settings
 from tests.runner.paced_engine import make_tokenizer

@@ -24,7 +24,7 @@ from tokenizers import (
 )
 
 from errors.chat import ControlTokensInText
-from runner.chat.marked_text import MarkedText
+from runner.chat.control_tokens import MarkedText
 from runner.generation.plain_text import PlainText
 from runner.generation.tokenizing import Tokenizing
 

@@ -132,12 +132,18 @@ def _types(schema: Any) -> set[str]:
 def _json(text: str) -> str:
     """``text`` if it is JSON or one of Python's constants, else as a string of JSON."""
     stripped = text.strip()
+    if is_json(stripped):
+        return stripped
+    constants = {"True": "true", "False": "false", "None": "null"}
+    return constants.get(stripped) or encode_basestring(text)
+
+
+def is_json(text: str) -> bool:
     try:
-        json.loads(stripped, parse_constant=_reject)
+        json.loads(text, parse_constant=_reject)
     except (ValueError, RecursionError):
-        constants = {"True": "true", "False": "false", "None": "null"}
-        return constants.get(stripped) or encode_basestring(text)
-    return stripped
+        return False
+    return True
 
 
 def _reject(constant: str) -> None:

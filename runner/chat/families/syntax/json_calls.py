@@ -131,11 +131,7 @@ class _Objects:
         elif key == _WRAPPED and next_ == "{":
             return (yield from self._members())
         elif key in (syntax.id_key, *_OTHER_KEYS) or self._has_started:
-            return (yield from reader.json(_ignore, syntax.end))
+            return (yield from reader.json(lambda _: None, syntax.end))
         else:
             raise NotACall
         return True
-
-
-def _ignore(_: str) -> None:
-    pass

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from runner.chat.families.hermes import HERMES
+from runner.chat.families.json_families import HERMES
 from tests.runner.chat.families.answers import (
     Call,
     Message,
