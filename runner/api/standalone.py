@@ -14,7 +14,7 @@ from errors.external_triton import ExternalTritonUnavailable
 from runner.api.supervisor import APIServers
 from runner.observability.meter import clear_folder
 from runner.settings.external_triton import ExternalTriton
-from runner.settings.paths import make_runtime_dir, metrics_dir, openai_shapes_path
+from runner.settings.paths import make_runtime_dir, metrics_dir, openai_shapes_paths
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.supervision.failures import FailureLog
@@ -63,7 +63,7 @@ async def serve_alone(
     )
     make_runtime_dir(port)
     clear_folder(metrics_dir(port))
-    shapes_paths = [openai_shapes_path(port, number) for number in range(settings.openai_processes)]
+    shapes_paths = openai_shapes_paths(port, settings.openai_processes)
     for path in shapes_paths:
         path.unlink(missing_ok=True)
     records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"

@@ -27,7 +27,7 @@ from runner.api.start import Start
 from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
 from runner.settings.external_triton import ExternalTriton
-from runner.settings.paths import metrics_dir, openai_shapes_path
+from runner.settings.paths import metrics_dir, openai_shapes_paths
 from runner.settings.ports import check_port_free, local_url
 from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, cancelled, with_parent
@@ -146,7 +146,8 @@ class APIServer(SupervisedProcess):
             hang_timeout_s=_HANG_TIMEOUT_S,
         )
         self._settings = settings
-        self._shapes_path = openai_shapes_path(settings.triton_http_port, number)
+        paths = openai_shapes_paths(settings.triton_http_port, settings.openai_processes)
+        self._shapes_path = paths[number]
         self._engine_socket = engine_socket
         self._triton = triton
         self._listener: socket.socket

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -39,13 +40,13 @@ _RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
 log = logging.getLogger("cog_triton.engine")
 
 
+@dataclass(frozen=True)
 class SocketSink:
     """Turns what an engine reports into frames. See ``runner.engines.protocol.adapter.Sink``."""
 
-    def __init__(self, sender: FrameSender, engine_kind: str, exit_reason: ExitReason) -> None:
-        self._sender = sender
-        self._engine_kind = engine_kind
-        self._exit_reason = exit_reason
+    _sender: FrameSender
+    _engine_kind: str
+    _exit_reason: ExitReason
 
     def tokens(self, new: Iterable[tuple[int, list[int]]]) -> None:
         self._sender.send(messages.Tokens(list(new)))

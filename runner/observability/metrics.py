@@ -203,15 +203,10 @@ def metrics_of(source: str) -> tuple[Metric, ...]:
     return tuple(each for each in ENGINE_METRICS if has_iterations or each not in _ITERATION_METRICS)
 
 
-def _places() -> dict[tuple[str, tuple[str, ...]], int]:
-    children = [(metric, child) for metric in (*METRICS, *ENGINE_METRICS) for child in metric.children]
-    starts = accumulate((metric.num_cells for metric, _ in children), initial=0)
-    return {(metric.name, child): start for (metric, child), start in zip(children, starts, strict=False)}
-
-
-PLACES = _places()
+_CHILDREN = [(metric, child) for metric in (*METRICS, *ENGINE_METRICS) for child in metric.children]
+*_STARTS, NUM_CELLS = accumulate((metric.num_cells for metric, _ in _CHILDREN), initial=0)
+PLACES = {(metric.name, child): start for (metric, child), start in zip(_CHILDREN, _STARTS, strict=True)}
 """(name, label values) -> index of its first number among those of a process."""
-NUM_CELLS = sum(metric.num_cells * len(metric.children) for metric in (*METRICS, *ENGINE_METRICS))
 ITERATION_PLACES = {
     figure: PLACES[name, (value, *_MODEL)]
     for (name, _, _), figures in _ITERATION.items()

@@ -97,12 +97,11 @@ class SpanExporter:
         while not self._closing:
             self._wake.wait(_BATCH_INTERVAL_S)
             self._wake.clear()
-            while batch := self._take():
+            while self._queue:
+                with self._lock:
+                    count = min(len(self._queue), _MAX_BATCH_SPANS)
+                    batch = [self._queue.popleft() for _ in range(count)]
                 self._send(batch)
-
-    def _take(self) -> list[Span]:
-        with self._lock:
-            return [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_BATCH_SPANS))]
 
     def _send(self, spans: list[Span]) -> None:
         scope_spans = [{"scope": {"name": "cog_triton"}, "spans": spans}]

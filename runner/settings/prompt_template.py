@@ -54,18 +54,14 @@ def _count_fields(template: str) -> Counter[str]:
     counts: Counter[str] = Counter()
     try:
         for _, field, spec, conversion in string.Formatter().parse(template):
-            if field is not None:
-                _check_field(field, spec, conversion)
-                counts[field] += 1
+            if field is None:
+                continue
+            if field not in _FIELDS:
+                reason = f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist"
+                raise PromptTemplateError(reason=reason)
+            if spec or conversion:
+                raise PromptTemplateError(reason=f"the field {{{field}}} has a format or conversion")
+            counts[field] += 1
     except ValueError as exc:
         raise PromptTemplateError(reason=str(exc).lower()) from exc
     return counts
-
-
-def _check_field(field: str, spec: str | None, conversion: str | None) -> None:
-    if field not in _FIELDS:
-        raise PromptTemplateError(
-            reason=f"it names the field {{{field}}}, and only {{prompt}} and {{system_prompt}} exist"
-        )
-    if spec or conversion:
-        raise PromptTemplateError(reason=f"the field {{{field}}} has a format or conversion")

@@ -232,16 +232,16 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     environment = os.environ if environment is None else environment
     config = read_server_config(environment)
     values: dict[str, Any] = {
-        key: _text(f"instantiate.{key}", config[key])
-        for key in ("weights", "system_prompt", "prompt_template")
-        if config.get(key) not in (None, "")
-    }
-    values |= {
         "server": server_arguments(config),
         "cog": load_cog_settings(environment),
         "cache_dir": _default_cache_dir(environment),
         "engine_python": engine_python(environment),
     }
+    for key in ("weights", "system_prompt", "prompt_template"):
+        if (value := config.get(key)) not in (None, ""):
+            if not isinstance(value, str):
+                raise InvalidSetting(name=f"instantiate.{key}", expected="a text", value=value)
+            values[key] = value
     for name, field in VARIABLES.items():
         if environment.get(name) or (name in environment and name in _MAY_BE_BLANK):
             values[field] = environment[name]
@@ -280,12 +280,6 @@ def _check_ports(settings: Settings) -> None:
     for name, port in ports.items():
         if port and taken.setdefault(port, name) != name:
             raise InvalidSetting(name=name, expected=f"another port than {taken[port]}", value=port)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidSetting(name=name, expected="a text", value=value)
-    return value
 
 
 def _default_cache_dir(environment: Mapping[str, str]) -> Path:

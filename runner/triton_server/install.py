@@ -43,7 +43,10 @@ def install_triton(runtime_dir: Path, extra_backend_dir: Path | None) -> TritonI
 
     ``extra_backend_dir`` (TRITONSERVER_BACKEND_DIR) adds its backends, such as NVIDIA's tensorrtllm.
     """
-    wheel = _wheel_dir()
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy=SET_UP)
+    wheel = Path(spec.origin).parent
     server = wheel / "tritonserver" / "bin" / "tritonserver"
     if not os.access(server, os.X_OK):
         server.chmod(server.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
@@ -63,13 +66,6 @@ def cpp_backend_dir(extra_backend_dir: Path | None) -> Path | None:
         return None
     folder = extra_backend_dir / "tensorrtllm"
     return folder if (folder / CPP_LIBRARY).is_file() else None
-
-
-def _wheel_dir() -> Path:
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or spec.origin is None:
-        raise MissingRequirement(what="nvidia-pytriton (Triton's server)", remedy=SET_UP)
-    return Path(spec.origin).parent
 
 
 def _lay_out_python_backend(wheel: Path, target: Path) -> None:

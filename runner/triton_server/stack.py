@@ -29,7 +29,7 @@ from runner.settings.paths import (
     engine_socket_path,
     make_runtime_dir,
     metrics_dir,
-    openai_shapes_path,
+    openai_shapes_paths,
 )
 from runner.settings.ports import TritonPorts
 from runner.settings.settings import Settings
@@ -68,6 +68,7 @@ class EngineStack:
         self._on_restart = on_restart
         self._exits = AsyncExitStack()
         self._arrival: Path
+        self._openai_shapes: list[Path]
         self._shapes = RequestShapes("cog")
         self._recorder: FlightRecorder
         self.processes: list[SupervisedProcess] = []
@@ -106,7 +107,8 @@ class EngineStack:
             arrival=self._arrival,
         )
         clear_folder(metrics_dir(port))
-        for path in self._openai_shapes():
+        self._openai_shapes = openai_shapes_paths(port, settings.openai_processes)
+        for path in self._openai_shapes:
             path.unlink(missing_ok=True)
         records = settings.flight_recorder_dir or settings.cache_dir / "flight-recorder"
         self._recorder = FlightRecorder(records, manifest.model_dump(mode="json"), self._last_requests)
@@ -191,11 +193,7 @@ class EngineStack:
         """Whether Triton's models wait for the engine."""
         return not self._arrival.exists() or (self.engine is not None and not self.engine.is_serving)
 
-    def _openai_shapes(self) -> list[Path]:
-        port, count = self._settings.triton_http_port, self._settings.openai_processes
-        return [openai_shapes_path(port, process) for process in range(count)]
-
     def _last_requests(self) -> list[dict[str, Any]]:
         """Shapes of both APIs' requests in the order of their start."""
-        shapes = [*self._shapes.read(), *chain.from_iterable(map(read_shapes, self._openai_shapes()))]
+        shapes = [*self._shapes.read(), *chain.from_iterable(map(read_shapes, self._openai_shapes))]
         return sorted(shapes, key=itemgetter("started_s"))

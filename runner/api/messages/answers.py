@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-
-class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
-    text: str
+from runner.api.messages.bodies import TextBlock, ToolUseBlock
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
     thinking: str
     signature: str
-
-
-class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
-    id: str
-    name: str
-    input: Any
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock

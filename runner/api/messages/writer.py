@@ -18,11 +18,10 @@ from runner.api.messages.answers import (
     AnswerBlock,
     MessageAnswer,
     OutputDetails,
-    TextBlock,
     ThinkingBlock,
-    ToolUseBlock,
     Usage,
 )
+from runner.api.messages.bodies import TextBlock, ToolUseBlock
 
 _SIGNATURE = "cog-triton"
 """Of what the model thought. Some clients do not send thoughts back without one."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from runner.api.openai.answers import OutputTokens
+
 
 class InputTokens(msgspec.Struct):
     input_tokens: int
@@ -54,15 +56,11 @@ class InputDetails(msgspec.Struct):
     cache_write_tokens: int = 0
 
 
-class OutputDetails(msgspec.Struct):
-    reasoning_tokens: int
-
-
 class Usage(msgspec.Struct):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: OutputTokens
     total_tokens: int
 
 

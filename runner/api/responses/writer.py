@@ -12,13 +12,13 @@ from errors.coded_error import CodedError
 from runner.api.blocks import Block, Blocks, Step
 from runner.api.error_response import describe
 from runner.api.generations import Generations, Piece
+from runner.api.openai.answers import OutputTokens
 from runner.api.responses.answers import (
     CallItem,
     Incomplete,
     InputDetails,
     Item,
     MessageItem,
-    OutputDetails,
     OutputText,
     ReasoningItem,
     ReasoningOptions,
@@ -192,6 +192,6 @@ def _usage(generations: Generations) -> Usage:
         prompt_tokens,
         InputDetails(generations.cached_tokens or 0),
         output_tokens,
-        OutputDetails(generations.reasoning_tokens or 0),
+        OutputTokens(generations.reasoning_tokens or 0),
         prompt_tokens + output_tokens,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 from tokenizers import Tokenizer
 
 from runner.chat.families.answer import AnswerReader
@@ -20,12 +19,12 @@ _TO = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 _IS_ANALYSIS = re.compile(rf"{re.escape(_CHANNEL)}\s*analysis\b")
 
 
-class HarmonyCalls(msgspec.Struct, frozen=True):
+class HarmonyCalls:
     """Messages to ``functions.NAME``, whose text is the arguments. ``HarmonyAnswer`` reads them."""
 
-    begins: tuple[str, ...] = ()
-    bare: str = ""
-    markers: tuple[str, ...] = _MARKERS
+    begins = ()
+    bare = ""
+    markers = _MARKERS
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         raise NotImplementedError

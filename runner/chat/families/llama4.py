@@ -6,29 +6,23 @@ import ast
 import json
 import warnings
 
-import msgspec
-
 from runner.chat.families.family import Family
 from runner.chat.families.markers import is_special
 from runner.chat.families.syntax.arguments import is_json, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
-_BEGIN, _END = "<|python_start|>", "<|python_end|>"
 _QUOTES = "\"'"
 _MAX_NESTED = 1 << 15
 """Characters of a literal that is not a string: parsing it takes up to 50 ms."""
 _NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
-class PythonCalls(msgspec.Struct, frozen=True):
-    begins: tuple[str, ...] = (_BEGIN,)
-    bare: str = "["
-    end: str = _END
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return (_BEGIN, _END)
+class PythonCalls:
+    begins = ("<|python_start|>",)
+    bare = "["
+    end = "<|python_end|>"
+    markers = (*begins, end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
         yield from reader.space()
@@ -41,7 +35,7 @@ class PythonCalls(msgspec.Struct, frozen=True):
             if not is_whole or not (yield from reader.marker(",")):
                 break
             reader.begin_trying(",")
-        yield from read_end(reader, _END, is_whole=is_whole)
+        yield from read_end(reader, self.end, is_whole=is_whole)
 
     def call(self, reader: Reader, name: str) -> Reading[bool]:
         """Read the arguments after ``name``. False if they were cut off. Raises NotACall."""

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end, string_part
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
-_CALL, _CALL_END = "<tool_call>", "</tool_call>"
-_FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 
-
-class FunctionCalls(msgspec.Struct, frozen=True):
+class FunctionCalls:
     """Models sometimes leave out the marker before a call: then the name has to be that of a tool."""
 
-    begins: tuple[str, ...] = (_CALL, _FUNCTION)
-    bare: str = ""
-    end: str = _CALL_END
-    function: str = _FUNCTION
-    function_end: str = _FUNCTION_END
-    parameter: str = _PARAMETER
-    parameter_end: str = _PARAMETER_END
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        return (_CALL, _CALL_END)
+    begins = ("<tool_call>", "<function=")
+    bare = ""
+    end = "</tool_call>"
+    function, function_end = "<function=", "</function>"
+    parameter, parameter_end = "<parameter=", "</parameter>"
+    markers = (begins[0], end)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
-        is_marked = begin != _FUNCTION
+        is_marked = begin != self.function
         if is_marked:
             yield from reader.space()
-            if not (yield from reader.marker(_FUNCTION)):
+            if not (yield from reader.marker(self.function)):
                 raise NotACall
         while True:
             name = yield from _key(reader)
@@ -43,22 +32,22 @@ class FunctionCalls(msgspec.Struct, frozen=True):
             reader.start_call(name)
             is_whole = yield from self._arguments(reader, ArgumentsWriter(reader, tools, name))
             yield from reader.space()
-            if not (yield from reader.marker(_FUNCTION)):
+            if not (yield from reader.marker(self.function)):
                 break
-            reader.begin_trying(_FUNCTION)
-        yield from read_end(reader, _CALL_END, is_whole=is_whole)
+            reader.begin_trying(self.function)
+        yield from read_end(reader, self.end, is_whole=is_whole)
 
     def _arguments(self, reader: Reader, writer: ArgumentsWriter) -> Reading[bool]:
-        while (yield from reader.space()) and (yield from reader.marker(_PARAMETER)):
+        while (yield from reader.space()) and (yield from reader.marker(self.parameter)):
             try:
                 writer.begin((yield from _key(reader)))
             except NotACall:
                 return False
             value = _Value(writer, reader)
-            if not (yield from reader.up_to(_PARAMETER_END, value.text)):
+            if not (yield from reader.up_to(self.parameter_end, value.text)):
                 return False
             writer.end()
-        is_whole = bool((yield from reader.marker(_FUNCTION_END))) or not reader.is_ended
+        is_whole = bool((yield from reader.marker(self.function_end))) or not reader.is_ended
         if is_whole:
             writer.close()
         return is_whole

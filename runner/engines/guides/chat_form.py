@@ -27,7 +27,8 @@ def form_grammar(form: ChatForm, grammar_of: Callable[[Guide], str]) -> tuple[st
         first = known.setdefault(part, index)
         name = f"part_{index}"
         parts.append(f"{name}: part_{first}" if first < index else _part(name, part, grammar_of(part)))
-    return _joined(form.rules, parts), _joined(_TOKEN.sub(_test_token, form.rules), parts)
+    tested = _TOKEN.sub(lambda match: f"<[{_TEST_TOKENS[int(match[1]) % len(_TEST_TOKENS)]}]>", form.rules)
+    return _joined(form.rules, parts), _joined(tested, parts)
 
 
 def check_parts(form: ChatForm, grammar_of: Callable[[Guide], str]) -> None:
@@ -41,10 +42,6 @@ def check_parts(form: ChatForm, grammar_of: Callable[[Guide], str]) -> None:
 
 def _joined(rules: str, parts: list[str]) -> str:
     return "\n".join([_HEAD, rules, *parts])
-
-
-def _test_token(match: re.Match[str]) -> str:
-    return f"<[{_TEST_TOKENS[int(match[1]) % len(_TEST_TOKENS)]}]>"
 
 
 def _part(name: str, guide: Guide, grammar: str) -> str:

@@ -96,7 +96,9 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             if logit_bias := sequence.request.sampling.logit_bias:
                 scores[row, list(logit_bias)] += scores.new_tensor(list(logit_bias.values()))
             if _has_penalties(sequence.request.sampling):
-                self._penalize(scores[row], sequence)
+                if sequence not in self._occurrences:
+                    self._occurrences[sequence] = _Occurrences(sequence, scores[row])
+                self._occurrences[sequence].penalize(scores[row], sequence)
             if sequence.follower is not None:
                 _guide(scores[row], sequence)
         _forbid(scores, [[] if sequence.follower else sequence.forbidden() for sequence in self._rows])
@@ -109,11 +111,6 @@ class SamplingProcessor(ContinuousBatchingLogitsProcessor):  # type: ignore[misc
             token = int(scores[row].argmax())
             sequence.log_probs.append(_log_prob(log_probs, token, sequence.request.num_top_log_probs))
         return scores
-
-    def _penalize(self, scores: torch.Tensor, sequence: Sequence) -> None:
-        if sequence not in self._occurrences:
-            self._occurrences[sequence] = _Occurrences(sequence, scores)
-        self._occurrences[sequence].penalize(scores, sequence)
 
 
 def _log_prob(log_probs: torch.Tensor, token: int, num_top: int) -> TokenLogProb:

@@ -22,6 +22,7 @@ from runner.engines.protocol.checks import MAX_WORDS
 from runner.generation.tokenizing import Tokenizing
 
 _OFFSET_PADDING = -1
+_MAX_INT32 = np.iinfo(np.int32).max
 _MAX_BIAS_BYTES = 16 << 20
 """A few short words become a number for each token of the vocabulary, in each row."""
 _MAX_WORD_BYTES = 1 << 18
@@ -130,7 +131,8 @@ class TritonPythonModel:
             # As in NVIDIA's: one token of padding, since there is no text for a decoder.
             "DECODER_INPUT_ID": pad_ids.astype(np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((rows, 1), np.int32),
-            "REQUEST_OUTPUT_LEN": _to_int32(inputs["REQUEST_OUTPUT_LEN"]),
+            # Clipped, so that a large unsigned length does not become negative.
+            "REQUEST_OUTPUT_LEN": np.minimum(inputs["REQUEST_OUTPUT_LEN"], _MAX_INT32).astype(np.int32),
             "BAD_WORDS_IDS": self._words(inputs.get("BAD_WORDS_DICT"), rows),
             "STOP_WORDS_IDS": self._words(inputs.get("STOP_WORDS_DICT"), rows),
             "EMBEDDING_BIAS": self._embedding_bias(inputs, rows),
@@ -215,11 +217,6 @@ def _check_words(inputs: dict[str, npt.NDArray[Any]]) -> None:
 
 def _decode(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _to_int32(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Clipped, so that a large unsigned length does not become negative."""
-    return np.minimum(lengths, np.iinfo(np.int32).max).astype(np.int32)
 
 
 def _pad(rows: list[list[int]], pad_id: int) -> npt.NDArray[np.int32]:
