@@ -20,8 +20,9 @@ from runner.api.openai.bodies import (
 )
 from runner.api.openai.requests import chat_request, completion_requests
 from runner.api.served import Served
-from runner.chat.families.bare_json import GENERIC, HERMES
+from runner.chat.families.bare_json import GENERIC
 from runner.chat.families.family import AnswerForm, Family
+from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import Guide
 from runner.generation.model import ModelFacts
