@@ -1,7 +1,5 @@
 """The endpoints of the API."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine

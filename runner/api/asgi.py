@@ -1,7 +1,5 @@
 """The endpoints as an ASGI application, with API keys, CORS, and errors as answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from starlette.applications import Starlette

@@ -1,7 +1,5 @@
 """The parts of an answer as blocks: a text, a reasoning or a call of a tool each."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Literal

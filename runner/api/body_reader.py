@@ -1,7 +1,5 @@
 """Reads the body of a request: as JSON, within the bounds of the settings, checked before it is parsed."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import TypeVar
 

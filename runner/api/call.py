@@ -1,7 +1,5 @@
 """One call of the API: what is known of it. The modules that serve it fill it in."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

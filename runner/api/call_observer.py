@@ -4,8 +4,6 @@ A call may ask for several texts. Each is a request in metrics and logs, and rep
 is refused before any text has begun counts as one request.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, nullcontext
 

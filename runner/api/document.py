@@ -3,8 +3,6 @@
 Fields that the model or engine of this server does not support are left out. The page at / is made from it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Coded errors as HTTP responses: their status, and a body in OpenAI's or Anthropic's format."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

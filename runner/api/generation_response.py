@@ -1,7 +1,5 @@
 """The answer to a generation request: one JSON document, or a stream of server-sent events."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """All texts that one call asks for, while they are generated: what has arrived of them, batch by batch."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence

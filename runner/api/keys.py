@@ -1,7 +1,5 @@
 """Requests of guarded paths need an API key: without one of them they get 401."""
 
-from __future__ import annotations
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errors.api import InvalidAPIKey

@@ -1,7 +1,5 @@
 """Limits of a request: how many texts at once, how long it may take, and its client's connection."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager

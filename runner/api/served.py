@@ -1,7 +1,5 @@
 """What this process serves: a model under its names, with the settings of the runner."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from errors.api import UnknownModel

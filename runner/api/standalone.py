@@ -1,7 +1,5 @@
 """The API server alone, in front of an external Triton, until SIGTERM or Ctrl-C."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

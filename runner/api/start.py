@@ -1,7 +1,5 @@
 """The message from the runner to a new API server: one JSON document on standard input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict

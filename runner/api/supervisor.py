@@ -6,8 +6,6 @@ at once, and while a child is started again its clients wait instead of being re
 connections from one socket, the first that is free; each is a client of the engine server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

@@ -4,8 +4,6 @@ Attributes follow OpenTelemetry's conventions for HTTP servers and generative AI
 only the ids are recorded. Imported only if an OTLP endpoint is set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

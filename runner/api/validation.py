@@ -5,8 +5,6 @@ has refused a document: a valid request pays nothing for it. It follows the path
 because a document may have hundreds of thousands of other values.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Jinja as chat templates expect it, set up as in ``transformers``. Importing this module imports Jinja."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Any

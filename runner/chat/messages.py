@@ -1,7 +1,5 @@
 """The messages of a chat, validated and in the form that chat templates expect."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

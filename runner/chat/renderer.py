@@ -1,7 +1,5 @@
 """Renders chats in several sandboxed processes, so that slow or large chats do not make others wait."""
 
-from __future__ import annotations
-
 import threading
 
 from errors.chat import ChatTemplateRefused

@@ -1,7 +1,5 @@
 """What the sandboxed process does with a chat: reads and checks its messages, and renders the template."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, Protocol

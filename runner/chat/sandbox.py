@@ -8,8 +8,6 @@ Both ways, a message is a 4-byte length and JSON: ``Compile`` once, then ``Rende
 answered by ``Answer``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -5,8 +5,6 @@ tags, and the special tokens by name. The template comes with the model, so it i
 (``runner.chat.sandbox``).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Token ids to text, incrementally: the streamed text equals decoding all tokens at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tokenizers import Tokenizer

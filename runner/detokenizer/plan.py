@@ -6,8 +6,6 @@ The decoders of language models are incremental: ``ByteLevel`` (GPT-2 and most l
 text is decoded at the end.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

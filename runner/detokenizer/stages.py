@@ -4,8 +4,6 @@ Each stage gives what a decoder of the ``tokenizers`` library gives for the whol
 any number of ``push`` calls and one ``finish``. A stage holds back only what later tokens can still change.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable
 from typing import Protocol

@@ -5,8 +5,6 @@ and, for a rank, the Unix socket of ``server.ranks``. It ends when its socket cl
 engine server.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

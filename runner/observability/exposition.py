@@ -4,8 +4,6 @@ Triton's metrics port has the engine server's metrics as well; here they come fr
 that they are there while Triton is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ No line of ours has a prompt or an output in it. Needs nothing but the standard 
 the engine environment's Python, logs by it too.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -7,8 +7,6 @@ variable.
 NOTE: no two threads may count in the same metric at a time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

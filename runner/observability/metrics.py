@@ -5,8 +5,6 @@ Each process counts in numbers of its own (``meter``), which ``samples`` reads; 
 standard library: the engine environment's Python imports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ For the engine server, as the engine environment may have no OpenTelemetry. Send
 spans that the collector does not take in time are dropped and counted.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

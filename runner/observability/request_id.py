@@ -1,7 +1,5 @@
 """A request's id: the client's ``X-Request-ID`` if it can be repeated safely, else one of our own."""
 
-from __future__ import annotations
-
 import re
 import secrets
 

@@ -1,7 +1,5 @@
 """API keys: the setting, whether a client has one of them, and the priorities that it may ask for."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from collections.abc import Iterable, Mapping

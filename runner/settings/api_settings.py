@@ -1,7 +1,5 @@
 """The settings of the API server."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel
 
 from runner.settings.api_keys import KeyTexts

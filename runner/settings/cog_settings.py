@@ -1,7 +1,5 @@
 """The environment variables of Cog's server, which ignores an invalid value or ends with a traceback."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal

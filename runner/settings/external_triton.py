@@ -1,7 +1,5 @@
 """Where an external Triton is."""
 
-from __future__ import annotations
-
 import re
 
 from pydantic import BaseModel, ConfigDict

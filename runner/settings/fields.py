@@ -1,7 +1,5 @@
 """Environment variables as fields of pydantic models: their types, and E1006 for an invalid value."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder of files that a running runner makes, and the files that several of its processes use."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompt templates: Python format strings with the fields ``{prompt}`` and ``{system_prompt}``."""
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 

@@ -3,8 +3,6 @@
 An unknown key is E1006, which suggests the nearest known key.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from pathlib import Path

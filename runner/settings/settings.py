@@ -3,8 +3,6 @@
 An invalid value is E1006, which names the variable. Variables override the YAML file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Child processes: they end with the runner, are signalled with all they started, and log line by line."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

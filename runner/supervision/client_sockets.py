@@ -1,7 +1,5 @@
 """What Linux does for connections of clients: holds bursts, sends at once, cuts the dead and the silent."""
 
-from __future__ import annotations
-
 import socket
 
 _STALL_TIMEOUT_S = 60

@@ -1,7 +1,5 @@
 """Failures of supervised processes: their likely cause, and when they are too many to go on."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -1,7 +1,5 @@
 """Whether a server says that it is well."""
 
-from __future__ import annotations
-
 import asyncio
 
 import aiohttp

@@ -3,8 +3,6 @@
 A parser makes up to thirty bytes of objects from one byte of JSON, and holds Python's lock meanwhile.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import accumulate
 

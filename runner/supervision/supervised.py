@@ -5,8 +5,6 @@ requests are still sent to it, but the health check fails. ``down``: it failed, 
 next start; it stays so after too many failures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import signal

@@ -3,8 +3,6 @@
 docs/measurements/ has the figures.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator, MutableMapping

@@ -1,7 +1,5 @@
 """Connections whose input is much work and little content are read in turn: others go on meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The answer of a server that stops to new clients: 503, and the connection closed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

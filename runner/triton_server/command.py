@@ -1,7 +1,5 @@
 """How Triton is started: its command, by mpirun where NVIDIA's C++ backend has several ranks."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

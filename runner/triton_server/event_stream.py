@@ -1,7 +1,5 @@
 """Server-sent events out of the bytes of an answer, in whatever pieces they arrive."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

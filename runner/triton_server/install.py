@@ -1,7 +1,5 @@
 """Where Triton's server is and what it needs to run: the files of the nvidia-pytriton wheel."""
 
-from __future__ import annotations
-
 import ctypes.util
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The engine made of MODEL_ID at start, by the builder: another program, which the runner does not import."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

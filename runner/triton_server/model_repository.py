@@ -4,8 +4,6 @@ A template's variable without a default here is left blank: the engine's library
 key that no template has, and a value that Triton could not parse, are E1006 with the key's name.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shutil

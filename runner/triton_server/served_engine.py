@@ -1,7 +1,5 @@
 """The engine that a runner serves: found or fetched as the settings say, refused if it can't run here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -4,8 +4,6 @@ Triton does not notice that a stub, which holds one of its Python models, has en
 fails from then on, and its requests wait for ever. So the stubs are watched as well.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Callable

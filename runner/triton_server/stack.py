@@ -5,8 +5,6 @@ They start before the engine is complete.
 With NVIDIA's C++ backend in the slot there is no engine server: Triton holds the engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A request as the slot's tensors, and the slot's answers, in the JSON of Triton's HTTP API."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeVar
 
 import msgspec

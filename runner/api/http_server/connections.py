@@ -8,8 +8,6 @@ begun. When there are too many, large requests wait unread until there is room (
 those that are arriving is refused. Small requests never wait.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Protocol

@@ -4,8 +4,6 @@ A page on any site can make its own name lead to this machine (DNS rebinding): t
 loopback is then a part of that site. The name is still in the request's ``Host``.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """uvicorn with the bounds of the settings, and a graceful shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

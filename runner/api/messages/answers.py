@@ -1,7 +1,5 @@
 """The answers of POST /v1/messages and /v1/messages/count_tokens."""
 
-from __future__ import annotations
-
 import msgspec
 
 from runner.api.messages.bodies import TextBlock, ToolUseBlock

@@ -1,7 +1,5 @@
 """From the body of POST /v1/messages to the order of a chat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of Anthropic's Messages API: a message, or a stream of events."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence

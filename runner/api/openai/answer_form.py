@@ -1,7 +1,5 @@
 """How the answer to a chat is read, and the guide that keeps it to that form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Answers in OpenAI's formats, and those of the endpoints beside them."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Generic, TypeVar
 

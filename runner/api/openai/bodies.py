@@ -3,8 +3,6 @@
 An unknown field is an error that names it. ``null`` means that a field was not sent.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import msgspec

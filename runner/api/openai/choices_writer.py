@@ -1,7 +1,5 @@
 """Choices (completions and chat completions) in one document, or in events that end with ``[DONE]``."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The answer to an embedding request: one JSON document with a vector for each input."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import math

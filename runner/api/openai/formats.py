@@ -1,7 +1,5 @@
 """The two formats of an answer: completions and chat completions, whole or as events of a stream."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections import Counter, defaultdict

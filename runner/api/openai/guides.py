@@ -1,7 +1,5 @@
 """Guides, which constrain an output, from OpenAI's field and vLLM's old and new fields."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The order of a chat, made from the body of another API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """How much the model reasons before it answers, by the variables of its chat template."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From a body to requests of the generation core: one for each prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tools that an answer to a chat may call, and the form in which its template gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

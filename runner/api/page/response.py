@@ -1,7 +1,5 @@
 """GET /: the page to try the API in a browser. It is one file; its headers restrict it to this server."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The answer of POST /v1/responses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

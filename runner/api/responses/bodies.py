@@ -3,8 +3,6 @@
 Unknown fields of items, content and tools are ignored, as clients send back what other servers wrote there.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """From the body of POST /v1/responses to the order of a chat."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of the Responses API: a response, or a stream of events with sequence numbers."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence

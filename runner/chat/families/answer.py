@@ -1,7 +1,5 @@
 """The state machine of an answer: what all forms of answers have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tokenizers import Tokenizer

@@ -1,7 +1,5 @@
 """Llama 3.1 to 3.3, and the form for models whose own is not known."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.llama4 import PythonCalls
 from runner.chat.families.syntax.json_calls import JsonCalls

@@ -1,7 +1,5 @@
 """DeepSeek V3, R1, V3.1, V3.2 and V4, and the models distilled from R1."""
 
-from __future__ import annotations
-
 import msgspec
 
 from runner.chat.families.family import Family, Span

@@ -1,7 +1,5 @@
 """A model family: how its models write calls of tools and reasoning."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import msgspec

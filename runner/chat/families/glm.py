@@ -1,7 +1,5 @@
 """GLM 4.5 to 4.7: calls as a name with keys and values."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading

@@ -1,7 +1,5 @@
 """Answers of several messages, each with a header that names its channel and its recipient (gpt-oss)."""
 
-from __future__ import annotations
-
 import re
 
 from tokenizers import Tokenizer

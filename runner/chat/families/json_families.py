@@ -1,7 +1,5 @@
 """Families that write calls as objects of JSON between markers."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.json_calls import JsonCalls
 

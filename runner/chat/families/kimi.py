@@ -1,7 +1,5 @@
 """Kimi K2."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.named_calls import NamedCalls
 from runner.chat.families.syntax.reader import Reader, Reading

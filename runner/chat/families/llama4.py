@@ -1,7 +1,5 @@
 """Llama 4: a list of calls in Python's syntax, with keyword arguments."""
 
-from __future__ import annotations
-
 import ast
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Answers with markers around calls and reasoning, which is the form of most families."""
 
-from __future__ import annotations
-
 from tokenizers import Tokenizer
 
 from runner.chat.families.answer import AnswerReader

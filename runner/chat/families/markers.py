@@ -4,8 +4,6 @@ A marker that is a token of the tokenizer is read as one character that no text 
 tokens that spell the marker stay text. Other markers are found in the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Mistral, Mixtral, Ministral, Codestral, Devstral, Magistral: all versions of the tokenizer."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.syntax.json_calls import JsonCalls
 from runner.chat.families.syntax.named_calls import NamedCalls

@@ -3,8 +3,6 @@
 The parts of an answer, concatenated by kind, are the same for every split of its tokens into steps.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -1,7 +1,5 @@
 """Qwen3-Coder and Qwen 3.5: calls as functions with parameters, in XML without escapes."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end, string_part

@@ -1,7 +1,5 @@
 """Which family a model is of: the first whose signs are in its chat template or its tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer

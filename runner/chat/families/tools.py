@@ -1,7 +1,5 @@
 """The tools that a model may call, and how."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -4,8 +4,6 @@ The guide is a grammar of llguidance (``ChatForm``): reasoning, then calls of to
 client's own guide allows. Markers that are tokens are written as their numbers, so that no text can be one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer

@@ -1,7 +1,5 @@
 """The rules of calls, for each syntax that families have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules of answers in channels (gpt-oss): messages, each with a header before its text."""
 
-from __future__ import annotations
-
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.harmony import HarmonyCalls
 from runner.chat.families.tools import Tool, ToolUse

@@ -1,7 +1,5 @@
 """The parameters of tools for families that write each one by itself, as text or as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules of a grammar in llguidance's Lark, about markers, text and the client's schemas."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A chat's form as one grammar of llguidance: its rules, and the client's schemas and grammars as parts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

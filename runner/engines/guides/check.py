@@ -8,8 +8,6 @@ A line of the input is a guide and its processor time, a line of the output is a
 guide exceeded a limit.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -4,8 +4,6 @@ llguidance computes which tokens may come next from the guide and the tokenizer.
 each guide first (``check``). Guides are compiled outside the engine's loop and cached.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """One-line reasons for invalid guides, with the place, from the messages of llguidance."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Follows a compiled guide, token by token, for one output."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Guides as grammars of llguidance, or the reason why one is invalid or too complex."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ comma-separated list of ``requests`` (a request selects a fault by its seed, see
 ``slow_start=SECONDS``, and ``<fault>_every=N`` (for each Nth request). Faults follow the first tokens.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -5,8 +5,6 @@ file with a list of rules, or ``requests``. With either, a prompt can have rules
 block that begins with ```` ```script ````. The rule whose ``when`` stands last in the prompt answers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The protocol an engine kind implements to be run by the engine server, and the sink it reports to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Protocol
 

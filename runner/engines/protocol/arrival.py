@@ -4,8 +4,6 @@ The runner announces the engine by a file with the facts that only the engine's 
 and the engine server import their libraries first, then wait. Restarted processes find the file at once.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which requests an engine can't run: wrong token ids, lengths or sampling, and what its kind lacks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ has those of two engine steps, or of all steps within 50 ms. It knows what a chu
 divided by its chunks. It is busy if the chunks of all its streams in that time would take too much of it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ second, and for each request ``Tokens`` (with ``Cached`` and ``LogProbs`` before
 ``Failed``. An engine that runs in a child of the engine server exchanges the same messages with it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Options of an engine: texts from Triton's model parameters, read by the parsers of an engine kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any

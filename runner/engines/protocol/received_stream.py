@@ -1,7 +1,5 @@
 """What a client has received of one request, until its reader takes it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

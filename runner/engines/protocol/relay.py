@@ -9,8 +9,6 @@ fewer, longer responses: at every later step a response costs far more than a to
 The engine server has one for all its clients, and the slot one for its responses through Triton.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ A frame is a 4-byte little-endian length and that many bytes of msgpack: a list 
 ``type``. A reader takes no frame of more than 256 MiB.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

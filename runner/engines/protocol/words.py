@@ -1,7 +1,5 @@
 """Stop words and bad words, which are sequences of tokens, in an output."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 

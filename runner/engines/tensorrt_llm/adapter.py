@@ -5,8 +5,6 @@ Written for the published interface of 0.16, and tested only with a stand-in of 
 NOTE: importing ``tensorrt_llm`` initializes MPI, so only processes that serve such an engine import it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping

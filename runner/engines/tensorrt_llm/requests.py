@@ -5,8 +5,6 @@ on the CPU. Deprecated names (``max_new_tokens``, ``random_seed``, ``min_length`
 request.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from typing import Any

@@ -4,8 +4,6 @@ Names and meanings are those of the ``tensorrt_llm`` model of NVIDIA's backend 0
 that an invalid value is E1006 here, where NVIDIA's backend drops it with a warning.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

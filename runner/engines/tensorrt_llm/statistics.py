@@ -1,7 +1,5 @@
 """The metrics from the executor's ``IterationStats``, by its own names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _ITERATION = (

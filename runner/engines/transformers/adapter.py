@@ -5,8 +5,6 @@ model that the library can batch, or an embedding model (``embedding``); its wei
 directory as the library saves them.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping

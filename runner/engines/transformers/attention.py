@@ -6,8 +6,6 @@ So the work grows with the square of their number: 32 sequences of 512 tokens to
 per sequence would be slower.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,6 @@ found by name in ``SCHEDULER_MAPPING``, and on a GPU the runner by its class nam
 tests/runner/engines/transformers/test_library.py fails if this changes.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel

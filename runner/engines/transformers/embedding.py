@@ -1,7 +1,5 @@
 """Embeddings: waiting inputs are run in batches, and each becomes one vector as the model's files say."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 

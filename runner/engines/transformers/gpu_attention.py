@@ -5,8 +5,6 @@ ten times slower at 256 streams. PyTorch has a kernel for packed sequences; this
 keys.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ requests of a step sample, penalize or forbid tokens, their tokens are chosen he
 graph.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -9,8 +9,6 @@ repetition divides positive and multiplies negative scores of each token of prom
 and frequency (per occurrence) are subtracted from tokens of the output.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Mapping

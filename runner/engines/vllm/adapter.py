@@ -4,8 +4,6 @@ The engine server spawns the core, which runs the model, itself or in one
 process per GPU, and sends all results of a step as one message. vLLM does not detokenize anything.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping

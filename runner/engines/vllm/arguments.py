@@ -4,8 +4,6 @@
 (server configuration) override them, so that one engine.tar fits machines of different size.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

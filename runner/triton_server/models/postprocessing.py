@@ -4,8 +4,6 @@ The responses of a stream arrive one at a time, in order. Text that is not certa
 for example) is kept for the next response, under the ``stream_id`` in the slot's responses.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from pathlib import Path

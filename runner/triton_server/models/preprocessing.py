@@ -1,7 +1,5 @@
 """The Triton Python model ``preprocessing``: text to token ids, for the ensemble."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

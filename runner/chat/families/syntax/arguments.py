@@ -1,7 +1,5 @@
 """The arguments of a call, and what ends it: read as JSON, or made JSON of other forms."""
 
-from __future__ import annotations
-
 import json
 from json.encoder import encode_basestring
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls in DSML, DeepSeek's markup, whose parameters tell whether they are text or JSON."""
 
-from __future__ import annotations
-
 import msgspec
 
 from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end

@@ -1,7 +1,5 @@
 """Calls as objects of JSON: a name and arguments, one object or several, with or without markers around."""
 
-from __future__ import annotations
-
 import msgspec
 
 from runner.chat.families.syntax.arguments import read_arguments, read_end

@@ -1,7 +1,5 @@
 """Calls as a name, a marker and an object of JSON, each between markers of its own."""
 
-from __future__ import annotations
-
 import msgspec
 
 from runner.chat.families.syntax.arguments import read_arguments, read_end

@@ -4,8 +4,6 @@ A syntax is a generator: it yields whenever it needs more text than there is. Al
 the text alone, never on how the text was split. Text is read once: what may be part of a marker is held back.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Generator
