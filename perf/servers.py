@@ -19,7 +19,8 @@ _TRITON_PORT = re.compile(r"--http-port=(\d+)")
 _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
 _READY_TIMEOUT_S = 300.0
-ENGINE_START_TIMEOUT_S = 400.0
+ENGINE_START_TIMEOUT_S = 1200.0
+"""On a busy machine importing vLLM alone takes minutes."""
 """Of a large engine."""
 
 
