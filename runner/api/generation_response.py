@@ -148,13 +148,17 @@ class GenerationResponse(Response):
 
     async def _stream(self, generations: Generations, release: Callable[[], None]) -> None:
         """NOTE: the response starts with the first piece: an error before that still has its own status."""
+        last = b""
         async with aclosing(generations.batches()) as batches:
             async for batch in batches:
-                if events := self._writer.events(batch, generations):
+                events = self._writer.events(batch, generations)
+                if batch[-1].finish_reason is not None and generations.are_over:
+                    last += events
+                elif events:
                     await self._write(events)
         # NOTE: before the client knows that it is done: its next request must not be refused for this one.
         release()
-        await self._write(self._writer.last_events(generations), is_last=True)
+        await self._write(last + self._writer.last_events(generations), is_last=True)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Server-sent events: those that are written together are sent together."""

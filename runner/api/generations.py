@@ -85,10 +85,14 @@ class Generations:
             return None
         return sum(each.reasoning_token_count for each in self._all)
 
+    @property
+    def are_over(self) -> bool:
+        return all(each.is_over for each in self._all)
+
     def fail(self, error: CodedError) -> None:
         """Mark each unfinished text as failed. The caller ends the iteration."""
         for generation in self._all:
-            if generation.finish_reason is None:
+            if not generation.is_over:
                 generation.fail(error)
 
     def batches(self) -> AsyncGenerator[list[Piece], None]:
@@ -98,18 +102,25 @@ class Generations:
 
 
 async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[list[Piece], None]:
-    """The pieces of one text, one at a time."""
+    """The pieces of one text: one at a time, and the last ones together."""
+    last: list[Piece] = []
     if generation.has_parts:
         async with aclosing(generation.parts()) as several:
             async for parts in several:
-                yield [Piece(index, "", None, generation.take_log_probs(), parts)]
+                last.append(Piece(index, "", None, generation.take_log_probs(), parts))
+                if not generation.is_over:
+                    yield last
+                    last = []
     else:
         async with aclosing(generation.text()) as texts:
             async for text in texts:
-                yield [Piece(index, echo + text, None, generation.take_log_probs())]
+                last.append(Piece(index, echo + text, None, generation.take_log_probs()))
                 echo = ""
+                if not generation.is_over:
+                    yield last
+                    last = []
     reason, log_probs = generation.finish_reason, generation.take_log_probs()
-    yield [Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)]
+    yield [*last, Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)]
 
 
 async def _merged(sources: Sequence[AsyncGenerator[list[Piece], None]]) -> AsyncGenerator[list[Piece], None]:

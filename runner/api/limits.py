@@ -53,21 +53,36 @@ async def run_within(
     Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.
     """
-    task = asyncio.ensure_future(work)
-    disconnect = asyncio.ensure_future(_await_disconnect(receive))
-    try:
-        await asyncio.wait({task, disconnect}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if disconnect.done():
-            raise ClientDisconnect
+    task = asyncio.current_task()
+    assert task is not None
+    reason: Exception | None = None
+    is_over = False
+
+    def end(error: Exception) -> None:
+        nonlocal reason
+        # NOTE: ``work`` may have ended in the same step of the event loop.
+        if reason is None and not is_over:
+            reason = error
+            task.cancel()
+
+    def time_out() -> None:
         error = RequestTimedOut(timeout_s=timeout_s)
         fail(error)
-        raise error
+        end(error)
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, time_out)
+    disconnect = asyncio.ensure_future(_await_disconnect(receive))
+    disconnect.add_done_callback(lambda done: None if done.cancelled() else end(ClientDisconnect()))
+    try:
+        return await work
+    except (Exception, asyncio.CancelledError):
+        if reason is None:
+            raise
+        raise reason from None
     finally:
-        task.cancel()
+        is_over = True
+        timer.cancel()
         disconnect.cancel()
-        await asyncio.wait({task, disconnect})
 
 
 async def _await_disconnect(receive: Receive) -> None:

@@ -115,6 +115,10 @@ class Generation:
         return self.output_token_count / self.duration_s
 
     @property
+    def is_over(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
     def has_parts(self) -> bool:
         return self._parts is not None
 
@@ -139,9 +143,9 @@ class Generation:
                     chunk = self._take(output)
                     if chunk:
                         yield chunk
-                    if self._is_over():
+                    if self.is_over:
                         break
-            if not self._is_over():
+            if not self.is_over:
                 raise TritonUnavailable(reason="its stream ended before the last token")
             self._ended_s = time.perf_counter()
             if rest := self._finish():
@@ -158,7 +162,7 @@ class Generation:
 
     def _end(self) -> None:
         self._meter.ended(
-            is_finished=self._is_over(),
+            is_finished=self.is_over,
             error=self._error,
             input_tokens=self.input_token_count,
             cached_tokens=self.cached_token_count or 0,
@@ -184,9 +188,6 @@ class Generation:
             self._trace.ended(summary)
         if self._logged_api:
             log_generation(self._logged_api, summary)
-
-    def _is_over(self) -> bool:
-        return self.finish_reason is not None
 
     async def _submit_message(self) -> Submit:
         """Raises E1002 if the prompt is too long, E1005 if all of the call's prompts are."""
