@@ -36,11 +36,10 @@ from runner.triton_server.client import TritonClient
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCServer
-from runner.triton_server.front.grpc_wire import INTERNAL
+from runner.triton_server.front.grpc_wire import INTERNAL, check_wire
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.inference import Inference, Inferences, adapt
-from runner.triton_server.front.messages import check_wire
 from runner.triton_server.front.triton_connection import TritonConnection
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies

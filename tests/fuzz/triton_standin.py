@@ -16,7 +16,7 @@ from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Head
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Model, Models, model_of
 from runner.triton_server.front.triton import Triton
-from runner.triton_server.front.triton_connection import OnEnd, OnMessage
+from runner.triton_server.front.triton_call import OnEnd, OnMessage
 from tests.fuzz.choices import Choices
 
 _INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')

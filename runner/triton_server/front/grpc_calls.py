@@ -18,7 +18,7 @@ from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, OK, SERVICE, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inferences
-from runner.triton_server.front.triton_connection import Call
+from runner.triton_server.front.triton_call import Call
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_LIKE = "ModelReady"

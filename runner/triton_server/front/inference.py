@@ -25,7 +25,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import Triton
-from runner.triton_server.front.triton_connection import Call
+from runner.triton_server.front.triton_call import Call
 
 WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"

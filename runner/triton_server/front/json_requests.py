@@ -22,6 +22,7 @@ from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUM
 
 _MAX_VALUES = 1 << 19
 """Keys and values in a JSON body: each becomes an object of Python."""
+_PART_BYTES = 1 << 17
 _MAX_TENSORS = 256
 _LENGTH = struct.Struct("<I")
 
@@ -148,7 +149,9 @@ def set_parameters(target: Any, parameters: object) -> None:
 
 
 def _decode(body: bytes) -> object:
-    JSONBounds(_MAX_VALUES, "send binary tensors", InvalidInference, string_values=2).feed(body)
+    bounds = JSONBounds(_MAX_VALUES, "send binary tensors", InvalidInference, string_values=2)
+    for start in range(0, len(body), _PART_BYTES):  # So that it ends early.
+        bounds.feed(body[start : start + _PART_BYTES])
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

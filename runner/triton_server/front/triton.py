@@ -8,7 +8,8 @@ from errors.triton import TritonUnavailable
 from runner.settings.ports import LOOPBACK
 from runner.supervision.client_sockets import set_options
 from runner.triton_server.front.grpc_wire import OK, SERVICE, UNAVAILABLE, Headers
-from runner.triton_server.front.triton_connection import Call, OnEnd, OnMessage, TritonConnection
+from runner.triton_server.front.triton_call import Call, OnEnd, OnMessage
+from runner.triton_server.front.triton_connection import TritonConnection
 
 _CONNECT_TIMEOUT_S = 5.0
 

@@ -9,21 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
 from urllib.parse import unquote
 
 from hpack import Decoder
 from hpack.hpack import encode_integer
 
-from errors.api import InternalError
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.front.grpc_wire import INTERNAL, UNAVAILABLE, Headers, Messages, TooLong, prefixed
-
-OnMessage = Callable[[bytes], None]
-OnEnd = Callable[[int, str], None]
-"""Takes the status and its message."""
+from runner.triton_server.front.grpc_wire import UNAVAILABLE, Headers
+from runner.triton_server.front.triton_call import WINDOW_BYTES, Call, OnEnd, OnMessage
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
@@ -36,80 +31,13 @@ _NUMBER = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DEFAULT_WINDOW_BYTES = (1 << 16) - 1
-_WINDOW_BYTES = (1 << 31) - 1
-"""Of each stream, and of the connection: what a client does not read is bounded there."""
 _MAX_STREAM_ID = (1 << 31) - (1 << 20)
 """A connection has a billion calls; then another is opened."""
-_MAX_MESSAGE_BYTES = 1 << 30
 _MAX_HEADERS_BYTES = 1 << 20
 _INDEXED = 0x7F
 """Headers whose bytes are all greater are references to a table, and leave it as it is."""
 
 log = logging.getLogger("cog_triton.triton_front")
-
-
-class Call:
-    """One call, until ``on_end`` was called or ``reset`` returned. Callbacks are cheaper than tasks."""
-
-    def __init__(
-        self, connection: TritonConnection, stream_id: int, on_message: OnMessage, on_end: OnEnd
-    ) -> None:
-        self._connection = connection
-        self.stream_id = stream_id
-        self._messages = Messages(_MAX_MESSAGE_BYTES)
-        self._on_message = on_message
-        self._on_end = on_end
-        self.window_bytes = connection.initial_window_bytes
-        """How much Triton takes now."""
-        self.unsent = bytearray()
-        self.is_last = False
-        """Nothing follows ``unsent``."""
-        self.is_closed = False
-        """The last has been sent."""
-        self._is_left = False
-
-    def send(self, message: bytes, *, is_last: bool = False) -> None:
-        self.unsent += prefixed(message)
-        self.is_last = is_last
-        self._connection.send_from(self)
-
-    def half_close(self) -> None:
-        if not self.is_closed:
-            self.is_last = True
-            self._connection.send_from(self)
-
-    def leave(self) -> None:
-        """Take no more messages. Triton ends the call by itself, once it has done what it was sent.
-
-        NOTE: Triton 2.51 crashes, stands still or leaks at some of the calls that are reset while they run.
-        """
-        self._is_left = True
-        self.half_close()
-
-    def reset(self) -> None:
-        """Triton cancels what it runs, and forgets the call."""
-        if self._connection.forget(self):
-            self._connection.write(_frame(_RESET, 0, self.stream_id, _NUMBER.pack(_CANCEL)))
-
-    def receive(self, data: bytes) -> None:
-        if self._is_left:
-            return
-        try:
-            for message in self._messages.feed(data):
-                self._on_message(message)
-        except TooLong:
-            self.reset()
-            self.end(INTERNAL, "its answer is not gRPC's")
-        except Exception:  # Other calls go on.
-            log.exception("an answer of Triton could not be passed on")
-            self.reset()
-            self.end(INTERNAL, str(InternalError()))
-
-    def end(self, status: int, message: str) -> None:
-        try:
-            self._on_end(status, message)
-        except Exception:
-            log.exception("the end of an answer of Triton could not be passed on")
 
 
 class TritonConnection(asyncio.BufferedProtocol):
@@ -127,7 +55,7 @@ class TritonConnection(asyncio.BufferedProtocol):
         self._unsent = b""
         """Of a call whose first message follows at once."""
         self._rest = b""
-        self._credit_bytes = _WINDOW_BYTES
+        self._credit_bytes = WINDOW_BYTES
         """How much Triton may still send."""
         self.initial_window_bytes = _DEFAULT_WINDOW_BYTES
         self._window_bytes = _DEFAULT_WINDOW_BYTES
@@ -192,6 +120,15 @@ class TritonConnection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._transport.close)
         return is_known
 
+    def reset(self, call: Call) -> None:
+        if self.forget(call):
+            self.write(_frame(_RESET, 0, call.stream_id, _NUMBER.pack(_CANCEL)))
+
+    def open_window(self, stream_id: int, credit_bytes: int) -> int:
+        """Let Triton send a whole window again, of a call or (0) of all; how much that is."""
+        self.write(_frame(_WINDOW_UPDATE, 0, stream_id, _NUMBER.pack(WINDOW_BYTES - credit_bytes)))
+        return WINDOW_BYTES
+
     def write(self, data: bytes) -> None:
         unsent, self._unsent = self._unsent, b""
         if not self._transport.is_closing():
@@ -205,8 +142,8 @@ class TritonConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        settings = _SETTING.pack(_INITIAL_WINDOW, _WINDOW_BYTES)
-        more = _NUMBER.pack(_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
+        settings = _SETTING.pack(_INITIAL_WINDOW, WINDOW_BYTES)
+        more = _NUMBER.pack(WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
         self.write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, more))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -235,9 +172,8 @@ class TritonConnection(asyncio.BufferedProtocol):
                 self._receive(kind, flags, stream_id, data[content:stop])
             start = stop
         self._rest = data[start:]
-        if self._credit_bytes < _WINDOW_BYTES // 2:
-            self.write(_frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_WINDOW_BYTES - self._credit_bytes)))
-            self._credit_bytes = _WINDOW_BYTES
+        if self._credit_bytes < WINDOW_BYTES // 2:
+            self._credit_bytes = self.open_window(0, self._credit_bytes)
 
     # Frames
 

@@ -17,7 +17,8 @@ from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, RstStre
 
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
-from runner.triton_server.front.triton_connection import Call, TritonConnection
+from runner.triton_server.front.triton_call import Call
+from runner.triton_server.front.triton_connection import TritonConnection
 from tests.runner.triton_server.front.transport import Transport
 
 HEAD = [(":status", "200"), ("content-type", "application/grpc")]
@@ -231,18 +232,26 @@ def test_metadata_longer_than_a_frame_is_refused() -> None:
     run(work)
 
 
-def test_more_than_a_window_is_received() -> None:
+@pytest.mark.parametrize("is_left", [False, True])
+def test_more_than_a_window_is_received(is_left: bool) -> None:
+    """Of the connection, and of a call that lasts for days."""
+
     async def work() -> None:
         server = Server()
-        server.begin(0).send(b"", is_last=True)
+        call = server.begin(0)
+        call.send(b"", is_last=True)
+        if is_left:
+            call.leave()
         server.exchange()
-        before = server.h2.outbound_flow_control_window
-        server.connection._credit_bytes = 1 << 30  # As if Triton had sent the rest of it.
+        stream = server.h2._get_stream_by_id(1)
+        before = server.h2.outbound_flow_control_window, stream.outbound_flow_control_window
+        server.connection._credit_bytes = call.credit_bytes = 1 << 30  # As if Triton had sent the rest of it.
         server.h2.outbound_flow_control_window -= (1 << 30) - 1 + 5
+        stream.outbound_flow_control_window -= (1 << 30) - 1 + 5
         server.transport.feed(struct.pack(">HBBBI", 0, 5, 0, 0, 1) + bytes(5))
         server.exchange()
-        assert server.got == [(0, b"")]
-        assert server.h2.outbound_flow_control_window == before
+        assert server.got == ([] if is_left else [(0, b"")])
+        assert (server.h2.outbound_flow_control_window, stream.outbound_flow_control_window) == before
 
     run(work)
 
