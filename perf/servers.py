@@ -20,8 +20,7 @@ _MOST_STREAMS = 600
 """More than any load has, so that none is refused."""
 _READY_TIMEOUT_S = 300.0
 ENGINE_START_TIMEOUT_S = 1200.0
-"""On a busy machine importing vLLM alone takes minutes."""
-"""Of a large engine."""
+"""Of a large engine: on a busy machine importing vLLM alone takes minutes."""
 
 
 @dataclass(frozen=True)
