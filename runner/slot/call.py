@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 from errors.coded_error import CodedError
 from runner.engines.protocol.messages import TokenLogProb
 from runner.engines.protocol.relay import End, Stream
+from runner.slot.front_link import FrontLink
 from runner.slot.request import SlotRequest
 
 _NO_TOKEN = -1
@@ -51,6 +52,8 @@ class Call:
         self._is_stopped = False
         self.front_call = ""
         """The call of Triton's front that this belongs to."""
+        self._link: FrontLink | None = None
+        self._requested: frozenset[str] = frozenset()
         self._sender = sender
         self._stream_ids: Any | None = None
         self._rows = 1
@@ -69,6 +72,11 @@ class Call:
         self._running = sequences
         self._has_sequences = sequences > rows
         self._stream_ids = stream_ids
+
+    def answer_directly(self, link: FrontLink, requested: Iterable[str]) -> None:
+        """Send all responses but the last past Triton; ``requested``: names of outputs, none for all."""
+        self._link = link
+        self._requested = frozenset(requested)
 
     def reject(self, end: End) -> None:
         """Send an error, or ``cancelled``, as the only response."""
@@ -89,8 +97,11 @@ class Call:
             outputs = self._outputs(place, sequences, end)
             outputs |= further
         if end is None:
-            self._send(outputs, None, is_last=False)
+            if self._link is None or not self._send_directly(self._link, outputs):
+                self._send(outputs, None, is_last=False)
             return
+        if self._link is not None:
+            self._link.flush()
         with self._in_use:
             self._running -= 1
             if not self.is_single:
@@ -122,6 +133,14 @@ class Call:
         if end is not None:
             outputs["finish_reason"] = [[str(end).encode()]]
         return outputs
+
+    def _send_directly(self, link: FrontLink, outputs: Outputs) -> bool:
+        arrays = {
+            name: np.array(value, _TYPES.get(name, np.int32))
+            for name, value in outputs.items()
+            if not self._requested or name in self._requested
+        }
+        return link.send(self.front_call, self.request_id, arrays)
 
     def _send(self, outputs: Outputs, error: Any | None, *, is_last: bool) -> None:
         # NOTE: keep the tensors until the response is sent. Triton drops outputs that were not requested

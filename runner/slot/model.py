@@ -22,7 +22,7 @@ import triton_python_backend_utils as pb_utils
 
 from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, UnsupportedArgument
-from runner.engines.protocol.front import CALL, SINGLE_RESPONSE
+from runner.engines.protocol.front import CALL, DIRECT, SINGLE_RESPONSE, front_socket_path
 from runner.engines.protocol.messages import (
     Cancel,
     Failed,
@@ -37,6 +37,7 @@ from runner.engines.protocol.relay import End, Relay, Stream
 from runner.observability.logs import set_up_logging
 from runner.slot.call import Call, OutputSequence
 from runner.slot.engine_connection import EngineConnection
+from runner.slot.front_link import FrontLink
 from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
 from runner.slot.stops import Stops
@@ -63,8 +64,10 @@ class TritonPythonModel:
         self._stops = Stops()
         self._counts: queue.SimpleQueue[list[float] | None] = queue.SimpleQueue()
         """What the engine server counts; empty if the connection was lost, None at the end."""
-        self._relay = Relay(_REST)
-        self._engine = EngineConnection(Path(parameters["engine_socket"]), self._received, self._lost)
+        engine_socket = Path(parameters["engine_socket"])
+        self._front = FrontLink(front_socket_path(engine_socket), args["model_version"])
+        self._relay = Relay(_REST, self._front.flush)
+        self._engine = EngineConnection(engine_socket, self._received, self._lost)
         self._engine.wait_ready()
         self._metrics = SlotMetrics(pb_utils, self._engine.ready.engine_kind)
         threading.Thread(target=self._publish, name="slot-metrics", daemon=True).start()
@@ -75,6 +78,8 @@ class TritonPythonModel:
             is_single = not self._is_decoupled or SINGLE_RESPONSE in parameters
             call = Call(request.get_response_sender(), request.request_id(), is_single=is_single)
             call.front_call = str(parameters.get(CALL, ""))
+            if DIRECT in parameters:
+                call.answer_directly(self._front, request.requested_output_names())
             self._begin(request, call, parameters)
 
     def finalize(self) -> None:

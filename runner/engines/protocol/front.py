@@ -3,6 +3,12 @@
 Triton passes the parameters of a request on to the steps of an ensemble, but not its cancellation.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
 CALL = "cog_triton_call"
 """The front's call that a request belongs to: the front's name, a colon, a number."""
 STOPPED_CALL = "cog_triton_stop"
@@ -11,3 +17,29 @@ ONLY_FRONT = "cog_triton_only_front"
 """Cancel the requests of all fronts but this one: they have ended."""
 SINGLE_RESPONSE = "cog_triton_single_response"
 """Send all outputs in one response, as with ``decoupled_mode: false``."""
+DIRECT = "cog_triton_direct"
+"""Send all responses but the last to the front itself: one through Triton costs ten times as much."""
+
+
+def front_socket_path(engine_socket: Path) -> Path:
+    """Where the front takes ``DirectResponse`` messages."""
+    return engine_socket.with_name("front")
+
+
+class DirectTensor(msgspec.Struct, array_like=True):
+    """A tensor in Triton's type names and binary form."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    content: bytes
+
+
+class DirectResponse(msgspec.Struct, array_like=True):
+    """A response that is not the last of its request."""
+
+    call: str
+    """See ``CALL``."""
+    request_id: str
+    model_version: str
+    tensors: list[DirectTensor]

@@ -9,11 +9,13 @@ import sys
 from contextlib import AsyncExitStack
 
 from runner.engines.protocol.client import EngineClient
+from runner.engines.protocol.front import front_socket_path
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import ClientConnection, Connections
+from runner.triton_server.front.direct import DirectResponses
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
@@ -45,6 +47,8 @@ async def serve(start: Start) -> None:
         if start.engine_socket is not None:
             client = EngineClient(start.engine_socket, settings.triton_timeout_s, start.engine_kind)
             engine = await exits.enter_async_context(client)
+            inferences.direct = DirectResponses(front_socket_path(start.engine_socket))
+            exits.callback(inferences.direct.close)
 
         def is_engine_ready() -> bool:
             return inferences.is_connected and (engine is None or engine.is_ready)

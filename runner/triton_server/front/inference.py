@@ -20,9 +20,10 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyBytes, TooManyInferences
-from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.engines.protocol.front import CALL, DIRECT, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import Headers
+from runner.triton_server.front.direct import IS_FINAL, SLOT, DirectResponses
+from runner.triton_server.front.grpc_wire import UNAVAILABLE, Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import Triton
 from runner.triton_server.front.triton_call import Call
@@ -31,10 +32,8 @@ WANTS_FINAL = "triton_enable_empty_final_response"
 _OWN_PARAMETERS = "cog_triton_"
 ERROR = b"\x0a"
 """How a response begins on the wire if it is an error: with the field ``error_message``."""
-IS_FINAL = "triton_final_response"
 _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
 """How a last response is marked, on the wire; a text may hold it too."""
-SLOT = "tensorrt_llm"
 _CONNECT_POLL_S = 0.1
 _TYPED = {
     "INT32": "int_contents",
@@ -55,6 +54,7 @@ class Inferences:
         self.budget = budget
         self.max_requests = max_requests
         self.running = 0
+        self.direct: DirectResponses | None = None
         self._front = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
@@ -135,6 +135,7 @@ class Inference:
         """``is_single``: the client gets all outputs in one response. Raises TritonUnavailable."""
         self._is_single = is_single
         self._all = all_inferences
+        self._direct = all_inferences.direct
         self._key = all_inferences.next_key()
         self._on_response = on_response
         self._on_end = on_end
@@ -159,6 +160,9 @@ class Inference:
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
         request.parameters[CALL].string_param = self._key
+        if self._direct is not None and request.model_name == SLOT and not self._is_single:
+            request.parameters[DIRECT].bool_param = True
+            self._direct.calls[self._key] = self
         if self._is_single:
             request.parameters[SINGLE_RESPONSE].bool_param = True
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
@@ -178,6 +182,7 @@ class Inference:
     def cancel(self) -> None:
         """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
         self._is_left = True
+        self._forget_direct()
         if not self._all.can_stop:
             self._call.reset()
             self._count(-self._running)
@@ -192,6 +197,19 @@ class Inference:
         if self._has_generation and (self._running or self._has_failed):
             self._all.stop_call(self._key)
 
+    def receive(self, message: bytes) -> None:
+        """Of the slot, past Triton."""
+        self._unanswered_bytes = 0
+        self._on_response(message)
+
+    def lose(self) -> None:
+        self.cancel()
+        self._on_end(UNAVAILABLE, str(TritonUnavailable(reason="the model's process closed its connection")))
+
+    def _forget_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.calls.pop(self._key, None)
+
     def _received(self, message: bytes) -> None:
         self._unanswered_bytes = 0
         is_error = message.startswith(ERROR)
@@ -199,6 +217,8 @@ class Inference:
             self._has_failed = self._has_failed or is_error
             response = pb.ModelStreamInferResponse.FromString(message).infer_response
             is_final = has_ended(response)
+            if is_final and self._direct is not None:
+                self._direct.drain()
             if is_final:
                 self._count(-min(self._running, 1))
             if is_final and not is_error and not self._wants_final and not response.outputs:
@@ -206,6 +226,7 @@ class Inference:
         self._on_response(message)
 
     def _ended(self, status: int, text: str) -> None:
+        self._forget_direct()
         if not self._is_left:
             self._stop()
         self._count(-self._running)

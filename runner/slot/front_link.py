@@ -1,0 +1,65 @@
+"""The slot's connection to Triton's front: responses of its streams, past Triton, one frame per round."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runner.engines.protocol.front import DirectResponse, DirectTensor
+from runner.engines.protocol.wire import frame
+
+_DATATYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32"}
+"""By numpy's name."""
+
+log = logging.getLogger("cog_triton.slot")
+
+
+class FrontLink:
+    """Used by the relay's thread alone. It connects when it is needed, and again to the next front.
+
+    Sending waits for a front that does not read: its supervisor ends it soon.
+    """
+
+    def __init__(self, path: Path, model_version: str) -> None:
+        self._path = path
+        self._model_version = model_version
+        self._encoder = msgspec.msgpack.Encoder()
+        self._socket: socket.socket | None = None
+        self._responses: list[DirectResponse] = []
+
+    def send(self, call: str, request_id: str, arrays: dict[str, Any]) -> bool:
+        """Queue a response for ``flush``; False if there is no front."""
+        if self._socket is None and not self._connect():
+            return False
+        tensors = [
+            DirectTensor(name, _DATATYPES[array.dtype.name], list(array.shape), array.tobytes())
+            for name, array in arrays.items()
+        ]
+        self._responses.append(DirectResponse(call, request_id, self._model_version, tensors))
+        return True
+
+    def flush(self) -> None:
+        """When this returns, the front has what was sent so far, or is gone."""
+        if self._socket is None or not self._responses:
+            return
+        responses, self._responses = self._responses, []
+        try:
+            self._socket.sendall(frame(self._encoder, responses))
+        except OSError as exc:
+            log.info("the front closed its connection: %s", exc)
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> bool:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(self._path))
+        except OSError:
+            connection.close()
+            return False
+        self._socket = connection
+        return True

@@ -1,0 +1,118 @@
+"""Responses that the slot sends to the front itself, past Triton: all but the last of each request.
+
+They reach their call as if they had come from Triton. The slot sends the last response through Triton after
+the others are in the socket, so ``drain`` before it keeps the order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from tritonclient.grpc import service_pb2 as pb
+
+from runner.engines.protocol.front import DirectResponse
+from runner.engines.protocol.wire import FrameTooLong, decode_frames
+
+SLOT = "tensorrt_llm"
+IS_FINAL = "triton_final_response"
+_READ_BYTES = 1 << 18
+
+log = logging.getLogger("cog_triton.triton_front")
+
+
+class Receiver(Protocol):
+    """A call of Triton."""
+
+    def receive(self, message: bytes) -> None:
+        """Take a ``ModelStreamInferResponse``."""
+
+    def lose(self) -> None:
+        """Some of its responses may be lost."""
+
+
+class DirectResponses:
+    """Listens at ``path``; ``calls`` are those whose responses may come, by their key."""
+
+    def __init__(self, path: Path) -> None:
+        self.calls: dict[str, Receiver] = {}
+        self._loop = asyncio.get_running_loop()
+        self._decoder = msgspec.msgpack.Decoder(list[DirectResponse])
+        self._data = bytearray()
+        self._connection: socket.socket | None = None
+        path.unlink(missing_ok=True)  # Of the front before.
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.setblocking(False)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._loop.add_reader(self._listener, self._accept)
+
+    def drain(self) -> None:
+        """Pass on what has arrived."""
+        self._accept()
+        with suppress(BlockingIOError):
+            while (connection := self._connection) is not None:
+                self._take(connection.recv(_READ_BYTES))
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._disconnect()
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            accepted, _ = self._listener.accept()
+            if self._connection is not None:  # Of a slot that has ended.
+                self._lose()
+            accepted.setblocking(False)
+            self._connection = accepted
+            self._loop.add_reader(accepted, self.drain)
+
+    def _take(self, data: bytes) -> None:
+        self._data += data
+        try:
+            for responses in decode_frames(self._data, self._decoder):
+                for response in responses:
+                    if (call := self.calls.get(response.call)) is not None:
+                        self._pass_on(call.receive, response)
+        except (msgspec.MsgspecError, FrameTooLong, UnicodeDecodeError) as exc:
+            log.error("malformed response of the slot: %s", exc)
+            data = b""
+        if not data:
+            self._lose()
+
+    def _pass_on(self, receive: Callable[[bytes], None], response: DirectResponse) -> None:
+        try:
+            receive(_message(response))
+        except Exception:  # Other calls go on.
+            log.exception("a response of the slot could not be passed on")
+
+    def _lose(self) -> None:
+        self._disconnect()
+        for call in list(self.calls.values()):
+            call.lose()
+
+    def _disconnect(self) -> None:
+        self._data.clear()
+        if self._connection is not None:
+            self._loop.remove_reader(self._connection)
+            self._connection.close()
+            self._connection = None
+
+
+def _message(response: DirectResponse) -> bytes:
+    message = pb.ModelStreamInferResponse()
+    inner = message.infer_response
+    inner.model_name, inner.model_version, inner.id = SLOT, response.model_version, response.request_id
+    inner.parameters[IS_FINAL].bool_param = False
+    for tensor in response.tensors:
+        inner.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        inner.raw_output_contents.append(tensor.content)
+    data: bytes = message.SerializeToString()
+    return data
