@@ -7,10 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from runner.engines.protocol.front import DirectResponse, DirectTensor
-from runner.engines.protocol.wire import frame
+from runner.engines.protocol.wire import FrameQueue
 
 _DATATYPES = {"int32": "INT32", "int64": "INT64", "float32": "FP32"}
 """By numpy's name."""
@@ -27,9 +25,8 @@ class FrontLink:
     def __init__(self, path: Path, model_version: str) -> None:
         self._path = path
         self._model_version = model_version
-        self._encoder = msgspec.msgpack.Encoder()
         self._socket: socket.socket | None = None
-        self._responses: list[DirectResponse] = []
+        self._unsent = FrameQueue()
 
     def send(self, call: str, request_id: str, arrays: dict[str, Any]) -> bool:
         """Queue a response for ``flush``; False if there is no front."""
@@ -39,19 +36,20 @@ class FrontLink:
             DirectTensor(name, _DATATYPES[array.dtype.name], list(array.shape), array.tobytes())
             for name, array in arrays.items()
         ]
-        self._responses.append(DirectResponse(call, request_id, self._model_version, tensors))
+        self._unsent.add(DirectResponse(call, request_id, self._model_version, tensors))
         return True
 
     def flush(self) -> None:
         """When this returns, the front has what was sent so far, or is gone."""
-        if self._socket is None or not self._responses:
+        connection = self._socket
+        if connection is None:
             return
-        responses, self._responses = self._responses, []
         try:
-            self._socket.sendall(frame(self._encoder, responses))
+            while data := self._unsent.take():
+                connection.sendall(data)
         except OSError as exc:
             log.info("the front closed its connection: %s", exc)
-            self._socket.close()
+            connection.close()
             self._socket = None
 
     def _connect(self) -> bool:
