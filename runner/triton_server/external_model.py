@@ -15,8 +15,8 @@ from errors.external_triton import UnfitTritonModel
 from errors.requests import UnsupportedArgument
 from errors.triton import TritonMalformedEvent
 from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.triton_server.direct import IS_FINAL
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.direct import IS_FINAL
 from runner.triton_server.front.inference import WANTS_FINAL
 from runner.triton_server.front.json_requests import add_input
 from runner.triton_server.front.models import INTEGERS, Model, model_of

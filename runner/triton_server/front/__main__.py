@@ -13,9 +13,9 @@ from runner.engines.protocol.front import front_socket_path
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
 from runner.supervision.tuning import freeze_loaded_objects
+from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import ClientConnection, Connections
-from runner.triton_server.front.direct import DirectResponses
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer

@@ -21,8 +21,8 @@ from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference, TooManyBytes, TooManyInferences
 from runner.engines.protocol.front import CALL, DIRECT, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
+from runner.triton_server.direct import IS_FINAL, SLOT, DirectResponses
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.direct import IS_FINAL, SLOT, DirectResponses
 from runner.triton_server.front.grpc_wire import UNAVAILABLE, Headers
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
 from runner.triton_server.front.triton import Triton

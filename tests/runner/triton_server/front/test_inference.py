@@ -16,7 +16,7 @@ from errors.triton import TritonUnavailable
 from errors.triton_front import TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
-from runner.triton_server.front.direct import SLOT
+from runner.triton_server.direct import SLOT
 from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.triton import RefusedByTriton, Triton

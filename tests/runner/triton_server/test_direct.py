@@ -11,8 +11,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from runner.slot.front_link import FrontLink
+from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.answers import generate_body
-from runner.triton_server.front.direct import DirectResponses
 from tests.runner.servers import DEADLINE_S
 
 
