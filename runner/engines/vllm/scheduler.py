@@ -7,7 +7,6 @@ the engine core's processor time, which is the bottleneck of a small model on a 
 from __future__ import annotations
 
 import time
-from multiprocessing import parent_process
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -18,8 +17,9 @@ from runner.engines.vllm.root_cause import write_root_cause
 
 _INTERVAL_S = 0.25
 
-if parent_process() is not None:  # A spawned engine core gets its scheduler's class from the client.
-    write_root_cause()
+# A spawned engine core imports this module before anything can fail. The client imports it before it sets
+# the variable: nothing happens there.
+write_root_cause()
 
 
 class _Reporting:
