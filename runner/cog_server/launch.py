@@ -87,17 +87,10 @@ class CogServer:
         self.log_path = log_path
         self._http = urllib3.PoolManager(timeout=_HEALTH_TIMEOUT_S, retries=False)
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        module = f"{kind}.cog_server" if kind in ("builder", "runner") else "cog.server.http"
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    *with_parent(os.getpid()),
-                    sys.executable,
-                    "-m",
-                    f"{kind}.cog_server",
-                    "--host",
-                    host,
-                    *options,
-                ],
+                [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host, *options],
                 cwd=folder or SOURCE_ROOT / kind,
                 env=variables,
                 stdin=subprocess.DEVNULL,
