@@ -7,11 +7,18 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import fast
 
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+# NOTE: a busy machine makes examples too slow for Hypothesis' taste; that says nothing of the code.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("repeatable")
 
 
