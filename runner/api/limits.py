@@ -53,17 +53,15 @@ async def run_within(
     Raises E2601 after ``timeout_s``, passed to ``fail`` before ``work`` is cancelled, and ClientDisconnect.
     The request's body must have been read.
     """
-    task = asyncio.current_task()
-    assert task is not None
+    # NOTE: a task of its own: each of its steps would else pass all callers of this, once per token.
+    task = asyncio.ensure_future(work)
     reason: Exception | None = None
-    is_over = False
 
     def end(error: Exception) -> None:
         nonlocal reason
         # NOTE: ``work`` may have ended in the same step of the event loop.
-        if reason is None and not is_over:
+        if reason is None and task.cancel():
             reason = error
-            task.cancel()
 
     def time_out() -> None:
         error = RequestTimedOut(timeout_s=timeout_s)
@@ -74,13 +72,12 @@ async def run_within(
     disconnect = asyncio.ensure_future(_await_disconnect(receive))
     disconnect.add_done_callback(lambda done: None if done.cancelled() else end(ClientDisconnect()))
     try:
-        return await work
+        return await task
     except (Exception, asyncio.CancelledError):
         if reason is None:
             raise
         raise reason from None
     finally:
-        is_over = True
         timer.cancel()
         disconnect.cancel()
 
