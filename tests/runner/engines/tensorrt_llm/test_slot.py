@@ -157,7 +157,7 @@ def test_a_beam_search_answers_with_every_beam(server: TritonUnderTest) -> None:
     assert answer["output_ids"] == [10, 11, 12, 10, 11, 12, 13, 11]
     assert answer["sequence_length"] == [4, 4]
     refused = server.post(STREAM, {**stream_of(PROMPT, 4), "beam_width": 2})
-    assert "E1104 UnsupportedArgument: streaming=True" in refused.text
+    assert "E1104 UnsupportedArgument: streaming=true" in refused.text
 
 
 def test_several_sequences_of_a_prompt_have_their_index_and_seeds_that_follow(
