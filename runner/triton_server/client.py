@@ -39,6 +39,9 @@ _CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
 """An error of NVIDIA's TensorRT-LLM backend, which has no code of ours."""
+_EXECUTIONS = re.compile(
+    rb'^nv_inference_exec_count\{model="tensorrt_llm",[^}]*\} ([0-9]{1,18})', re.MULTILINE
+)
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
 """Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
@@ -113,30 +116,35 @@ class TritonClient:
             response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
         self._closing = asyncio.create_task(self._session.close())
 
-    async def is_alive(self) -> bool:
-        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
-
-        A request of ours waits behind those of clients, of which there may be thousands.
-        """
-        before, self._executions = self._executions, await self._count_executions()
-        if self._executions not in (None, before):
-            return True
-        return await self._probe() is not None
-
     async def is_answering(self) -> bool:
         """True if Triton and the engine behind the slot answer now."""
         return await self._probe() == 200
 
-    async def _count_executions(self) -> int | None:
-        """Of the slot, as Triton counts them, without a request to the slot; None without an answer."""
-        if self._session.closed:
+    async def is_alive(self, metrics_url: str = "") -> bool:
+        """True if Triton and the slot answer, even with an error, or have run requests since the last call.
+
+        A request of ours waits behind those of clients, of which there may be thousands. ``metrics_url``:
+        where Triton counts them.
+        """
+        before, self._executions = self._executions, await self._count_executions(metrics_url)
+        if self._executions not in (None, before):
+            return True
+        return await self._probe() is not None
+
+    async def _count_executions(self, metrics_url: str) -> int | None:
+        """Of the slot, without a request to it; None without an answer.
+
+        NOTE: not from its statistics: Triton 2.51 corrupts its memory if they are read while a stream is
+        longer than all before it.
+        """
+        if not metrics_url or self._session.closed:
             return None
         try:
-            async with self._session.get(f"{_MODEL_PATH}/stats") as response:
-                statistics = msgspec.json.decode(await response.read())
-            return int(statistics["model_stats"][0]["execution_count"])
-        except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):
+            async with self._session.get(metrics_url) as response:
+                found = _EXECUTIONS.search(await response.read())
+        except (aiohttp.ClientError, OSError):
             return None
+        return int(found[1]) if found is not None else None
 
     async def _probe(self) -> int | None:
         """The status of a request that the slot answers without the engine; None without an answer."""

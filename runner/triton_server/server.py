@@ -81,7 +81,7 @@ class TritonServer(SupervisedProcess):
         return self._is_waiting()
 
     async def is_answering(self) -> bool:
-        return self._client.is_closed or await self._client.is_alive()
+        return self._client.is_closed or await self._client.is_alive(self._command.ports.metrics_url)
 
     def start_error(self, reason: str) -> CodedError:
         """The coded error that the log holds (an engine's, say), else E2106 with the log's first errors."""

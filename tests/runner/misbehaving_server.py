@@ -19,9 +19,9 @@ TIMEOUT_S = 0.5
 
 @asynccontextmanager
 async def served(handler: Handler) -> AsyncIterator[TritonClient]:
-    """A client of a server that answers every ``generate``, ``generate_stream`` and ``stats`` so."""
+    """A client of a server that answers every ``generate``, ``generate_stream`` and ``/metrics`` so."""
     app = web.Application()
-    app.router.add_get("/v2/models/tensorrt_llm/stats", handler)
+    app.router.add_get("/metrics", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate_stream", handler)
     app.router.add_post("/v2/models/tensorrt_llm/generate", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

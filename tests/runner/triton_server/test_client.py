@@ -346,8 +346,9 @@ def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
     probes = []
 
     async def handler(request: web.Request) -> web.Response:
-        if request.path.endswith("/stats"):
-            return web.json_response({"model_stats": [{"execution_count": next(executions)}]})
+        if request.path == "/metrics":
+            line = 'nv_inference_exec_count{model="tensorrt_llm",version="1"}'
+            return web.Response(text=f"# TYPE x counter\n{line} {next(executions)}\n")
         probes.append(request.path)
         assert request.transport is not None
         request.transport.abort()
@@ -355,7 +356,8 @@ def test_triton_is_alive_while_it_runs_requests_of_others() -> None:
 
     async def run() -> None:
         async with served(handler) as client:
-            answers = [await client.is_alive() for _ in range(4)]
+            url = str(client._session._base_url).rstrip("/")
+            answers = [await client.is_alive(f"{url}/metrics") for _ in range(4)]
         assert (answers, len(probes)) == ([True, True, False, True], 1)
 
     asyncio.run(run())
