@@ -114,6 +114,9 @@ class StandInTriton(Triton):
         for call in list(self.calls):
             self._end(call, UNAVAILABLE, "Triton has ended")
 
+    def finish(self, call: StandInCall) -> None:
+        self._end(call, OK, "")
+
     def forget(self, call: StandInCall) -> bool:
         is_open = call in self.calls
         if is_open:

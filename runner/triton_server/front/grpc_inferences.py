@@ -24,20 +24,20 @@ class StreamInfer(ClientCall):
     """``ModelStreamInfer``: any number of requests and responses."""
 
     is_unary = False
-    _inference: Inference | None = None
+    _is_complete = False
+    """The client sends no further request."""
 
     def __init__(self, connection: CallConnection, stream_id: int, method: str, metadata: Headers) -> None:
         self.max_bytes = connection.server.max_body_bytes
-        super().__init__(
-            connection, stream_id, method, [each for each in metadata if each != _ERRORS_END_CALL]
-        )
+        passed = [each for each in metadata if each != _ERRORS_END_CALL]
+        super().__init__(connection, stream_id, method, passed)
         self._ends_at_error = _ERRORS_END_CALL in metadata
+        self._running: dict[str, Inference] = {}
 
     def message(self, message: bytes) -> None:
         request = _request(message)
-        inference = self._begun()
         try:
-            inference.send(request)
+            self._send(request)
         except CodedError as exc:
             if self._ends_at_error:
                 raise
@@ -47,20 +47,30 @@ class StreamInfer(ClientCall):
             self.respond(error.SerializeToString())
 
     def ended_sending(self) -> None:
-        self._begun().half_close()
+        self._is_complete = True
+        self._end_if_done()
 
     def cancel(self) -> None:
-        if self._inference is not None:
-            self._inference.cancel()
+        running, self._running = self._running, {}
+        for inference in running.values():
+            inference.cancel()
 
     @property
     def is_idle(self) -> bool:
-        return self._inference is None or not self._inference.is_running
+        return not self._running
 
-    def _begun(self) -> Inference:
-        if self._inference is None:
-            self._inference = Inference(self.server.inferences, self.metadata, self._receive, self.finish)
-        return self._inference
+    def _send(self, request: Any) -> None:
+        key = self.server.inferences.next_key()
+        inference = Inference(
+            self.server.inferences,
+            key,
+            self.metadata,
+            self._receive,
+            lambda status, text: self._one_ended(key, status, text),
+            is_single=self.is_unary,
+        )
+        inference.send(request)
+        self._running[key] = inference
 
     def _receive(self, message: bytes) -> None:
         if self._ends_at_error and message.startswith(ERROR):
@@ -68,6 +78,17 @@ class StreamInfer(ClientCall):
             self.cancel()
         else:
             self.respond(message)
+
+    def _one_ended(self, key: str, status: int, text: str) -> None:
+        self._running.pop(key, None)
+        if status != OK:
+            self.finish(status, text)
+            self.cancel()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._is_complete and not self._running:
+            self.finish(OK, "")
 
 
 class Infer(StreamInfer):
@@ -80,14 +101,10 @@ class Infer(StreamInfer):
         self._responses: list[bytes] = []
 
     def message(self, message: bytes) -> None:
-        request = _request(message)
-        self._inference = Inference(
-            self.server.inferences, self.metadata, self._receive, self._finish, is_single=True
-        )
-        self._inference.send(request, is_last=True)
+        self._send(_request(message))
 
     def ended_sending(self) -> None:
-        """The request was sent as the last."""
+        """The request was sent."""
 
     def _receive(self, message: bytes) -> None:
         self.release()
@@ -96,7 +113,8 @@ class Infer(StreamInfer):
             reason = "the model sends several responses; use ModelStreamInfer, or streaming or stream false"
             self.fail(InvalidInference(reason=reason))
 
-    def _finish(self, status: int, text: str) -> None:
+    def _one_ended(self, key: str, status: int, text: str) -> None:
+        self._running.pop(key, None)
         if status == OK and self._responses:
             response = pb.ModelStreamInferResponse.FromString(self._responses[0])
             if response.error_message:

@@ -140,10 +140,13 @@ class HTTPServer:
                 answer = (_StreamAnswer if action == "generate_stream" else _Answer)(connection, request)
             metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
             is_single = action == "infer"
-            inference = Inference(self._inferences, metadata, answer.receive, answer.end, is_single=is_single)
+            key = self._inferences.next_key()
+            inference = Inference(
+                self._inferences, key, metadata, answer.receive, answer.end, is_single=is_single
+            )
             connection.on_disconnect = answer.cancel = inference.cancel
             try:
-                inference.send(message, is_last=True)
+                inference.send(message)
             except BaseException:
                 inference.cancel()
                 raise

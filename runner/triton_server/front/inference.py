@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import os
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -23,8 +24,8 @@ from errors.triton_front import InvalidInference, TooManyBytes, TooManyInference
 from runner.engines.protocol.front import CALL, DIRECT, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.triton_server.direct import IS_FINAL, SLOT, DirectResponses
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import UNAVAILABLE, Headers
-from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, Model, Models
+from runner.triton_server.front.grpc_wire import MAX_TYPED_BYTES, UNAVAILABLE, Headers
+from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, Model, Models
 from runner.triton_server.front.triton import Triton
 from runner.triton_server.front.triton_call import Call
 
@@ -35,6 +36,9 @@ ERROR = b"\x0a"
 _IS_FINAL = IS_FINAL.encode() + b"\x12\x02\x08\x01"
 """How a last response is marked, on the wire; a text may hold it too."""
 _CONNECT_POLL_S = 0.1
+_LENGTH = struct.Struct("<I")
+"""Of a text, before it."""
+_ITEM_BYTES = {name: struct.calcsize(f"<{code}") for name, code in NUMBERS.items()} | {"BF16": 2}
 _TYPED = {
     "INT32": "int_contents",
     "INT64": "int64_contents",
@@ -118,25 +122,29 @@ class Inferences:
 
 
 class Inference:
-    """One call of Triton with any number of requests. Results are given to callbacks.
+    """One request to Triton, by a call of its own. Results are given to callbacks.
 
     ``on_response`` takes a ``ModelStreamInferResponse`` on the wire; ``on_end`` a gRPC status and message.
+
+    NOTE: Triton 2.51 aborts if a stream has requests for models that are decoupled and for others, or none.
     """
 
     def __init__(
         self,
         all_inferences: Inferences,
+        key: str,
         metadata: Headers,
         on_response: Callable[[bytes], None],
         on_end: Callable[[int, str], None],
         *,
         is_single: bool = False,
     ) -> None:
-        """``is_single``: the client gets all outputs in one response. Raises TritonUnavailable."""
+        """``is_single``: the client gets all outputs in one response."""
         self._is_single = is_single
         self._all = all_inferences
         self._direct = all_inferences.direct
-        self._key = all_inferences.next_key()
+        self._metadata = metadata
+        self._key = key
         self._on_response = on_response
         self._on_end = on_end
         self._running = 0
@@ -146,12 +154,10 @@ class Inference:
         self._is_left = False
         self._unanswered_bytes = 0
         self._share = all_inferences.budget.share(_never_evicted)
-        self._call: Call = all_inferences.triton.begin(
-            "ModelStreamInfer", metadata, self._received, self._ended
-        )
+        self._call: Call | None = None
 
-    def send(self, request: Any, *, is_last: bool = False) -> None:
-        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107 or E1111."""
+    def send(self, request: Any) -> None:
+        """Send a ``ModelInferRequest``, which this changes. Raises E1103, E1107, E1111, TritonUnavailable."""
         self._all.check_room()
         model = self._all.models.find(request.model_name)
         if model is not None:
@@ -160,29 +166,28 @@ class Inference:
         for name in [each for each in request.parameters if each.startswith(_OWN_PARAMETERS)]:
             del request.parameters[name]
         request.parameters[CALL].string_param = self._key
-        if self._direct is not None and request.model_name == SLOT and not self._is_single:
+        is_direct = self._direct is not None and request.model_name == SLOT and not self._is_single
+        if is_direct:
             request.parameters[DIRECT].bool_param = True
-            self._direct.calls[self._key] = self
         if self._is_single:
             request.parameters[SINGLE_RESPONSE].bool_param = True
         self._wants_final = WANTS_FINAL in request.parameters and request.parameters[WANTS_FINAL].bool_param
         request.parameters[WANTS_FINAL].bool_param = True
-        self._count(1)
         message = request.SerializeToString()
-        self._unanswered_bytes += len(message)
-        self._call.send(message, is_last=is_last)
-
-    @property
-    def is_running(self) -> bool:
-        return self._running > 0
-
-    def half_close(self) -> None:
-        self._call.half_close()
+        call = self._all.triton.begin("ModelStreamInfer", self._metadata, self._received, self._ended)
+        self._call = call
+        if self._direct is not None and is_direct:
+            self._direct.calls[self._key] = self
+        self._count(1)
+        self._unanswered_bytes = len(message)
+        call.send(message, is_last=True)
 
     def cancel(self) -> None:
         """The client has disconnected, or can't be answered. What Triton has of it counts until it ends."""
         self._is_left = True
         self._forget_direct()
+        if self._call is None:
+            return
         if not self._all.can_stop:
             self._call.reset()
             self._count(-self._running)
@@ -269,7 +274,35 @@ def adapt(request: Any, model: Model) -> None:
                 _convert(request, tensor, raw_index, expected.datatype)
         if tensor.datatype == "BYTES" and (count := math.prod(tensor.shape)) > MAX_TEXTS:
             raise InvalidTensor(name=tensor.name, expected=f"at most {MAX_TEXTS} texts", value=count)
-        raw_index += not is_shared
+        if not is_shared:
+            has_raw = raw_index < len(request.raw_input_contents)
+            _check_size(tensor, request.raw_input_contents[raw_index] if has_raw else None)
+            raw_index += 1
+
+
+def _check_size(tensor: Any, raw: bytes | None) -> None:
+    """Raise InvalidTensor (E1103) unless its data has the size of its shape.
+
+    NOTE: Triton 2.51 takes a last text that is shorter than it says, and sizes that overflow 64 bits; then it
+    uses memory that is not its own.
+    """
+    count = math.prod(tensor.shape)
+    if min(tensor.shape, default=0) < 0 or (raw is None and count > MAX_TYPED_BYTES):
+        raise InvalidTensor(name=tensor.name, expected="of a shape that it has", value=list(tensor.shape))
+    if raw is None:
+        return
+    if tensor.datatype == "BYTES":
+        expected, end, num_texts = f"{count} texts with their lengths", 0, 0
+        while end + _LENGTH.size <= len(raw) and num_texts <= count:
+            end += _LENGTH.size + _LENGTH.unpack_from(raw, end)[0]
+            num_texts += 1
+        is_right = (end, num_texts) == (len(raw), count)
+    else:
+        item_bytes = _ITEM_BYTES.get(tensor.datatype, 1)
+        expected = f"{count * item_bytes} bytes"
+        is_right = len(raw) == count * item_bytes
+    if not is_right:
+        raise InvalidTensor(name=tensor.name, expected=expected, value=f"{len(raw)} bytes")
 
 
 def _convert(request: Any, tensor: Any, raw_index: int, datatype: str) -> None:

@@ -638,3 +638,43 @@ def test_long_deadlines_and_malformed_ones_end_no_call(timeout: str) -> None:
         assert client.inferences.running == 1
 
     asyncio.run(work())
+
+
+def test_each_request_of_a_stream_has_a_call_of_its_own() -> None:
+    """Triton 2.51 aborts at streams whose requests are for different kinds of models."""
+
+    async def work() -> None:
+        client, triton, stream_id = await _inference()
+        for model in ("tensorrt_llm", "unknown"):
+            request = pb.ModelInferRequest(model_name=model).SerializeToString()
+            client.h2.send_data(stream_id, prefixed(request), end_stream=model == "unknown")
+        await client.flush()
+        assert [len(call.sent) for call in triton.calls] == [1, 1, 1]
+        for call in list(triton.calls):
+            assert "grpc-status" not in client.trailers(stream_id)
+            call.on_message(_final())
+            triton.finish(call)
+            await client.flush()
+        assert client.trailers(stream_id)["grpc-status"] == "0"
+        assert (client.inferences.running, client.budget.held_bytes) == (0, 0)
+
+    asyncio.run(work())
+
+
+def test_a_stream_without_a_request_ends_well() -> None:
+    async def work() -> None:
+        client = Client(inferences=stand_in()[1])
+        await client.open()
+        assert await client.call("ModelStreamInfer", b"") == {
+            ":status": "200",
+            "content-type": "application/grpc",
+            "grpc-status": "0",
+        }
+
+    asyncio.run(work())
+
+
+def _final() -> bytes:
+    response = pb.ModelStreamInferResponse()
+    response.infer_response.parameters["triton_final_response"].bool_param = True
+    return bytes(response.SerializeToString())

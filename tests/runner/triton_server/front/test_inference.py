@@ -32,6 +32,7 @@ class Client:
         self.ends: list[tuple[int, str]] = []
         self.inference = Inference(
             inferences,
+            inferences.next_key(),
             [],
             lambda message: self.got.append(pb.ModelStreamInferResponse.FromString(message)),
             lambda status, text: self.ends.append((status, text)),
@@ -73,7 +74,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_a_request_gets_our_parameters_and_none_of_the_client() -> None:
     triton, inferences = stand_in()
     client = Client(inferences, is_single=True)
-    client.inference.send(asked(**{CALL: "x", STOPPED_CALL: "y", "own": "kept"}), is_last=True)
+    client.inference.send(asked(**{CALL: "x", STOPPED_CALL: "y", "own": "kept"}))
     (call,) = triton.calls
     sent = pb.ModelInferRequest.FromString(call.sent[0])
     assert set(sent.parameters) == {CALL, SINGLE_RESPONSE, "triton_enable_empty_final_response", "own"}
@@ -86,11 +87,11 @@ def test_an_empty_last_response_is_passed_on_if_it_was_asked_for(wants_final: bo
     client = Client(inferences)
     client.inference.send(asked(triton_enable_empty_final_response=wants_final))
     (call,) = triton.calls
-    assert (inferences.running, client.inference.is_running) == (1, True)
+    assert inferences.running == 1
     call.on_message(response(is_final=False, has_output=True))
     call.on_message(response(is_final=True))
     assert len(client.got) == 1 + wants_final
-    assert (inferences.running, client.inference.is_running) == (0, False)
+    assert inferences.running == 0
     call.on_end(OK, "")
     assert client.ends == [(OK, "")]
     assert stops(triton) == []
@@ -100,8 +101,7 @@ def test_an_empty_last_response_is_passed_on_if_it_was_asked_for(wants_final: bo
 def test_what_runs_for_a_call_that_ends_early_is_stopped(end: str) -> None:
     triton, inferences = stand_in()
     client = Client(inferences)
-    for _ in range(2):
-        client.inference.send(asked("ensemble"))
+    client.inference.send(asked("ensemble"))
     (call,) = triton.calls
     if end == "cancel":
         client.inference.cancel()
@@ -109,9 +109,8 @@ def test_what_runs_for_a_call_that_ends_early_is_stopped(end: str) -> None:
         call.on_end(INTERNAL, "E2107")
     else:  # Triton then tells that the ensemble has failed, and ends the call well.
         call.on_message(response(is_final=True, error="deadline"))
-        call.on_message(response(is_final=True, error="deadline"))
         call.on_end(4, "deadline")
-    assert inferences.running == (2 if end == "cancel" else 0)
+    assert inferences.running == (1 if end == "cancel" else 0)
     ((kind, key),) = stops(triton)
     assert (kind, key.rpartition(":")[2]) == (STOPPED_CALL, "1")
     assert client.ends == ([] if end == "cancel" else client.ends[:1])
@@ -156,10 +155,64 @@ def test_requests_beyond_the_maximum_and_bad_ones_are_not_sent() -> None:
     with pytest.raises(InvalidTensor, match="E1103"):
         client.inference.send(bad)
     for _ in range(inferences.max_requests):
-        client.inference.send(asked())
+        Client(inferences).inference.send(asked())
     with pytest.raises(TooManyInferences, match="E1111"):
         client.inference.send(asked())
-    assert len(triton.calls[0].sent) == inferences.running == inferences.max_requests
+    client.inference.cancel()
+    assert len(triton.calls) == inferences.running == inferences.max_requests
+
+
+SIZES: list[tuple[str, list[int], bytes]] = [
+    ("INT32", [1, 3], b"\0" * 8),
+    ("INT32", [1, 1], b"\0" * 5),
+    ("INT32", [1, -1], b"\0" * 4),
+    ("INT32", [-1, -1], b"\0" * 4),
+    ("INT32", [1 << 40, 1 << 40], b""),
+    ("INT64", [1 << 61, 8], b""),
+    ("BOOL", [1, 2], b"\0"),
+    ("FP16", [1, 1], b"\0"),
+    ("BF16", [1, 1], b"\0"),
+    ("BYTES", [1, 1], b""),
+    ("BYTES", [1, 1], b"\1\0\0"),
+    ("BYTES", [1, 1], b"\xff\xff\xff\xffa"),
+    ("BYTES", [1, 1], b"\1\0\0\0"),
+    ("BYTES", [1, 1], b"\1\0\0\0ab"),
+    ("BYTES", [1, 1], b"\0" * 8),
+    ("BYTES", [1, 2], b"\0" * 4),
+    ("BYTES", [0], b"\0" * 4),
+]
+
+
+@pytest.mark.parametrize(("datatype", "shape", "raw"), SIZES)
+def test_data_of_another_size_than_its_shape_is_not_sent(datatype: str, shape: list[int], raw: bytes) -> None:
+    triton, inferences = stand_in()
+    request = asked("ensemble")
+    request.inputs.add(name="other", datatype="INT32", shape=[1, 1])
+    request.raw_input_contents.append(b"\0" * 4)
+    request.inputs.add(name="x", datatype=datatype, shape=shape)
+    request.raw_input_contents.append(raw)
+    with pytest.raises(InvalidTensor, match="E1103 InvalidTensor: x must be"):
+        Client(inferences).inference.send(request)
+    assert (triton.calls, inferences.running) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "raw"),
+    [
+        ("BYTES", [2, 1], b"\1\0\0\0a\0\0\0\0"),
+        ("BYTES", [0], b""),
+        ("BF16", [1, 2], b"\0" * 4),
+        ("FP64", [2], b"\0" * 16),
+        ("INT8", [], b"\0"),
+    ],
+)
+def test_data_of_the_size_of_its_shape_is_sent(datatype: str, shape: list[int], raw: bytes) -> None:
+    triton, inferences = stand_in()
+    request = asked("ensemble")
+    request.inputs.add(name="x", datatype=datatype, shape=shape)
+    request.raw_input_contents.append(raw)
+    Client(inferences).inference.send(request)
+    assert len(triton.calls) == 1
 
 
 def test_calls_of_an_earlier_front_are_stopped_once_triton_is_connected() -> None:

@@ -202,6 +202,30 @@ def test_errors_of_grpc_calls_do_not_end_triton(triton: TritonUnderTest, stub: A
     assert triton.service.stack.triton.pid == pid
 
 
+def test_streams_with_requests_for_all_kinds_of_models_do_not_end_triton(
+    triton: TritonUnderTest, stub: Any
+) -> None:
+    """Triton 2.51 aborted after a few such streams."""
+    pid = triton.service.stack.triton.pid
+    asked = [
+        inference(model, max_tokens=20, is_streaming=number % 2 == 0)
+        for number, model in enumerate(
+            ["ensemble", "preprocessing", "unknown", "ensemble", "tensorrt_llm"] * 5
+        )
+    ]
+    for number in range(30):
+        streams = [stub.ModelStreamInfer(iter(asked)) for _ in range(3)]
+        for each in streams:
+            if number % 3:
+                for answer in each:
+                    assert answer.infer_response.id == "asked"
+            else:
+                next(each)
+                each.cancel()
+    wait_until(lambda: triton.counters.is_settled)
+    assert triton.service.stack.triton.pid == pid
+
+
 def test_readiness_and_management_by_grpc(stub: Any) -> None:
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     assert stub.ModelReady(pb.ModelReadyRequest(name="ensemble")).ready
