@@ -38,7 +38,7 @@ class PromptIds:
             self._ids = tokenizing.encode_now(prompt, adds_special_tokens=adds)
             if self._ids is not None:
                 return self._ids
-            self._task = asyncio.ensure_future(tokenizing.encode(prompt, adds_special_tokens=adds))
+            self._task = asyncio.ensure_future(tokenizing.encode_later(prompt, adds_special_tokens=adds))
         self._num_waiting += 1
         try:
             self._ids = await asyncio.shield(self._task)
