@@ -13,9 +13,9 @@ from pathlib import Path
 from engine.machine.description import machine
 from perf.bench.capacity import capacity_rows
 from perf.bench.cost import long_rows, peak_rows, start_rows, transfer_row
-from perf.bench.effort import FAST_PACE, FULL, INPUT_TOKENS, PACE, SHORT, Effort
+from perf.bench.effort import FAST_PACE, FULL, PACE, SHORT, Effort
 from perf.bench.latency import added_row, gaps_row, pace_rows, together_row
-from perf.bench.measure import cog_target, measure, workload
+from perf.bench.measure import measure_cog
 from perf.bench.row import REFERENCE_MACHINE, Row, budget_table
 from perf.engines import paced_engine
 from perf.load.plan import Plan
@@ -51,8 +51,7 @@ def _rows(pace: float, stack: Stack, cog: Stack, effort: Effort) -> Iterator[Row
 
 def _warm_up(stack: Stack) -> None:
     """Every connection and thread that the rows need is there before they begin."""
-    target = cog_target(stack, workload(INPUT_TOKENS, 16), is_streaming=False)
-    measure(stack, target, Plan("batch", 256, 0.1, pause_s=0))
+    measure_cog(stack, 16, Plan("batch", 256, 0.1, pause_s=0))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 from perf.bench.effort import FAST_PACE, INPUT_TOKENS, SOME_TOKENS, Effort
 from perf.bench.floor import floor, record
 from perf.bench.measure import (
-    Measurement,
     batches,
     cog_target,
-    measure,
+    measure_cog,
     measure_in_turns,
     mock_target,
     openai_target,
@@ -43,7 +42,7 @@ def peak_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     not_served = ours.not_served + lowest.not_served
     what = f"peak tokens/s, {load}: API server / floor ({figures[0]:,.0f} / {figures[1]:,.0f})"
     yield ratio(what, *figures, at_least=0.5, not_served=not_served)
-    found = _through_cog(stack, _PEAK_TOKENS, plan)
+    found = measure_cog(stack, _PEAK_TOKENS, plan)
     yield Row(
         f"peak tokens/s, {load}: Cog",
         found.summary.tokens_per_second,
@@ -72,8 +71,8 @@ def start_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
 
 
 def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
-    short = _through_cog(stack, SOME_TOKENS, Plan("concurrency", _LONG_STREAMS, max(effort.seconds, 4.0)))
-    long = _through_cog(stack, _MANY_TOKENS, batches(_LONG_STREAMS, _MANY_TOKENS / FAST_PACE, effort.batches))
+    short = measure_cog(stack, SOME_TOKENS, Plan("concurrency", _LONG_STREAMS, max(effort.seconds, 4.0)))
+    long = measure_cog(stack, _MANY_TOKENS, batches(_LONG_STREAMS, _MANY_TOKENS / FAST_PACE, effort.batches))
     not_served = short.not_served + long.not_served
     per_token = [each.cpu_s_per_1000_tokens() for each in (long, short)]
     yield Row(
@@ -104,7 +103,3 @@ def transfer_row(effort: Effort) -> Row:
         found.our_s,
         at_least=0.9,
     )
-
-
-def _through_cog(stack: Stack, tokens: int, plan: Plan) -> Measurement:
-    return measure(stack, cog_target(stack, workload(INPUT_TOKENS, tokens), is_streaming=False), plan)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perf import resources
+from perf.bench.effort import INPUT_TOKENS
 from perf.load.clients import Run, run
 from perf.load.plan import Plan
 from perf.load.prompt import guessed_prompt
@@ -58,6 +59,11 @@ def measure(stack: Stack, target: Target, plan: Plan) -> Measurement:
     done = run(plan, target)
     after = cpu_s_by_role(stack.session)
     return Measurement(done, after - before, resources.measure(stack.session).memory_bytes.total())
+
+
+def measure_cog(stack: Stack, output_tokens: int, plan: Plan) -> Measurement:
+    """The answers of Cog as JSON, of ``output_tokens`` each."""
+    return measure(stack, cog_target(stack, workload(INPUT_TOKENS, output_tokens), is_streaming=False), plan)
 
 
 def measure_in_turns(plan: Plan, rounds: int, *places: tuple[Stack, Target]) -> list[Measurement]:
