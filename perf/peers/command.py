@@ -10,7 +10,7 @@ this machine's GPU, which sets its own pace: a workload "-paced" is then the sam
 
 All servers are resident. In each round each workload is put on each of them, in random order, by one client
 process; ratios are taken within a round. Before that, all get the same prompts, and their texts are compared.
-`taskset -c 0-3 python -m perf peers ...` gives servers and client so many processors.
+`taskset -c 0-3 python -m perf peers ...` lets servers and client use four processors only.
 """
 
 import argparse

@@ -55,7 +55,7 @@ class KnownTarget(InOrder):
 
 
 def posting(kind: str, url: str, prompt: str | Sequence[int], tokens: int) -> Posting:
-    """The request for so many tokens. The slot takes token ids, Cog text, OpenAI's API both."""
+    """A request for ``tokens`` tokens. The slot takes token ids, Cog takes text, OpenAI's API takes both."""
     if kind == "slot":
         extra = {"input_ids": prompt, "input_lengths": len(prompt), "runtime_top_k": 1}
         return TritonTarget(url, SLOT, Workload("", 0, tokens, is_fixed_length=False, extra=extra))

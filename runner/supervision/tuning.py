@@ -64,7 +64,8 @@ def collect_rarely() -> None:
 def uncollected() -> Iterator[None]:
     """Load an engine without collections, which take a tenth of the time and free nothing.
 
-    A process that is forked meanwhile, as vLLM's engine core is, does collect; else it never would.
+    A process that is forked meanwhile does collect, else it never would: vLLM's engine core, if
+    VLLM_WORKER_MULTIPROC_METHOD is ``fork``.
     """
     os.register_at_fork(after_in_child=gc.enable)
     gc.disable()

@@ -18,7 +18,7 @@ _MEAN_CHUNKS = 1000
 
 
 class Coalescing:
-    """One per process. ``factor``: chunks may come so many times as rarely as CPU time alone allows."""
+    """One per process. Making the chunks of all streams may take 1/``factor`` of its time."""
 
     def __init__(self, factor: float, cpu_s: Callable[[], float] = time.process_time) -> None:
         self._factor = factor

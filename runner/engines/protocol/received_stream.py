@@ -8,7 +8,7 @@ from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import Finished, Output
 
 _LATE = 1.5
-"""Held tokens are released if the next ones do not come in so many times the usual time."""
+"""Held tokens are released after this many steps if the next ones have not come."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,7 @@
 """The ``vllm`` engine: vLLM's engine core, on one GPU, several GPUs, or several machines.
 
-The engine server spawns the core, which runs the model, itself or in one
-process per GPU, and sends all results of a step as one message. vLLM does not detokenize anything.
+The engine server spawns the core, which runs the model, itself or in one process per GPU, and sends all
+results of a step as one message. vLLM does not detokenize anything.
 """
 
 import logging
