@@ -136,7 +136,7 @@ def test_all_texts_of_a_request_tokenize_their_prompt_once(
 
     async def run() -> list[list[int]]:
         ids = PromptIds(prompt)
-        encode_once, encode_short = tokenizing.encode, tokenizing.encode_short
+        encode_later, encode_short = tokenizing.encode_later, tokenizing.encode_short
 
         def count(encode: object) -> object:
             def counted(*arguments: object, **options: object) -> object:
@@ -146,7 +146,7 @@ def test_all_texts_of_a_request_tokenize_their_prompt_once(
 
             return counted
 
-        monkeypatch.setattr(tokenizing, "encode", count(encode_once))
+        monkeypatch.setattr(tokenizing, "encode_later", count(encode_later))
         monkeypatch.setattr(tokenizing, "encode_short", count(encode_short))
         each = [ids.get(tokenizing) for _ in range(128)]
         return await asyncio.gather(*each)
