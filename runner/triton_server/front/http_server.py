@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import aiohttp
 import msgspec
-from tritonclient.grpc import service_pb2 as pb
 
-from errors.api import InternalError, InvalidAPIKey
-from errors.coded_error import CodedError
+from errors.api import InvalidAPIKey
 from errors.triton import TritonUnavailable
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.supervision.json_bounds import JSONBounds
-from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
-from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE
+from runner.triton_server.front.answers import error_body
 from runner.triton_server.front.http1 import HTTPConnection, Request
+from runner.triton_server.front.http_answers import Answer, InferAnswer, StreamAnswer, coded, fail
 from runner.triton_server.front.inference import Inference, Inferences
-from runner.triton_server.front.json_requests import InferFormat, generate_request, infer_request
+from runner.triton_server.front.json_requests import generate_request, infer_request
 
 HEALTH_PATH = "/health"
 """Of the front itself."""
@@ -40,7 +36,6 @@ _MANAGEMENT = re.compile(
 )
 _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
 """No key is needed."""
-_EVENTS = b"text/event-stream; charset=utf-8"
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
 """Triton's parser of JSON recurses."""
@@ -49,9 +44,6 @@ _MAX_READS = 16
 """Requests for metadata and statistics that Triton answers at once."""
 _BIG_BYTES = 1 << 17
 """Bodies of more are read one after another, with pauses, so that other clients go on meanwhile."""
-
-
-log = logging.getLogger("cog_triton.triton_front")
 
 
 class HTTPServer:
@@ -103,7 +95,7 @@ class HTTPServer:
             self._start(self._read, request, connection, path)
         elif _MANAGEMENT.fullmatch(path):
             if not self._is_managed:
-                _fail(connection, ClosedEndpoint(endpoint=path[:200]))
+                fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
                 self._start(self._manage, request, connection, path)
         elif inference is not None or _READ.fullmatch(path):
@@ -127,17 +119,17 @@ class HTTPServer:
     ) -> None:
         try:
             served = self._inferences.models.get(model, version)
-            answer: _Answer
+            answer: Answer
             if action == "infer":
                 length = request.headers.get(b"inference-header-content-length")
                 if length is not None and not (length.isdigit() and len(length) < 12):
                     raise InvalidInference(reason="Inference-Header-Content-Length is not a number")
                 json_length = None if length is None else int(length)
                 message, form = infer_request(bytes(request.body), json_length, model, version)
-                answer = _InferAnswer(connection, request, form)
+                answer = InferAnswer(connection, request, form)
             else:
                 message = generate_request(bytes(request.body), served, version)
-                answer = (_StreamAnswer if action == "generate_stream" else _Answer)(connection, request)
+                answer = (StreamAnswer if action == "generate_stream" else Answer)(connection, request)
             metadata = [(b"traceparent", value)] if (value := request.headers.get(b"traceparent")) else []
             is_single = action == "infer"
             key = self._inferences.next_key()
@@ -151,7 +143,7 @@ class HTTPServer:
                 inference.cancel()
                 raise
         except Exception as exc:  # noqa: BLE001 - each becomes an answer
-            _fail(connection, _coded(exc))
+            fail(connection, coded(exc))
 
     async def _infer_later(
         self, request: Request, connection: HTTPConnection, parts: tuple[str, ...]
@@ -205,7 +197,7 @@ class HTTPServer:
             try:
                 await work(request, connection, *arguments)
             except Exception as exc:  # noqa: BLE001 - each becomes an answer
-                _fail(connection, _coded(exc))
+                fail(connection, coded(exc))
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
@@ -215,113 +207,3 @@ class HTTPServer:
             task.cancel()
 
         connection.on_disconnect = cancel
-
-
-class _Answer:
-    """To ``generate``: one response, as JSON."""
-
-    def __init__(self, connection: HTTPConnection, request: Request) -> None:
-        self._connection = connection
-        self._request = request
-        self._responses: list[bytes] = []
-        self.cancel: Callable[[], None]
-
-    def receive(self, message: bytes) -> None:
-        self._request.share.release()
-        self._responses.append(message)
-        if len(self._responses) == 2:  # Others may have come with it.
-            self.cancel()
-            reason = (
-                "the model sends several responses; use generate_stream, or send streaming or stream as false"
-            )
-            self._connection.respond(400, error_body(str(InvalidInference(reason=reason))))
-
-    def end(self, status: int, text: str) -> None:
-        try:
-            self._end(status, text)
-        except Exception as exc:  # noqa: BLE001 - each becomes an answer
-            _fail(self._connection, _coded(exc))
-
-    def _end(self, status: int, text: str) -> None:
-        if status != OK:
-            self._connection.respond(503 if status == UNAVAILABLE else status_of_text(text), error_body(text))
-            return
-        if not self._responses:
-            self._connection.respond(500, error_body("the model sent no response"))
-            return
-        response = pb.ModelStreamInferResponse.FromString(self._responses[0])
-        if response.error_message:
-            text = response.error_message
-            self._connection.respond(status_of_text(text), error_body(text))
-            return
-        self.respond(response.infer_response)
-
-    def respond(self, response: Any) -> None:
-        self._connection.respond(200, generate_body(response))
-
-
-class _InferAnswer(_Answer):
-    """To ``infer``."""
-
-    def __init__(self, connection: HTTPConnection, request: Request, form: InferFormat) -> None:
-        super().__init__(connection, request)
-        self._form = form
-
-    def respond(self, response: Any) -> None:
-        body, json_length = self._form.body(response)
-        if json_length is None:
-            self._connection.respond(200, body)
-            return
-        header = b"inference-header-content-length: %d" % json_length
-        self._connection.respond(200, body, b"application/octet-stream", (header,))
-
-
-class _StreamAnswer(_Answer):
-    """To ``generate_stream``: an event for each response."""
-
-    _has_begun = False
-
-    def receive(self, message: bytes) -> None:
-        response = pb.ModelStreamInferResponse.FromString(message)
-        error = response.error_message
-        if not self._has_begun:
-            self._request.share.release()
-            if error and not response.infer_response.parameters:  # Triton has not begun it.
-                self._connection.respond(status_of_text(error), error_body(error))
-                self.cancel()
-                return
-            self._begin(status_of_text(error) if error else 200)
-        self._connection.write(_event(error_body(error) if error else generate_body(response.infer_response)))
-
-    def end(self, status: int, text: str) -> None:
-        if status != OK:
-            if not self._has_begun:
-                self._connection.respond(
-                    503 if status == UNAVAILABLE else status_of_text(text), error_body(text)
-                )
-                return
-            self._connection.write(_event(error_body(text)))
-        elif not self._has_begun:
-            self._begin(200)
-        self._connection.end()
-
-    def _begin(self, status: int) -> None:
-        self._has_begun = True
-        self._connection.begin(status, _EVENTS)
-
-
-def _event(data: bytes) -> bytes:
-    return b"data: %b\n\n" % data
-
-
-def _coded(exc: Exception) -> CodedError:
-    if isinstance(exc, CodedError):
-        return exc
-    if isinstance(exc, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
-        return InvalidInference(reason=str(exc))
-    log.error("a request of Triton's HTTP API failed", exc_info=exc)
-    return InternalError()
-
-
-def _fail(connection: HTTPConnection, error: CodedError) -> None:
-    connection.respond(statuses_of(error)[0], error_body(str(error)))

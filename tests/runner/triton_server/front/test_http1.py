@@ -18,7 +18,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_wire import OK
 from runner.triton_server.front.http1 import HTTPConnection, Request
-from runner.triton_server.front.http_server import _Answer
+from runner.triton_server.front.http_answers import Answer
 from tests.hostile import chunked, request
 from tests.runner.triton_server.front.transport import Transport
 
@@ -249,7 +249,7 @@ def test_an_answer_that_can_not_be_written_as_json_is_an_error_of_its_own() -> N
     async def work() -> None:
         client = Client(answers=False)
         await client.send(b"POST / HTTP/1.1\r\n\r\n")
-        answer = _Answer(client.connection, client.requests[0])
+        answer = Answer(client.connection, client.requests[0])
         message = pb.ModelStreamInferResponse()
         message.infer_response.outputs.add(name="a", datatype="BF16", shape=[1])
         message.infer_response.raw_output_contents.append(b"\0\0")
