@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2 as pb
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
@@ -16,15 +15,9 @@ from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes,
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, OK, SERVICE, Headers, Messages, TooLong
+from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inferences
-from runner.triton_server.front.triton_call import Call
 
-HEALTH = "/grpc.health.v1.Health/Check"
-_HEALTH_LIKE = "ModelReady"
-"""Its request begins as that of ``HEALTH``: field 1 is a text."""
-_NOT_READY = {"ServerReady": b"", "ModelReady": b"", HEALTH: b"\x08\x02"}
-"""Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
 _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is not an inference."""
 _MIN_DATA_BYTES = 256
@@ -254,30 +247,6 @@ class ClientCall:
 
     def _is_late(self) -> None:
         self.fail(InvalidInference(reason=f"it did not arrive within {_FIRST_MESSAGE_S:g} s"))
-
-
-class PassedCall(ClientCall):
-    """A call with one message and one answer, which Triton answers at once."""
-
-    _call: Call | None = None
-
-    def message(self, message: bytes) -> None:
-        if self.method in _NOT_READY and not self.server.is_engine_ready():
-            self.respond(_NOT_READY[self.method])
-            self.finish(OK, "")
-            return
-        # NOTE: Triton gets nothing that it can't parse: it would end such a call several times.
-        name = _HEALTH_LIKE if self.method == HEALTH else self.method
-        request = parsed(message, getattr(pb, f"{name}Request"))
-        request.DiscardUnknownFields()
-        triton = self.server.inferences.triton
-        path = HEALTH if self.method == HEALTH else f"{SERVICE}/{self.method}"
-        self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
-        self._call.send(request.SerializeToString(), is_last=True)
-
-    def cancel(self) -> None:
-        if self._call is not None:
-            self._call.leave()
 
 
 def parsed(message: bytes, kind: Any) -> Any:

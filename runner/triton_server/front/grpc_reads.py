@@ -1,0 +1,39 @@
+"""Calls of Triton's gRPC API that have one message and one answer, and run nothing."""
+
+from __future__ import annotations
+
+from tritonclient.grpc import service_pb2 as pb
+
+from runner.triton_server.front.grpc_calls import ClientCall, parsed
+from runner.triton_server.front.grpc_wire import OK, SERVICE
+from runner.triton_server.front.triton_call import Call
+
+HEALTH = "/grpc.health.v1.Health/Check"
+_HEALTH_LIKE = "ModelReady"
+"""Its request begins as that of ``HEALTH``: field 1 is a text."""
+_NOT_READY = {"ServerReady": b"", "ModelReady": b"", HEALTH: b"\x08\x02"}
+"""Answers that the server is not ready: nothing that says so, and the status NOT_SERVING."""
+
+
+class PassedCall(ClientCall):
+    """A call with one message and one answer, which Triton answers at once."""
+
+    _call: Call | None = None
+
+    def message(self, message: bytes) -> None:
+        if self.method in _NOT_READY and not self.server.is_engine_ready():
+            self.respond(_NOT_READY[self.method])
+            self.finish(OK, "")
+            return
+        # NOTE: Triton gets nothing that it can't parse: it would end such a call several times.
+        name = _HEALTH_LIKE if self.method == HEALTH else self.method
+        request = parsed(message, getattr(pb, f"{name}Request"))
+        request.DiscardUnknownFields()
+        triton = self.server.inferences.triton
+        path = HEALTH if self.method == HEALTH else f"{SERVICE}/{self.method}"
+        self._call = triton.begin_path(path, self.metadata, self.respond, self.finish)
+        self._call.send(request.SerializeToString(), is_last=True)
+
+    def cancel(self) -> None:
+        if self._call is not None:
+            self._call.leave()
