@@ -21,6 +21,7 @@ from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
+from runner.triton_server.front.triton_http import TritonHTTP
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import Choices
 from tests.fuzz.front_requests import generate_document, infer_body, protobuf
@@ -90,8 +91,13 @@ class Transport(asyncio.Transport):
         self.is_paused = False
 
 
-class _Unreachable:
-    """In place of the client of Triton's HTTP server."""
+class UnreachableTriton(TritonHTTP):
+    """A stand-in: Triton's HTTP server does not answer."""
+
+    def __init__(self) -> None:
+        self._ports = TritonPorts(http=1, grpc=2, metrics=3)
+        self._turns = asyncio.Semaphore(1)
+        self._session = self  # type: ignore[assignment]
 
     def request(self, *arguments: object, **options: object) -> Any:
         raise aiohttp.ClientConnectionError("it is a stand-in")
@@ -113,10 +119,7 @@ def front_grpc(data: bytes) -> None:
 async def _http(choices: Choices) -> None:
     triton, inferences = stand_in()
     is_managed, keys = choices.flag(), APIKeys(choices.of(((), ("key",))))
-    ports = TritonPorts(http=1, grpc=2, metrics=3)
-    server = HTTPServer(inferences, ports, keys, lambda: True, is_managed=is_managed)
-    await server.close()
-    server._session = _Unreachable()  # type: ignore[assignment]
+    server = HTTPServer(inferences, UnreachableTriton(), keys, lambda: True, is_managed=is_managed)
     connections: Connections[HTTPConnection] = Connections()
     budget = inferences.budget
     connection = HTTPConnection(server.handle, server.check, connections, budget, _MAX_BODY_BYTES)
@@ -135,6 +138,7 @@ async def _grpc(choices: Choices) -> None:
     budget = inferences.budget
     server = GRPCServer(
         inferences,
+        UnreachableTriton(),
         APIKeys(()),
         budget,
         lambda: is_ready,

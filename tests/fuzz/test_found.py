@@ -28,7 +28,6 @@ from runner.engines.protocol.messages import Failed, Finished, Ready, Submit, To
 from runner.engines.protocol.wire import frame
 from runner.generation.model import load_model_facts
 from runner.settings.api_keys import APIKeys
-from runner.settings.ports import TritonPorts
 from runner.settings.prompt_template import format_prompt
 from runner.settings.settings import load_settings
 from runner.slot.request import parse_row
@@ -323,7 +322,13 @@ def test_a_client_of_grpc_that_ends_what_is_answered_disturbs_nobody(
     async def talk() -> None:
         triton, inferences = stand_in()
         server = GRPCServer(
-            inferences, APIKeys(()), Budget(1 << 20), lambda: is_ready, max_body_bytes=99, is_managed=False
+            inferences,
+            front.UnreachableTriton(),
+            APIKeys(()),
+            Budget(1 << 20),
+            lambda: is_ready,
+            max_body_bytes=99,
+            is_managed=False,
         )
         connection, transport = server.connection(), front.Transport(is_read=True)
         connection.connection_made(transport)
@@ -353,29 +358,27 @@ def test_a_diversity_of_beams_that_is_no_number_is_refused() -> None:
         parse_row(tensors, 0, ready, includes_input=False)
 
 
-def received(inferences: Inferences, request: bytes) -> tuple[HTTPServer, HTTPConnection, front.Transport]:
-    """The front's HTTP server, and a connection that has just got the request."""
-    ports = TritonPorts(http=1, grpc=2, metrics=3)
-    server = HTTPServer(inferences, ports, APIKeys(()), lambda: True, is_managed=False)
+def received(inferences: Inferences, request: bytes) -> tuple[HTTPConnection, front.Transport]:
+    """A connection of the front that has just got the request."""
+    server = HTTPServer(inferences, front.UnreachableTriton(), APIKeys(()), lambda: True, is_managed=False)
     connections: Connections[HTTPConnection] = Connections()
     connection = HTTPConnection(server.handle, server.check, connections, Budget(1 << 20), 1 << 16)
     transport = front.Transport(is_read=True)
     connection.connection_made(transport)
     connection.get_buffer(-1)[: len(request)] = request
     connection.buffer_updated(len(request))
-    return server, connection, transport
+    return connection, transport
 
 
 def test_many_responses_at_once_are_one_answer_of_generate() -> None:
     async def talk() -> None:
         triton, inferences = stand_in()
         request = b"POST /v2/models/tensorrt_llm/generate HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
-        server, _, transport = received(inferences, request)
+        _, transport = received(inferences, request)
         (call,) = triton.calls
         for _ in range(4):
             call.on_message(b"")
         assert transport.written.count(b"HTTP/1.1") == 1
-        await server.close()
 
     asyncio.run(talk())
 
@@ -383,9 +386,8 @@ def test_many_responses_at_once_are_one_answer_of_generate() -> None:
 def test_work_for_a_client_that_leaves_at_once_is_never_begun(recwarn: pytest.WarningsRecorder) -> None:
     async def talk() -> None:
         _, inferences = stand_in()
-        server, connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\n\r\n")
+        connection, transport = received(inferences, b"GET /v2 HTTP/1.1\r\n\r\n")
         connection.connection_lost(None)
-        await server.close()
         assert not transport.written
 
     asyncio.run(talk())

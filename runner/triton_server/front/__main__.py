@@ -23,6 +23,7 @@ from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
 from runner.triton_server.front.start import Start
 from runner.triton_server.front.triton import Triton
+from runner.triton_server.front.triton_http import TritonHTTP
 
 _MAX_HELD_BYTES = 32 << 20
 """Of requests that arrive, or that Triton has not begun to answer."""
@@ -53,10 +54,17 @@ async def serve(start: Start) -> None:
         def is_engine_ready() -> bool:
             return inferences.is_connected and (engine is None or engine.is_ready)
 
-        http = HTTPServer(inferences, start.triton, keys, is_engine_ready, is_managed=is_managed)
-        exits.push_async_callback(http.close)
+        triton_http = TritonHTTP(start.triton)
+        exits.push_async_callback(triton_http.close)
+        http = HTTPServer(inferences, triton_http, keys, is_engine_ready, is_managed=is_managed)
         grpc = GRPCServer(
-            inferences, keys, budget, is_engine_ready, max_body_bytes=max_body_bytes, is_managed=is_managed
+            inferences,
+            triton_http,
+            keys,
+            budget,
+            is_engine_ready,
+            max_body_bytes=max_body_bytes,
+            is_managed=is_managed,
         )
         connections: Connections[HTTPConnection] = Connections()
         for fd, factory in (

@@ -17,6 +17,7 @@ from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inferences
+from runner.triton_server.front.triton_http import TritonHTTP
 
 _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is not an inference."""
@@ -35,6 +36,7 @@ class ClientCalls:
     def __init__(
         self,
         inferences: Inferences,
+        triton_http: TritonHTTP,
         keys: APIKeys,
         budget: Budget,
         is_engine_ready: Callable[[], bool],
@@ -43,6 +45,7 @@ class ClientCalls:
         is_managed: bool,
     ) -> None:
         self.inferences = inferences
+        self.triton_http = triton_http
         self.keys = keys
         self.budget = budget
         self.is_engine_ready = is_engine_ready
@@ -176,6 +179,10 @@ class ClientCall:
             self.finish(statuses_of(error)[1], str(error))
             self.cancel()
 
+    def fail_unexpectedly(self) -> None:
+        log.exception("a call of Triton's gRPC API failed")
+        self.fail(InternalError())
+
     # Inside
 
     def _take(self, message: bytes | None) -> None:
@@ -201,11 +208,7 @@ class ClientCall:
         except CodedError as exc:
             self.fail(exc)
         except Exception:  # noqa: BLE001 - other calls of the connection go on
-            self._fail_unexpectedly()
-
-    def _fail_unexpectedly(self) -> None:
-        log.exception("a call of Triton's gRPC API failed")
-        self.fail(InternalError())
+            self.fail_unexpectedly()
 
     async def _connect(self) -> None:
         try:
@@ -214,7 +217,7 @@ class ClientCall:
             self.fail(exc)
             return
         except Exception:  # noqa: BLE001 - it is logged
-            self._fail_unexpectedly()
+            self.fail_unexpectedly()
             return
         self._connecting = None
         waiting, self._waiting = self._waiting, []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as pb
 
+from errors.coded_error import CodedError
 from runner.triton_server.front.grpc_calls import ClientCall, parsed
 from runner.triton_server.front.grpc_wire import OK, SERVICE
 from runner.triton_server.front.triton_call import Call
@@ -37,3 +41,29 @@ class PassedCall(ClientCall):
     def cancel(self) -> None:
         if self._call is not None:
             self._call.leave()
+
+
+class StatisticsCall(ClientCall):
+    """``ModelStatistics``."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def message(self, message: bytes) -> None:
+        request = parsed(message, pb.ModelStatisticsRequest)
+        self._task = asyncio.create_task(self._answer(request.name, request.version))
+
+    def cancel(self) -> None:
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _answer(self, model: str, version: str) -> None:
+        try:
+            statistics = await self.server.triton_http.statistics(model, version)
+            self.respond(
+                ParseDict({"model_stats": statistics}, pb.ModelStatisticsResponse()).SerializeToString()
+            )
+            self.finish(OK, "")
+        except CodedError as exc:
+            self.fail(exc)
+        except Exception:  # noqa: BLE001 - other calls of the connection go on
+            self.fail_unexpectedly()

@@ -17,15 +17,14 @@ from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc_calls import RESPONSE_HEAD, ClientCall, ClientCalls
 from runner.triton_server.front.grpc_inferences import Infer, StreamInfer
-from runner.triton_server.front.grpc_reads import HEALTH, PassedCall
+from runner.triton_server.front.grpc_reads import HEALTH, PassedCall, StatisticsCall
 from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers, timeout_s
 from runner.triton_server.front.http2 import MAX_HEADERS_BYTES, HTTP2Connection
 
 _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),
-    "ModelStatistics",
 }
-_INFER, _STREAM = "ModelInfer", "ModelStreamInfer"
+_INFER, _STREAM, _STATISTICS = "ModelInfer", "ModelStreamInfer", "ModelStatistics"
 _MANAGEMENT_METHODS = {
     *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"),
     *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
@@ -176,6 +175,8 @@ class GRPCConnection(HTTP2Connection):
         if method in (_INFER, _STREAM):
             server.inferences.check_room()
             return (Infer if method == _INFER else StreamInfer)(self, stream_id, method, metadata)
+        if method == _STATISTICS:
+            return StatisticsCall(self, stream_id, method, metadata)
         if method in _MANAGEMENT_METHODS and not server.is_managed:
             raise ClosedEndpoint(endpoint=method)
         if method in _READ_METHODS or method in _MANAGEMENT_METHODS or method == HEALTH:

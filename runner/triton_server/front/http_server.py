@@ -6,20 +6,18 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import msgspec
 
 from errors.api import InvalidAPIKey
-from errors.triton import TritonUnavailable
 from errors.triton_front import ClosedEndpoint, InvalidInference
 from runner.settings.api_keys import APIKeys
-from runner.settings.ports import TritonPorts
 from runner.supervision.json_bounds import JSONBounds
 from runner.triton_server.front.answers import error_body
 from runner.triton_server.front.http1 import HTTPConnection, Request
 from runner.triton_server.front.http_answers import Answer, InferAnswer, StreamAnswer, coded, fail
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.json_requests import generate_request, infer_request
+from runner.triton_server.front.triton_http import HTTPAnswer, TritonHTTP
 
 HEALTH_PATH = "/health"
 """Of the front itself."""
@@ -27,7 +25,8 @@ HEALTH_PATH = "/health"
 _NAME = r"([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,199})"
 _MODEL = rf"/v2/models/{_NAME}(?:/versions/([0-9]{{1,9}}))?"
 _INFERENCE = re.compile(rf"{_MODEL}/(infer|generate|generate_stream)")
-_READ = re.compile(rf"/v2|/v2/health/(?:live|ready)|/v2/models/stats|{_MODEL}(?:/(?:ready|config|stats))?")
+_READ = re.compile(rf"/v2|/v2/health/(?:live|ready)|{_MODEL}(?:/(?:ready|config))?")
+_STATISTICS = re.compile(rf"/v2/models/stats|{_MODEL}/stats")
 _READY = re.compile(rf"/v2/health/ready|{_MODEL}/ready")
 _MANAGEMENT = re.compile(
     rf"/v2/repository/(?:index|models/{_NAME}/(?:load|unload))|/v2/logging|/v2/trace/setting|"
@@ -39,9 +38,6 @@ _OPEN_PATHS = (HEALTH_PATH, "/v2/health/live", "/v2/health/ready", "/metrics")
 _MAX_MANAGEMENT_BYTES = 1 << 16
 _MAX_DEPTH = 32
 """Triton's parser of JSON recurses."""
-_TIMEOUT = aiohttp.ClientTimeout(30.0)
-_MAX_READS = 16
-"""Requests for metadata and statistics that Triton answers at once."""
 _BIG_BYTES = 1 << 17
 """Bodies of more are read one after another, with pauses, so that other clients go on meanwhile."""
 
@@ -52,7 +48,7 @@ class HTTPServer:
     def __init__(
         self,
         inferences: Inferences,
-        triton: TritonPorts,
+        triton: TritonHTTP,
         keys: APIKeys,
         is_engine_ready: Callable[[], bool],
         *,
@@ -63,13 +59,8 @@ class HTTPServer:
         self._keys = keys
         self._is_engine_ready = is_engine_ready
         self._is_managed = is_managed
-        self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
-        self._reads = asyncio.Semaphore(_MAX_READS)
         self._big = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    async def close(self) -> None:
-        await self._session.close()
 
     def check(self, request: Request) -> None:
         """A head whose body was not received yet. Raises a CodedError."""
@@ -91,14 +82,16 @@ class HTTPServer:
                 self._infer(request, connection, *inference.groups(default=""))
             else:
                 self._start(self._infer_later, request, connection, inference.groups(default=""))
-        elif _READ.fullmatch(path) and request.method in ("GET", "HEAD"):
+        elif request.method in ("GET", "HEAD") and (statistics := _STATISTICS.fullmatch(path)):
+            self._start(self._statistics, request, connection, *statistics.groups(default=""))
+        elif request.method in ("GET", "HEAD") and _READ.fullmatch(path):
             self._start(self._read, request, connection, path)
         elif _MANAGEMENT.fullmatch(path):
             if not self._is_managed:
                 fail(connection, ClosedEndpoint(endpoint=path[:200]))
             else:
                 self._start(self._manage, request, connection, path)
-        elif inference is not None or _READ.fullmatch(path):
+        elif inference is not None or _READ.fullmatch(path) or _STATISTICS.fullmatch(path):
             connection.respond(405, error_body("Method Not Allowed"))
         else:
             connection.respond(404, error_body("Not Found"))
@@ -110,7 +103,7 @@ class HTTPServer:
         elif request.method not in ("GET", "HEAD"):
             connection.respond(405, error_body("Method Not Allowed"))
         else:
-            self._start(self._pass_on, request, connection, self._triton.metrics_url, b"")
+            self._start(self._metrics, request, connection)
 
     # Inference
 
@@ -163,7 +156,16 @@ class HTTPServer:
         if _READY.fullmatch(path) and not self._is_engine_ready():
             connection.respond(503, error_body("the engine is not ready"))
             return
-        await self._pass_on(request, connection, self._triton.http_url + path, b"")
+        _respond(connection, await self._triton.ask(request.method, path))
+
+    async def _statistics(
+        self, request: Request, connection: HTTPConnection, model: str, version: str
+    ) -> None:
+        statistics = await self._triton.statistics(model, version)
+        connection.respond(200, msgspec.json.encode({"model_stats": statistics}))
+
+    async def _metrics(self, request: Request, connection: HTTPConnection) -> None:
+        _respond(connection, await self._triton.metrics(request.method))
 
     async def _manage(self, request: Request, connection: HTTPConnection, path: str) -> None:
         body = bytes(request.body)
@@ -172,17 +174,7 @@ class HTTPServer:
         if body:
             JSONBounds(_MAX_MANAGEMENT_BYTES, "send less", InvalidInference, _MAX_DEPTH).feed(body)
             msgspec.json.decode(body)
-        await self._pass_on(request, connection, self._triton.http_url + path, body)
-
-    async def _pass_on(self, request: Request, connection: HTTPConnection, url: str, body: bytes) -> None:
-        async with self._reads:
-            try:
-                async with self._session.request(request.method, url, data=body or None) as response:
-                    content = await response.read()
-            except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:
-                raise TritonUnavailable(reason=str(exc) or type(exc).__name__) from exc
-        content_type = response.headers.get("content-type", "application/json").encode()
-        connection.respond(response.status, content, content_type)
+        _respond(connection, await self._triton.ask(request.method, path, body))
 
     def _start(
         self,
@@ -207,3 +199,7 @@ class HTTPServer:
             task.cancel()
 
         connection.on_disconnect = cancel
+
+
+def _respond(connection: HTTPConnection, answer: HTTPAnswer) -> None:
+    connection.respond(answer.status, answer.content, answer.content_type)

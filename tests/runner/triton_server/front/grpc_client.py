@@ -23,6 +23,7 @@ from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc_server import GRPCServer
 from runner.triton_server.front.grpc_wire import SERVICE
 from runner.triton_server.front.inference import Inferences
+from tests.fuzz.front_connections import UnreachableTriton
 from tests.runner.triton_server.front.transport import Transport
 
 OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 8, 12, 13, 16
@@ -52,6 +53,7 @@ class Client:
         self.budget = Budget(4 << 20)
         self.server = GRPCServer(
             self.inferences,
+            UnreachableTriton(),
             APIKeys(keys),
             self.budget,
             lambda: is_ready,
