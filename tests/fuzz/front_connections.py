@@ -18,7 +18,7 @@ from hpack import Encoder
 from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.triton_server.front.connections import Connections
-from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
+from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.triton_http import TritonHTTP

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.grpc_inferences import _request
+from runner.triton_server.front.grpc.inferences import _request
 from runner.triton_server.front.grpc_wire import check_wire
 from runner.triton_server.front.inference import adapt
 from runner.triton_server.front.json_requests import generate_request, infer_request

@@ -34,7 +34,7 @@ from runner.slot.request import parse_row
 from runner.triton_server.client import TritonClient
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
-from runner.triton_server.front.grpc_server import GRPCServer
+from runner.triton_server.front.grpc.server import GRPCServer
 from runner.triton_server.front.grpc_wire import INTERNAL, check_wire
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer

@@ -16,7 +16,7 @@ from runner.supervision.tuning import freeze_loaded_objects
 from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import ClientConnection, Connections
-from runner.triton_server.front.grpc_server import GRPCConnection, GRPCServer
+from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
 from runner.triton_server.front.inference import Inferences

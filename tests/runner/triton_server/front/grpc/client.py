@@ -20,7 +20,7 @@ from hyperframe.frame import (
 from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_server import GRPCServer
+from runner.triton_server.front.grpc.server import GRPCServer
 from runner.triton_server.front.grpc_wire import SERVICE
 from runner.triton_server.front.inference import Inferences
 from tests.fuzz.front_connections import UnreachableTriton

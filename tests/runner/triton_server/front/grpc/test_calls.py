@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from runner.triton_server.front.grpc_wire import SERVICE, Messages, TooLong
 from tests.fuzz.triton_standin import StandInTriton, stand_in
-from tests.runner.triton_server.front.grpc_client import (
+from tests.runner.triton_server.front.grpc.client import (
     EMPTY,
     INTERNAL,
     INVALID_ARGUMENT,

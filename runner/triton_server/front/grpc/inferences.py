@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import failure_of
-from runner.triton_server.front.grpc_calls import CallConnection, ClientCall, parsed
+from runner.triton_server.front.grpc.calls import CallConnection, ClientCall, parsed
 from runner.triton_server.front.grpc_wire import OK, Headers, check_wire
 from runner.triton_server.front.inference import ERROR, Inference
 

@@ -8,7 +8,7 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
-from runner.triton_server.front.grpc_calls import ClientCall, parsed
+from runner.triton_server.front.grpc.calls import ClientCall, parsed
 from runner.triton_server.front.grpc_wire import OK, SERVICE
 from runner.triton_server.front.triton_call import Call
 

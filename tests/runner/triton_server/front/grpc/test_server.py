@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.supervision.turns import Turns
-from tests.runner.triton_server.front.grpc_client import (
+from tests.runner.triton_server.front.grpc.client import (
     EMPTY,
     MAX_BODY_BYTES,
     RESOURCE_EXHAUSTED,

@@ -1,0 +1,1 @@
+"""Triton's gRPC API for clients."""
