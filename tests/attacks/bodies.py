@@ -47,6 +47,7 @@ ENDPOINTS = (
     Endpoint("api", "/v1/responses/input_tokens", b'{"input": [], ', b"}", _RESPONSES),
     Endpoint("api", "/v1/messages", b'{"messages": [], "max_tokens": 3, ', b"}", _SAMPLING + _MESSAGES),
     Endpoint("api", "/v1/messages/count_tokens", b"{", b"}", _MESSAGES),
+    Endpoint("api", "/v1/embeddings", b"{", b"}", "input model encoding_format dimensions user"),
     Endpoint("api", "/tokenize", b"{", b"}", "prompt " + _CHAT),
     Endpoint("api", "/detokenize", b"{", b"}", "tokens"),
     Endpoint("http", f"{_MODELS}/ensemble/generate", _TRITON, b"}", _TENSORS),

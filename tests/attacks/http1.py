@@ -25,7 +25,8 @@ _RESET = struct.pack("ii", 1, 0)
 _MANAGEMENT = (
     "repository/index repository/models/ensemble/unload repository/models/x/load logging trace/setting "
     "systemsharedmemory/region/a/register systemsharedmemory/status cudasharedmemory/region/a/register "
-    "models/ensemble/trace/setting models/ensemble/config health/ready models/%2e%2e/config models/stats"
+    "models/ensemble/trace/setting models/ensemble/config health/ready models/%2e%2e/config models/stats "
+    "models/ensemble/stats models/x/stats models/ensemble/versions/9/stats"
 )
 _HEADERS = (
     "Content-Length: 5|Content-Length: -1|Transfer-Encoding: chunked, chunked|Expect: 100-continue|"
