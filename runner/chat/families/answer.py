@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 
 from runner.chat.families.family import AnswerForm
 from runner.chat.families.markers import markers_of
-from runner.chat.families.parts import Part, Reasoning
+from runner.chat.families.parts import Part
 from runner.chat.families.syntax.reader import Reader, Reading
 
 
@@ -31,16 +31,14 @@ class AnswerReader:
     def push(self, text: str) -> list[Part]:
         """The parts that this further text makes certain. It is not empty."""
         reader = self._reader
-        copied, search = reader.copied, reader.search
+        search = reader.search
         # NOTE: the way of most tokens, which has to take less than a microsecond.
-        if (
-            search is not None
-            and copied is not None
-            and search(text) is None
-            and (copied is not Reasoning or not text[-1].isspace())
-            and (part := copied(text)) is not None
-        ):
-            return [part]
+        if search is not None and search(text) is None:
+            copied = reader.copied
+            if copied is not None and (part := copied(text)) is not None:
+                return [part]
+            reader.sink(text)
+            return reader.take_parts()
         reader.text = reader.text[reader.at :] + text
         reader.at = 0
         next(self._steps)

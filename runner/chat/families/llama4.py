@@ -5,15 +5,14 @@ import json
 import warnings
 
 from runner.chat.families.family import Family
-from runner.chat.families.markers import is_special
 from runner.chat.families.syntax.arguments import is_json, read_end
+from runner.chat.families.syntax.json_scan import Scan, python_stops
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _QUOTES = "\"'"
 _MAX_NESTED = 1 << 15
 """Characters of a literal that is not a string: parsing it takes up to 50 ms."""
-_NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
 class PythonCalls:
@@ -67,23 +66,8 @@ class PythonCalls:
     def _value(self, reader: Reader) -> Reading[str | None]:
         """Read a literal and return it as JSON; None if it was cut off."""
         pieces: list[str] = []
-        outside = stops = reader.markers.stops(*_QUOTES, *_NESTING, ",")
-        quote = ""
-        depth = 0
-        while found := (yield from reader.until(stops, pieces.append)):
-            if is_special(found) or (not quote and not depth and found in ",)"):
-                reader.at -= len(found)
-                return None if is_special(found) else _json("".join(pieces).strip())
-            pieces.append(reader.markers.plain(found))
-            if found == "\\":
-                if (yield from reader.peek()) in (quote, found):
-                    pieces.append(reader.take(reader.at + 1))
-            elif found in _QUOTES:
-                quote = "" if quote else found
-                stops = reader.markers.stops(quote, "\\") if quote else outside
-            elif not quote:
-                depth += _NESTING.get(found, 0)
-        return None
+        end = yield from reader.scan(Scan(python_stops(reader.markers)), pieces.append)
+        return _json("".join(pieces).strip()) if end in (",", ")") else None
 
 
 def _json(literal: str) -> str:

@@ -142,4 +142,8 @@ class MarkedAnswer(AnswerReader):
             self._space = []
         if len(stripped) < len(text):
             self._space.append(text[len(stripped) :])
-        self._reader.copied = None if self._space else Reasoning
+        self._reader.copied = None if self._space else _reasoning_part
+
+
+def _reasoning_part(text: str) -> Reasoning | None:
+    return None if text[-1].isspace() else Reasoning(text)

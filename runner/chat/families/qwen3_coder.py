@@ -1,8 +1,10 @@
 """Qwen3-Coder and Qwen 3.5: calls as functions with parameters, in XML without escapes."""
 
+from json.encoder import encode_basestring
+
 from runner.chat.families.family import Family, Span
 from runner.chat.families.parts import CallArguments
-from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end, string_part
+from runner.chat.families.syntax.arguments import ArgumentsWriter, read_end
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
@@ -41,18 +43,18 @@ class FunctionCalls:
                 writer.begin((yield from _key(reader)))
             except NotACall:
                 return False
-            value = _Value(writer, reader)
-            if not (yield from reader.up_to(self.parameter_end, value.text)):
+            emit = _Lines(writer, reader).text if writer.is_string else writer.text
+            if not (yield from reader.up_to(self.parameter_end, emit)):
                 return False
-            writer.end()
+            writer.end(is_on_lines=True)
         is_whole = bool((yield from reader.marker(self.function_end))) or not reader.is_ended
         if is_whole:
             writer.close()
         return is_whole
 
 
-class _Value:
-    """The text of a value, without the line breaks at its begin and end."""
+class _Lines:
+    """The text of a string, without the line breaks at its begin and end."""
 
     def __init__(self, writer: ArgumentsWriter, reader: Reader) -> None:
         self._writer = writer
@@ -68,11 +70,18 @@ class _Value:
             text = self._held + text
             self._held = "\n" if text.endswith("\n") else ""
             self._writer.text(text.removesuffix("\n"))
-            self._reader.copied = _line_part if self._writer.copied and not self._held else None
+            self._reader.copied = self._part
 
-
-def _line_part(text: str) -> CallArguments | None:
-    return None if text[-1] == "\n" else string_part(text)
+    def _part(self, text: str) -> CallArguments | None:
+        if self._held:
+            text = "\n" + text
+            self._held = ""
+        if text[-1] == "\n":
+            self._held = "\n"
+            text = text[:-1]
+            if not text:
+                return None
+        return CallArguments(encode_basestring(text)[1:-1])
 
 
 def _key(reader: Reader) -> Reading[str]:

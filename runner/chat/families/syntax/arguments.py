@@ -5,7 +5,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from runner.chat.families.parts import CallArguments
-from runner.chat.families.syntax.reader import Copy, NotACall, Reader, Reading
+from runner.chat.families.syntax.reader import Copy, Emit, NotACall, Reader, Reading
 from runner.chat.families.tools import ToolUse
 
 _STRING = "string"
@@ -67,8 +67,10 @@ class ArgumentsWriter:
         properties = schema.get("properties")
         self._properties = properties if isinstance(properties, dict) else {}
         self._separator = "{"
-        self._is_string = True
+        self.is_string = True
         self._pieces: list[str] = []
+        self.text: Emit = self._string
+        """Takes a piece of the value."""
 
     def begin(self, key: str, *, is_text: bool | None = None) -> None:
         """``is_text``: None if the schema tells it."""
@@ -76,29 +78,27 @@ class ArgumentsWriter:
         self._separator = ", "
         if is_text is None:
             is_text = key not in self._properties or is_text_by(self._properties[key])
-        self._is_string = is_text
-        if self._is_string:
+        self.is_string = is_text
+        self.text = self._string if is_text else self._pieces.append
+        if is_text:
             self._emit('"')
 
-    def text(self, text: str) -> None:
-        """A piece of the value."""
-        if self._is_string:
-            self._emit(encode_basestring(text)[1:-1])
-        else:
-            self._pieces.append(text)
+    def _string(self, text: str) -> None:
+        self._emit(encode_basestring(text)[1:-1])
 
     @property
     def copied(self) -> Copy | None:
         """What a piece of the value is, if that depends on nothing else."""
-        return string_part if self._is_string else None
+        return string_part if self.is_string else None
 
-    def end(self) -> None:
-        """The value is whole."""
-        if self._is_string:
+    def end(self, *, is_on_lines: bool = False) -> None:
+        """The value is whole. ``is_on_lines``: line breaks stand around it, which are no part of it."""
+        if self.is_string:
             self._emit('"')
-        else:
-            self._emit(_json("".join(self._pieces)))
-            self._pieces.clear()
+            return
+        value = "".join(self._pieces)
+        self._emit(_json(value.removeprefix("\n").removesuffix("\n") if is_on_lines else value))
+        self._pieces.clear()
 
     def close(self) -> None:
         """All arguments are there."""

@@ -1,68 +1,89 @@
-"""How far a value of JSON goes. Brackets and strings decide; nothing else is checked."""
+"""How far a value of JSON or a literal of Python goes. Brackets and strings decide it, and nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
 
 from runner.chat.families.markers import Markers, Stops
 
-_CLOSING = {"{": 1, "[": 1, "}": -1, "]": -1}
-_OUTSIDE, _STRING, _ESCAPE = 0, 1, 2
-_ESCAPED = ('"', "\\")
+_NESTING = {"{": 1, "[": 1, "}": -1, "]": -1}
+_PYTHON_NESTING = {**_NESTING, "(": 1, ")": -1}
+_ESCAPE, _COMMA = "\\", ","
 _MAX_REMEMBERED = 32
 """Characters. Longer pieces of text are seldom the same."""
 
 
-class JsonStops(msgspec.Struct, frozen=True, eq=False):
+class ScanStops(msgspec.Struct, frozen=True, eq=False):
     outside: Stops
-    in_strings: Stops
+    in_strings: Mapping[str, Stops]
+    """By quotation mark."""
+    nesting: Mapping[str, int]
+    is_argument: bool = False
+    """Whether the value ends before a comma or bracket that is not its own, and not with its last bracket."""
 
 
 @lru_cache(maxsize=128)
-def json_stops(markers: Markers, ends: tuple[str, ...]) -> JsonStops:
+def json_stops(markers: Markers, ends: tuple[str, ...]) -> ScanStops:
     """``ends``: markers that end a value, too."""
-    return JsonStops(markers.stops('"', *_CLOSING, *ends), markers.stops(*_ESCAPED))
+    return ScanStops(markers.stops('"', *_NESTING, *ends), _in_strings(markers, '"'), _NESTING)
 
 
-class JsonScan:
+@lru_cache(maxsize=128)
+def python_stops(markers: Markers) -> ScanStops:
+    """Of an argument of a call."""
+    outside = markers.stops("'", '"', *_PYTHON_NESTING, _COMMA)
+    return ScanStops(outside, _in_strings(markers, "'\""), _PYTHON_NESTING, is_argument=True)
+
+
+def _in_strings(markers: Markers, quotes: str) -> dict[str, Stops]:
+    return {quote: markers.stops(quote, _ESCAPE) for quote in quotes}
+
+
+class Scan:
     """Of one value, from its first character on."""
 
-    def __init__(self, stops: JsonStops, depth: int = 0, place: int = _OUTSIDE) -> None:
+    def __init__(self, stops: ScanStops, depth: int = 0, place: str = "") -> None:
         self._stops = stops
         self._depth = depth
         self._place = place
+        """The quotation mark of the string, with a backslash after one; empty outside."""
 
     @property
     def is_string(self) -> bool:
-        return self._place != _OUTSIDE
+        return bool(self._place)
 
     def scan(self, text: str, at: int) -> tuple[int, str | None]:
-        """Go on from the index ``at``: to the end of the value, and an empty text; to a marker, and this;
-        or to where a marker may begin or the text ends, and None.
+        """Go on from the index ``at``: to the end of the value, and an empty text; to a marker or what ends
+        an argument, and this; or to where a marker may begin or the text ends, and None.
         """
+        stops = self._stops
         while True:
-            if self._place == _ESCAPE and at < len(text):
-                self._place = _STRING
-                at += text[at] in _ESCAPED
-            stops = self._stops.in_strings if self.is_string else self._stops.outside
-            match = stops.search(text, at)
+            quote = self._place[:1]
+            if len(self._place) > 1 and at < len(text):
+                self._place = quote
+                at += text[at] in (quote, _ESCAPE)
+            match = (stops.in_strings[quote] if quote else stops.outside).search(text, at)
             if match is None:
                 return len(text), None
             found, at = match[1], match.end()
-            if found == "\\":
-                self._place = _ESCAPE
-            elif found == '"':
-                self._place = _OUTSIDE if self.is_string else _STRING
-            elif found in _CLOSING:
-                self._depth += _CLOSING[found]
+            if found == _ESCAPE:
+                self._place = quote + found
+            elif found in stops.in_strings:
+                self._place = "" if quote else found
+            elif found in stops.nesting or found == _COMMA:
+                depth = self._depth + stops.nesting.get(found, 0)
+                if stops.is_argument and (depth < 0 or (found == _COMMA and not depth)):
+                    return match.start(), found
+                self._depth = depth
             else:
                 return match.start(), found
-            if self._depth <= 0 and not self.is_string:
+            if self._depth <= 0 and not self._place and not stops.is_argument:
                 return at, ""
 
-    def search(self, text: str) -> JsonScan | None:
+    def search(self, text: str) -> Scan | None:
         """None if ``text``, which goes on where the last one ended, is part of the value as it stands."""
         after = _after if len(text) <= _MAX_REMEMBERED else _after.__wrapped__
         state = after(self._stops, text, self._depth, self._place)
@@ -73,7 +94,7 @@ class JsonScan:
 
 
 @lru_cache(maxsize=8192)
-def _after(stops: JsonStops, text: str, depth: int, place: int) -> tuple[int, int] | None:
+def _after(stops: ScanStops, text: str, depth: int, place: str) -> tuple[int, str] | None:
     """Depth and place after ``text``; None if it has to be read. Most texts are those of single tokens."""
-    scan = JsonScan(stops, depth, place)
+    scan = Scan(stops, depth, place)
     return (scan._depth, scan._place) if scan.scan(text, 0) == (len(text), None) else None

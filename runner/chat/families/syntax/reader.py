@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runner.chat.families.markers import Markers, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
-from runner.chat.families.syntax.json_scan import JsonScan, json_stops
+from runner.chat.families.syntax.json_scan import Scan, json_stops
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -40,9 +40,11 @@ class Reader:
         self.num_sections = 0
         """Counts calls and changes between reasoning and content."""
         self.search: Callable[[str], object] | None = None
-        """While text is copied: finds what ends the copying, or may."""
+        """While text is read: finds what ends the reading, or may."""
+        self.sink: Emit = self.arguments
+        """Takes text in which ``search`` finds nothing."""
         self.copied: Copy | None = None
-        """What such text is."""
+        """What such text is, if nothing else is to be done with it: faster than ``sink``."""
         self.parts: list[Part] = []
         self._kind: _Kind | None = None
         self._pieces: list[str] = []
@@ -164,7 +166,8 @@ class Reader:
                 if (rest := self.take(len(self.text))) and keeps_rest:
                     emit(rest)
                 return ""
-            self.search = stops.search_first if end == len(self.text) else None
+            if end == len(self.text) and self._tried is None:
+                self.search, self.sink = stops.search_first, emit
             yield
             self.search = None
 
@@ -205,24 +208,26 @@ class Reader:
         first = yield from self.peek()
         if first not in ('"', "{", "["):
             return (yield from self._scalar(emit, ends))
-        scan = JsonScan(json_stops(self.markers, ends))
+        return (yield from self.scan(Scan(json_stops(self.markers, ends)), emit)) == ""
+
+    def scan(self, scan: Scan, emit: Emit) -> Reading[str | None]:
+        """Read and emit a value. Return what ends it, which is not read; None at the end of the answer."""
         scanned = self.at
         while True:
             scanned, found = scan.scan(self.text, scanned)
             emit(self.take(len(self.text) if found is None and self.is_ended else scanned))
-            if found == "":
-                return True
             if found is None:
                 if self.is_ended:
-                    return False
-                if emit == self.arguments and scanned == len(self.text):
-                    self.search, self.copied = scan.search, CallArguments
+                    return None
+                if scanned == len(self.text) and self._tried is None:
+                    self.search, self.sink = scan.search, emit
+                    self.copied = CallArguments if emit == self.arguments else None
                 yield
                 self.search = self.copied = None
             elif scan.is_string and not is_special(found):
                 emit(self.markers.plain(self.take(scanned + len(found))))
             else:
-                return False
+                return found
             scanned = self.at
 
     def _scalar(self, emit: Emit, ends: tuple[str, ...]) -> Reading[bool]:

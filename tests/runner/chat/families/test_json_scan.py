@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.chat.families.markers import Markers
-from runner.chat.families.syntax.json_scan import JsonScan, json_stops
+from runner.chat.families.syntax.json_scan import Scan, json_stops
 from tests.runner.chat.families.answers import tokenizer_with
 
 MARKERS = Markers(tokenizer_with(("<|end|>",), ("<call>",)), ("<|end|>", "<call>", "</call>"))
@@ -23,7 +23,7 @@ VALUES = [
 def test_a_value_has_one_end(value: str, found: str) -> None:
     for cut in range(len(value)):
         for other in range(cut, len(value)):
-            scan = JsonScan(STOPS)
+            scan = Scan(STOPS)
             assert scan.search(value[:cut]) is None
             assert scan.search(value[cut:other]) is None
             assert scan.scan(value[other:] + found + "x", 0) == (len(value) - other, found)
