@@ -23,6 +23,7 @@ COMMANDS = {
     "hostile": ("perf.hostile", "hostile traffic beside paced streams, whose text and pace are measured"),
     "faults": ("perf.faults", "kill and stop each process under load"),
     "fuzz": ("perf.fuzz", "fuzz one target, guided by coverage"),
+    "reading": ("perf.model.reading", "CPU per token of reading answers of each model family"),
     "prove-gpu": ("perf.prove_gpu.command", "exact streams and speed on a GPU"),
 }
 """Module and help. The module is imported when it is run; its ``main(arguments)`` returns the exit status."""
