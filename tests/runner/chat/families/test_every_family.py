@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 
 import pytest
@@ -21,7 +22,8 @@ from tests.runner.chat.families.answers import (
 from tests.runner.chat.families.forms import FORMS, SCHEMA, Form, Wanted, dumps, random_wanted, raw
 
 TOOLS = tool_use(get_weather=SCHEMA, f=SCHEMA)
-NUM_ANSWERS = 30
+NUM_ANSWERS = int(os.environ.get("NUM_ANSWERS", "30"))
+"""Of each test. Thousands take minutes."""
 
 
 def tokenizer_of(form: Form) -> Tokenizer:
