@@ -6,8 +6,8 @@ import warnings
 
 from runner.chat.families.family import Family
 from runner.chat.families.syntax.arguments import is_json, read_end
-from runner.chat.families.syntax.json_scan import Scan, python_stops
 from runner.chat.families.syntax.reader import NotACall, Reader, Reading
+from runner.chat.families.syntax.value_scan import Scan, python_stops
 from runner.chat.families.tools import ToolUse
 
 _QUOTES = "\"'"

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from runner.chat.families.markers import Markers, Stops, is_special
 from runner.chat.families.parts import CallArguments, CallStart, Content, Part, Reasoning
-from runner.chat.families.syntax.json_scan import Scan, json_stops
+from runner.chat.families.syntax.value_scan import Scan, json_stops
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]

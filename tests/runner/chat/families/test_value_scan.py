@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.chat.families.markers import Markers
-from runner.chat.families.syntax.json_scan import Scan, json_stops
+from runner.chat.families.syntax.value_scan import Scan, json_stops
 from tests.runner.chat.families.answers import tokenizer_with
 
 MARKERS = Markers(tokenizer_with(("<|end|>",), ("<call>",)), ("<|end|>", "<call>", "</call>"))
