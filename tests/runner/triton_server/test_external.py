@@ -210,17 +210,17 @@ async def _find_at(words: bytes) -> CodedError:
 class Command:
     """``cog-triton api`` as a process."""
 
-    def __init__(self, nvidia: NvidiaTriton, model: PacedModel, folder: Path) -> None:
+    def __init__(self, triton_port: int, metrics_port: int, model: PacedModel, folder: Path) -> None:
         (self.port,) = free_ports(1)
         options = ["--tokenizer", str(model.directory), "--port", str(self.port), "--model-name", "mine"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "api", "--triton", f"{HOST}:{nvidia.port}", *options],
+            [sys.executable, "-m", "cli", "api", "--triton", f"{HOST}:{triton_port}", *options],
             env={
                 **os.environ,
                 "PYTHONPATH": str(SOURCE_ROOT),
                 "COG_TRITON_CACHE": str(folder / "cache"),
                 "TMPDIR": str(folder),
-                "TRITON_METRICS_PORT": str(nvidia.metrics_port),
+                "TRITON_METRICS_PORT": str(metrics_port),
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -239,9 +239,26 @@ class Command:
         return self.client.post("/v1/completions", json=body)
 
 
+def test_the_command_serves_our_own_triton(tmp_path: Path, triton: TritonUnderTest) -> None:
+    command = Command(triton.grpc_port, int(triton.environment["TRITON_METRICS_PORT"]), triton.model, tmp_path)
+    prompt = "What is machine learning?"
+    expected = triton.model.expected_text(prompt, 12)
+    try:
+        wait_until(command.is_ready)
+        assert command.complete(12).json()["choices"][0]["text"] == expected
+        body = {"prompt": prompt, "max_tokens": 12, "stream": True}
+        with command.client.stream("POST", "/v1/completions", json=body) as response:
+            events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+        texts = [json.loads(event)["choices"][0]["text"] for event in events if event != "[DONE]"]
+        assert "".join(texts) == expected
+    finally:
+        command.client.close()
+        command.process.kill()
+
+
 def test_the_command_outlives_its_triton(tmp_path: Path, paced: PacedModel, nvidia: NvidiaTriton) -> None:
     nvidia.kill()
-    command = Command(nvidia, paced, tmp_path)
+    command = Command(nvidia.port, nvidia.metrics_port, paced, tmp_path)
     try:
         assert command.process.poll() is None  # It waits.
         nvidia.start()
