@@ -73,14 +73,14 @@ class _Lines:
             self._reader.copied = self._part
 
     def _part(self, text: str) -> CallArguments | None:
+        if text == "\n":
+            return None
         if self._held:
             text = "\n" + text
             self._held = ""
         if text[-1] == "\n":
             self._held = "\n"
             text = text[:-1]
-            if not text:
-                return None
         return CallArguments(encode_basestring(text)[1:-1])
 
 

@@ -86,6 +86,11 @@ DSML = """Hm.<｜DSML｜function_calls>
             PARAMETERS,
             Message(calls=[Call("f", '{"n": 5, "any": "\\nx\\n", "text": ""}')]),
         ),
+        (
+            "qwen3-coder",
+            "<function=f>\n<parameter=text>\n\na\nb\n\n\nc\n\n</parameter>\n</function>\n</tool_call>",
+            Message(calls=[Call("f", '{"text": "\\na\\nb\\n\\n\\nc\\n"}')]),
+        ),
         ("llama3", '{"name": "f"}', Message(calls=F)),
         ("llama3", '{"name": "Bob"}', Message('{"name": "Bob"}')),
         ("llama3", '{"name": "Bob", "age": 3}', Message('{"name": "Bob", "age": 3}')),
