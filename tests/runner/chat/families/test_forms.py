@@ -147,6 +147,16 @@ def test_a_text_is_read(name: str, text: str, message: Message) -> None:
     assert all(json.loads(call.arguments) is not None for call in message.calls)
 
 
+def test_a_marker_that_is_cut_within_a_character_is_no_text() -> None:
+    begin = '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="text" string="true">a'
+    writer = Writer(tokenizer_with()).text(begin)
+    end = Writer(writer.tokenizer).text("</｜DSML｜").ids
+    for length in range(len(end) + 1):
+        made = decoder(FORMS["deepseek-v3.2"].family, writer.tokenizer, tools=TOOLS)
+        (call,) = message_of(read(made, [writer.ids, *([each] for each in end[:length])])).calls
+        assert call.arguments == '{"text": "a', length
+
+
 def test_half_a_character_in_a_name_is_replaced() -> None:
     message = read_text("hermes", '<tool_call>{"name": "a\\ud800"}')
     assert message.calls == [Call("a?", "{}")]
