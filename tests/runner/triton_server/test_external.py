@@ -240,7 +240,9 @@ class Command:
 
 
 def test_the_command_serves_our_own_triton(tmp_path: Path, triton: TritonUnderTest) -> None:
-    command = Command(triton.grpc_port, int(triton.environment["TRITON_METRICS_PORT"]), triton.model, tmp_path)
+    command = Command(
+        triton.grpc_port, int(triton.environment["TRITON_METRICS_PORT"]), triton.model, tmp_path
+    )
     prompt = "What is machine learning?"
     expected = triton.model.expected_text(prompt, 12)
     try:
