@@ -38,7 +38,8 @@ from runner.triton_server.front.grpc.server import GRPCServer
 from runner.triton_server.front.grpc_wire import INTERNAL, check_wire
 from runner.triton_server.front.http1 import HTTPConnection
 from runner.triton_server.front.http_server import HTTPServer
-from runner.triton_server.front.inference import Inference, Inferences, adapt
+from runner.triton_server.front.inference import Inference, Inferences
+from runner.triton_server.front.tensors import adapt
 from runner.triton_server.front.triton_connection import TritonConnection
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies

@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from runner.triton_server.front.answers import values_of
-from runner.triton_server.front.inference import adapt
 from runner.triton_server.front.json_requests import generate_request, infer_request
 from runner.triton_server.front.models import INTEGERS, Input, Model
+from runner.triton_server.front.tensors import adapt
 
 MODEL = Model(
     "ensemble",
