@@ -24,6 +24,18 @@ COMMAND_R = Family(
     ),
 )
 """Command R7B, Command A and Command A Reasoning."""
+COMMAND_R_2024 = Family(
+    name="command-r-2024",
+    calls=JsonCalls(
+        begins=("Action: ```json", "Action:\n```json"),
+        end="```",
+        name_key="tool_name",
+        arguments_key="parameters",
+        is_list=True,
+        no_calls=("directly_answer", "directly-answer"),
+    ),
+)
+"""Command R and Command R+."""
 _GRANITE_CALLS = JsonCalls(begins=("<|tool_call|>", "<tool_call>"), end="</tool_call>", is_list=True)
 GRANITE = Family("granite", _GRANITE_CALLS, _THINK, wrappers=(Span("<response>", "</response>"),))
 """Granite 3.0 to 3.3. Granite 4 writes calls like Hermes."""

@@ -28,6 +28,7 @@ KIMI_K2 = Family(
         is_numbered=True,
         section_begin="<|tool_calls_section_begin|>",
         section_end="<|tool_calls_section_end|>",
+        section_variants=(("<|tool_call_section_begin|>", "<|tool_call_section_end|>"),),
     ),
     reasoning=Span("<think>", "</think>"),
 )

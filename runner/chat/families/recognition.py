@@ -10,7 +10,7 @@ from runner.chat.families.deepseek import DEEPSEEK_V3, DEEPSEEK_V4, DEEPSEEK_V31
 from runner.chat.families.family import Family
 from runner.chat.families.glm import GLM
 from runner.chat.families.harmony import GPT_OSS
-from runner.chat.families.json_families import COMMAND_R, GRANITE, GRANITE_32, HERMES, PHI4
+from runner.chat.families.json_families import COMMAND_R, COMMAND_R_2024, GRANITE, GRANITE_32, HERMES, PHI4
 from runner.chat.families.kimi import KIMI_K2
 from runner.chat.families.llama4 import LLAMA4
 from runner.chat.families.mistral import MISTRAL, MISTRAL_LIST
@@ -28,6 +28,7 @@ _SIGNS: Sequence[tuple[Family, tuple[str, ...]]] = (
     (MISTRAL, ("[TOOL_CALLS]", "[ARGS]")),
     (MISTRAL_LIST, ("[TOOL_CALLS]",)),
     (COMMAND_R, ("<|START_ACTION|>",)),
+    (COMMAND_R_2024, ("<|START_OF_TURN_TOKEN|>", "directly-answer")),
     (GLM, ("<arg_key>",)),
     (QWEN3_CODER, ("<function=", "<parameter=")),
     (LLAMA4, ("<|header_start|>", "<|python_start|>")),

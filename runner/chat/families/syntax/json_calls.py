@@ -23,6 +23,8 @@ class JsonCalls(msgspec.Struct, frozen=True):
     """Between objects without a list."""
     is_list: bool = False
     """Whether the template tells the model to write a list. One object is read as well."""
+    no_calls: tuple[str, ...] = ()
+    """Tools of the template's own, which the model names to call none. They are left out."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -80,15 +82,22 @@ class _Objects:
             if not self._name or (not self._is_marked and self._name not in self._names):
                 raise NotACall
             self._start()
-        if is_whole and not self._has_arguments:
+        if is_whole and not self._has_arguments and not self._is_left_out:
             self._reader.arguments("{}")
         return is_whole
 
+    @property
+    def _is_left_out(self) -> bool:
+        return self._name in self._syntax.no_calls and self._name not in self._names
+
     def _start(self) -> None:
         if not self._has_started and self._name:
-            self._reader.start_call(self._name, self._id)
             self._has_started = True
             self.num_calls += 1
+            if self._is_left_out:
+                self._reader.end_trying()
+                return
+            self._reader.start_call(self._name, self._id)
             for piece in self._early:
                 self._reader.arguments(piece)
 
@@ -121,7 +130,7 @@ class _Objects:
         elif key in (syntax.arguments_key, "arguments", "parameters") and not self._has_arguments:
             self._has_arguments = True
             self._start()
-            if self._has_started:
+            if self._has_started and not self._is_left_out:
                 return (yield from read_arguments(reader, syntax.end))
             return (yield from reader.json(self._early.append, syntax.end))
         elif key == syntax.id_key and next_ == '"' and not self._has_started:

@@ -17,6 +17,8 @@ class NamedCalls(msgspec.Struct, frozen=True):
     section_begin: str = ""
     """Before all calls."""
     section_end: str = ""
+    section_variants: tuple[tuple[str, str], ...] = ()
+    """Other markers before and after all calls, which models write at times."""
     before_name: str = ""
     """As the family's template writes it: text and markers, if it is not ``begin``."""
     before_arguments: str = ""
@@ -31,21 +33,26 @@ class NamedCalls(msgspec.Struct, frozen=True):
 
     @property
     def begins(self) -> tuple[str, ...]:
-        return (self.section_begin, self.begin) if self.section_begin else (self.begin,)
+        return (self.begin, *(begin for begin, _ in self._sections))
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (self.begin, self.separator, self.end, self.section_begin, self.section_end)
+        return (self.begin, self.separator, self.end, *(each for pair in self._sections for each in pair))
+
+    @property
+    def _sections(self) -> tuple[tuple[str, str], ...]:
+        own = ((self.section_begin, self.section_end),) if self.section_begin else ()
+        return (*own, *self.section_variants)
 
     def read(self, reader: Reader, tools: ToolUse, begin: str) -> Reading[None]:
-        if begin == reader.markers.written(self.section_begin):
+        if begin != reader.markers.written(self.begin):
             yield from reader.space()
             if not (yield from reader.marker(self.begin)):
                 raise NotACall
         while True:
             yield from self._call(reader)
             yield from reader.space()
-            if self.section_end and (yield from reader.marker(self.section_end)):
+            if (yield from reader.marker(*(end for _, end in self._sections))):
                 return
             if not (yield from reader.marker(self.begin)):
                 return

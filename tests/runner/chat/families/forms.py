@@ -299,6 +299,16 @@ def _forms() -> dict[str, Form]:
         ),
         "phi4, functools": Form(family["phi4"], _json("functools", "", is_list=True, family="phi4")),
         "command-r": Form(family["command-r"], _command, _COMMAND_TOKENS),
+        "command-r-2024": Form(
+            family["command-r-2024"],
+            _json(
+                *("Action: ```json", "```"),
+                is_list=True,
+                name="tool_name",
+                arguments="parameters",
+                family="command-r-2024",
+            ),
+        ),
         "generic": Form(
             family["generic"],
             _json("", "", is_list=True, family="generic"),

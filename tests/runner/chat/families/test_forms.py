@@ -41,6 +41,7 @@ def read_text(name: str, text: str, *, starts_in_reasoning: bool = False, tools:
 
 F = [Call("f", "{}")]
 F_TEXT = [Call("f", '{"text": "a"}')]
+KIMI_CALL = "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 PARAMETERS = """<tool_call>
 <function=f>
 <parameter=n>
@@ -130,6 +131,27 @@ DSML = """Hm.<｜DSML｜function_calls>
         ("gpt-oss", "total: 5", Message("total: 5")),
         ("gpt-oss", "to", Message("to")),
         ("kimi-k2", "<|tool_calls_section_begin|>oops", Message("oops")),
+        (
+            "kimi-k2",
+            f"<|tool_call_section_begin|>{KIMI_CALL}<|tool_call_section_end|>.",
+            Message(".", "", [Call("f", "{}", "f:0")]),
+        ),
+        (
+            "command-r-2024",
+            'I look.\nAction:\n```json\n[{"tool_name": "f", "parameters": {}}]```',
+            Message("I look.\n", "", F),
+        ),
+        (
+            "command-r-2024",
+            'Action: ```json\n[{"tool_name": "directly-answer", "parameters": {}}]\n```',
+            Message(),
+        ),
+        (
+            "command-r-2024",
+            'Action: ```json\n[{"parameters": {}, "tool_name": "directly_answer"}, {"tool_name": "f"}]```',
+            Message(calls=F),
+        ),
+        ("command-r-2024", 'Action: ```json\n{"a": 1}\n``` `', Message('Action: ```json\n{"a": 1}\n``` `')),
         ("granite", "<response>a</response> b", Message("a b")),
         ("granite", "a <response> b", Message("a <response> b")),
         ("granite", '<tool_call>[{"name": "f", "arguments": {}}]', Message(calls=F)),

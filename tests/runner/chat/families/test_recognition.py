@@ -24,6 +24,7 @@ MODELS = {
     "mistral": ("[INST] {{ tools }} [TOOL_CALLS]", ("[TOOL_CALLS]", "[ARGS]")),
     "mistral-list": ("[AVAILABLE_TOOLS] [TOOL_CALLS]", ("[TOOL_CALLS]",)),
     "command-r": ("<|START_ACTION|> tool_name", ()),
+    "command-r-2024": ("<|START_OF_TURN_TOKEN|> the `directly-answer` tool ```json", ()),
     "glm": ("<tool_call>{name}<arg_key>", ("<tool_call>",)),
     "qwen3-coder": ("<tool_call>\n<function=x>\n<parameter=y>", ("<tool_call>",)),
     "llama4": ("<|header_start|> {{ tools }}", ("<|python_start|>",)),
