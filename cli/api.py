@@ -19,9 +19,10 @@ from engine.end_ids import read_json
 from engine.live_line import LiveLine
 from errors.settings import InvalidSetting
 from runner.api.standalone import serve_alone, wait_for_triton
-from runner.api.supervisor import check_openai_port_free
+from runner.api.supervisor import openai_listener
 from runner.observability.logs import log_in
 from runner.settings.external_triton import ExternalTriton, parse_external_triton
+from runner.settings.ports import check_ports_free
 from runner.settings.settings import Settings, load_settings
 from runner.triton_server.model_repository import SLOT
 
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     place = parse_external_triton(options.triton, options.triton_model)
     settings = _settings(options)
-    check_openai_port_free(settings)
+    check_ports_free(openai_listener(settings))
     with told_progress() as (report, progress):
         engine = load(tokenizer_here(options.tokenizer, report=report, progress=progress))
     _check_length(engine, settings)

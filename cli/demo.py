@@ -19,8 +19,8 @@ import urllib3
 
 from cli.curl_forms import CurlForm, curl_forms
 from cli.inspect import describe
-from cli.progress import wait_ready
-from cli.serve import DEMO_DIR, LOOPBACK, engine_environment, on_loopback
+from cli.progress import told_end, wait_ready
+from cli.serve import DEMO_DIR, LOOPBACK, check_all_ports_free, engine_environment, on_loopback
 from engine.inspect import read_manifest
 from engine.live_line import BOLD, LiveLine, painted
 from engine.machine.root import IS_CHECKOUT
@@ -44,7 +44,9 @@ _SHOWN_WIDTH = 300
 
 def run(options: argparse.Namespace) -> int:
     started_s = time.monotonic()
-    port = load_settings().cog.port
+    settings = load_settings({**os.environ, **on_loopback(os.environ)})
+    check_all_ports_free(settings, LOOPBACK)
+    port = settings.cog.port
     folder = DEMO_DIR / f"demo-{port}"
     folder.mkdir(parents=True, exist_ok=True)
     tar = _build(port, folder)
@@ -52,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
     _serve(port, engine_dir, folder)
     seconds, serve = time.monotonic() - started_s, "make serve" if IS_CHECKOUT else "cog-triton serve"
     print(f"\nDone in {seconds:.0f} s; all is stopped. `{serve}` leaves it running", end="")
-    page = load_settings().openai_port
-    print(f", with a page to try it at http://localhost:{page}/" if page else ".")
+    page = f", with a page to try it at http://localhost:{settings.openai_port}/"
+    print(page if settings.openai_port else ".")
     return 0
 
 
@@ -94,7 +96,8 @@ def _serve(port: int, engine_dir: Path, folder: Path) -> None:
     settings = load_settings({**os.environ, **extra})
     triton_port = settings.triton_http_port
     started_s = time.monotonic()
-    with CogServer("runner", host=LOOPBACK, port=port, log_path=folder / "runner.log", extra=extra) as runner:
+    runner = CogServer("runner", host=LOOPBACK, port=port, log_path=folder / "runner.log", extra=extra)
+    with told_end(runner):
         wait_ready(runner, _READY_TIMEOUT_S)
         seconds = time.monotonic() - started_s
         print(f"ready after {seconds:.1f} s: Cog at {runner.url}, Triton's HTTP at port {triton_port}")

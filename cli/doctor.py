@@ -16,7 +16,7 @@ from pathlib import Path
 
 from builder.model_source import best_kind
 from cli.doctor_machine import check_driver, check_gpus, check_machine
-from cli.serve import LOOPBACK, check_ports_free, engine_environment, python_environment
+from cli.serve import LOOPBACK, check_all_ports_free, engine_environment, python_environment
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
@@ -115,7 +115,7 @@ def _triton(settings: Settings) -> str:
 
 def _ports(settings: Settings) -> str:
     port = settings.cog.port
-    check_ports_free(settings, LOOPBACK)
+    check_all_ports_free(settings, LOOPBACK)
     triton = settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port
     return f"{', '.join(map(str, filter(None, (port, *triton, settings.openai_port))))} are free"
 

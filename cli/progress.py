@@ -43,6 +43,17 @@ def wait_ready(server: CogServer, timeout_s: float) -> None:
         server.wait_ready(timeout_s, lambda: line.show(phases.current(), is_new=phases.is_new))
 
 
+@contextmanager
+def told_end(server: CogServer) -> Iterator[None]:
+    """End the server with the block, and tell that this is waited for."""
+    try:
+        yield
+    finally:
+        with LiveLine() as line:
+            line.show("stopping (running requests may end; Ctrl-C again stops them)")
+            server.stop()
+
+
 class _Phases:
     """Where a runner that starts has got to, by its log."""
 

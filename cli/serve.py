@@ -13,17 +13,17 @@ from builder.model_source import find_source
 from builder.weights.files import cache_folder
 from cli.curl_forms import WITH_KEY, curl_forms, embedding_form
 from cli.inspect import describe
-from cli.progress import told_progress, wait_ready
+from cli.progress import told_end, told_progress, wait_ready
 from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
 from engine.machine.root import IS_CHECKOUT, SOURCE_ROOT
 from engine.pooling import MODULES_NAME
-from runner.api.supervisor import check_openai_port_free
+from runner.api.supervisor import openai_listener
 from runner.cog_server.launch import CogServer
-from runner.settings.ports import check_port_free
+from runner.settings.ports import Listener, check_ports_free
 from runner.settings.settings import Settings, load_settings
-from runner.triton_server.front.supervisor import check_triton_ports_free
+from runner.triton_server.front.supervisor import triton_listeners
 
 HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
 
@@ -90,12 +90,11 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: LOOPBACK for name in _HOSTS if not environment.get(name)}
 
 
-def check_ports_free(settings: Settings, host: str) -> None:
+def check_all_ports_free(settings: Settings, host: str) -> None:
     """Raise E1007 before an engine is downloaded or made for nothing."""
-    check_port_free(host, settings.cog.port, "the runner's Cog server", "PORT")
-    check_triton_ports_free(settings)
-    if settings.openai_port:
-        check_openai_port_free(settings)
+    cog = Listener(host, settings.cog.port, "Cog's server", "PORT")
+    openai = (openai_listener(settings),) if settings.openai_port else ()
+    check_ports_free(cog, *triton_listeners(settings), *openai)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     if options.port is not None:
         extra["PORT"] = options.port
     settings = load_settings({**os.environ, **extra})
-    check_ports_free(settings, options.host or LOOPBACK)
+    check_all_ports_free(settings, options.host or LOOPBACK)
     named = options.model or settings.weights or os.environ.get("ENGINE_DIR") or settings.model_id
     engine = make_engine(str(named or EXAMPLE), options.kind)
     extra |= engine_environment(engine)
@@ -112,7 +111,9 @@ def run(options: argparse.Namespace) -> int:
     print(describe(manifest))
     host, port = options.host or LOOPBACK, settings.cog.port
     log_path = settings.cache_dir / "logs" / f"runner-{port}.log"
-    with CogServer("runner", host=host, port=port, log_path=log_path, extra=extra) as server:
+    grace_s = settings.stop_grace_s
+    server = CogServer("runner", host=host, port=port, log_path=log_path, extra=extra, stop_grace_s=grace_s)
+    with told_end(server):
         print(f"starting; log: {log_path}", flush=True)
         wait_ready(server, _READY_TIMEOUT_S)
         print("ready. Try:\n")

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from engine.directory import Engine
 from engine.progress import Progress
-from runner.api.supervisor import APIServers, check_openai_port_free
+from runner.api.supervisor import APIServers, openai_listener
 from runner.chat.families.recognition import check_family
 from runner.engines.protocol.arrival import Arrived
 from runner.engines.protocol.messages import Sampling
@@ -20,6 +20,7 @@ from runner.observability.meter import Meter, RequestMeter
 from runner.observability.metrics import TRITON_RESTARTS
 from runner.observability.tracing import Tracing, open_tracing
 from runner.settings.paths import metrics_dir
+from runner.settings.ports import check_ports_free
 from runner.settings.settings import Settings
 from runner.supervision.child import Log
 from runner.triton_server.served_engine import open_served_engine
@@ -144,7 +145,7 @@ class Service:
         if self._is_closed or self.stack.has_begun:
             return  # A download does not notice at once that the service was closed.
         if self._settings.openai_port:
-            check_openai_port_free(self._settings)
+            check_ports_free(openai_listener(self._settings))
         await self.stack.begin(engine)
 
     def _start_openai(self) -> None:

@@ -26,7 +26,7 @@ from runner.observability.logs import JSON, log_refusal
 from runner.observability.meter import Meter
 from runner.settings.external_triton import ExternalTriton
 from runner.settings.paths import metrics_dir, openai_shapes_paths
-from runner.settings.ports import check_port_free, local_url
+from runner.settings.ports import Listener, check_ports_free, local_url
 from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, cancelled, with_parent
 from runner.supervision.client_sockets import set_options
@@ -77,7 +77,7 @@ class APIServers:
 
     def begin(self) -> None:
         """Listen, and start the children. Raises E1007, E1006."""
-        check_openai_port_free(self._settings)
+        check_ports_free(openai_listener(self._settings))
         address = self._settings.openai_host, self._settings.openai_port
         self._listener = socket.create_server(address, backlog=_BACKLOG)
         set_options(self._listener)
@@ -200,6 +200,5 @@ class APIServer(SupervisedProcess):
             self._own_listener.close()
 
 
-def check_openai_port_free(settings: Settings) -> None:
-    """Raise E1007 or E1006."""
-    check_port_free(settings.openai_host, settings.openai_port, "the OpenAI-compatible API", "OPENAI_PORT")
+def openai_listener(settings: Settings) -> Listener:
+    return Listener(settings.openai_host, settings.openai_port, "the OpenAI-compatible API", "OPENAI_PORT")

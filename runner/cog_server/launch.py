@@ -21,7 +21,7 @@ from errors import find_in_text
 from errors.coded_error import CodedError
 from errors.triton import ServerEnded, TritonStartFailed
 from runner.settings.cog_settings import CogSettings, load_cog_settings
-from runner.settings.ports import check_port_free
+from runner.settings.ports import Listener, check_ports_free
 from runner.settings.server_config import CONFIG_VARIABLE, DEFAULT_CONFIG
 from runner.settings.settings import PATH_VARIABLES
 from runner.supervision.child import how_ended, with_parent
@@ -29,7 +29,8 @@ from runner.supervision.tuning import TOKIO_THREADS
 
 _POLL_S = 0.1
 _HEALTH_TIMEOUT_S = 10.0
-_STOP_GRACE_S = 20.0
+_END_S = 20.0
+"""For what a server started to end, beside its requests."""
 _LOG_TAIL_LINES = 15
 _SCRIPTS_OF_REQUESTS = "requests"
 """The value of COG_TRITON_SCRIPT that is no path."""
@@ -77,14 +78,19 @@ class CogServer:
         extra: Mapping[str, str],
         folder: Path | None = None,
         options: Sequence[str] = (),
+        stop_grace_s: float = 0.0,
     ) -> None:
-        """``folder``: to run in, with a schema; None: the kind's own. ``options``: of ``cog.server.http``."""
+        """``folder``: to run in, with a schema; None: the kind's own. ``options``: of ``cog.server.http``.
+
+        ``stop_grace_s``: for which the server lets requests run when it is stopped.
+        """
         variables = environment(kind, port, extra)
         load_cog_settings(variables)
-        check_port_free(host, port, f"the {kind}'s Cog server", "PORT")
+        check_ports_free(Listener(host, port, "Cog's server", "PORT"))
         self.kind = kind
         self.url = f"http://{host}:{port}"
         self.log_path = log_path
+        self._stop_timeout_s = stop_grace_s + _END_S
         self._http = urllib3.PoolManager(timeout=_HEALTH_TIMEOUT_S, retries=False)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         module = f"{kind}.cog_server" if kind in ("builder", "runner") else "cog.server.http"
@@ -151,14 +157,17 @@ class CogServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """SIGTERM, a grace period, SIGKILL; then wait for all that it started."""
-        if self.is_running():
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        """SIGTERM; after the grace period, or at Ctrl-C, a second one, which ends requests too; SIGKILL.
+
+        Then wait for all that it started.
+        """
+        for timeout_s in (self._stop_timeout_s, _END_S):
+            if self.is_running():
+                self._process.terminate()
+                with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                    self._process.wait(timeout_s)
+        self._process.kill()
+        self._process.wait()
         _wait_for_session(self.pid)
 
     def _log(self) -> str:
@@ -188,7 +197,7 @@ def _texts(line: str) -> list[str]:
 
 def _wait_for_session(session: int) -> None:
     """Wait until no process of the session is left; after a grace period, kill what is."""
-    deadline_s = time.monotonic() + _STOP_GRACE_S
+    deadline_s = time.monotonic() + _END_S
     while (members := session_members(session)) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     for pid in members:

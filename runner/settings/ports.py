@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,17 +18,36 @@ def local_url(host: str, port: int) -> str:
     return f"http://{LOOPBACK if host in ('0.0.0.0', '') else host}:{port}"  # noqa: S104
 
 
-def check_port_free(host: str, port: int, purpose: str, variable: str) -> None:
-    """Raise E1007 if ``port`` is taken, E1006 if it can't be listened on. ``variable`` sets it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            if exc.errno == errno.EADDRINUSE:
-                raise PortInUse(port=port, purpose=purpose, variable=variable) from exc
-            expected = f"a port that can be listened on at {host} ({exc.strerror})"
-            raise InvalidSetting(name=variable, expected=expected, value=port) from exc
+class Listener(NamedTuple):
+    """What will listen at a port."""
+
+    host: str
+    port: int
+    purpose: str
+    variable: str
+    """Sets the port."""
+
+    def is_free(self) -> bool:
+        """Raises E1006 if the port can't be listened on."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+            except OSError as exc:
+                if exc.errno == errno.EADDRINUSE:
+                    return False
+                expected = f"a port that can be listened on at {self.host} ({exc.strerror})"
+                raise InvalidSetting(name=self.variable, expected=expected, value=self.port) from exc
+        return True
+
+
+def check_ports_free(*listeners: Listener) -> None:
+    """Raise E1007, which names all ports that are taken, or E1006."""
+    taken = [each for each in listeners if not each.is_free()]
+    if taken:
+        first, others = taken[0], [f"{each.port} ({each.variable})" for each in taken[1:]]
+        also = f" Also in use: {', '.join(others)}." if others else ""
+        raise PortInUse(port=first.port, purpose=first.purpose, variable=first.variable, also=also)
 
 
 def free_ports(count: int) -> list[int]:

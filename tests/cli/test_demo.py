@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -79,24 +80,20 @@ def test_ctrl_c_ends_make_demo_without_an_error(ports: dict[str, str]) -> None:
     assert "Traceback" not in output
 
 
-def test_the_demo_names_a_taken_port_and_its_variable(ports: dict[str, str], tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", int(ports["PORT"]))):
+@pytest.mark.parametrize(
+    "names", [["PORT"], ["TRITON_GRPC_PORT"], ["PORT", "TRITON_METRICS_PORT", "OPENAI_PORT"]]
+)
+def test_the_demo_names_all_taken_ports_and_their_variables_at_once(
+    ports: dict[str, str], tmp_path: Path, names: list[str]
+) -> None:
+    with ExitStack() as held:
+        for name in names:
+            held.enter_context(socket.create_server(("127.0.0.1", int(ports[name]))))
         result = run_demo(ports, tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("E1007 PortInUse")
-    assert ports["PORT"] in result.stderr
-    assert "set PORT to a free port" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(engine_python() == sys.executable, reason="needs the engine environment (make setup)")
-def test_the_demo_names_a_taken_port_of_triton(ports: dict[str, str], tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", int(ports["TRITON_GRPC_PORT"]))):
-        result = run_demo(ports, tmp_path)
-    assert result.returncode == 2
-    message = result.stderr.strip()
-    assert message.startswith("E1007 PortInUse")
-    assert ports["TRITON_GRPC_PORT"] in message
-    assert message.endswith("set TRITON_GRPC_PORT to a free port.")
+    first, *others = names
+    also = ", ".join(f"{ports[name]} ({name})" for name in others)
+    sentence = f"set {first} to a free port.{f' Also in use: {also}.' if others else ''}"
+    assert result.stderr.startswith(f"E1007 PortInUse: Port {ports[first]} for ")
+    assert result.stderr.strip().endswith(sentence)
+    assert not result.stdout, "before anything is built"

@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.machine.root import own_environment
 from errors.coded_error import CodedError
 from errors.triton_front import TritonFrontFailed
-from runner.settings.ports import TritonPorts, check_port_free, local_url
+from runner.settings.ports import Listener, TritonPorts, check_ports_free, local_url
 from runner.settings.settings import Settings
 from runner.supervision.child import Child, Log, with_parent
 from runner.supervision.client_sockets import set_options
@@ -61,9 +61,10 @@ class TritonFront(SupervisedProcess):
     def begin(self) -> None:
         """Listen, and start the child. Raises E1007, E1006."""
         settings = self._settings
-        check_triton_ports_free(settings)
-        for port in (settings.triton_http_port, settings.triton_grpc_port, settings.triton_metrics_port):
-            listener = socket.create_server((settings.triton_host, port), backlog=_BACKLOG)
+        listeners = triton_listeners(settings)
+        check_ports_free(*listeners)
+        for each in listeners:
+            listener = socket.create_server((each.host, each.port), backlog=_BACKLOG)
             set_options(listener)
             self._sockets.append(listener)
         super().begin()
@@ -103,11 +104,10 @@ class TritonFront(SupervisedProcess):
         await super().stop()
 
 
-def check_triton_ports_free(settings: Settings) -> None:
-    """Raise E1007 for the first port that is taken."""
-    for port, purpose, variable in (
-        (settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
-        (settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
-        (settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
-    ):
-        check_port_free(settings.triton_host, port, purpose, variable)
+def triton_listeners(settings: Settings) -> tuple[Listener, Listener, Listener]:
+    host = settings.triton_host
+    return (
+        Listener(host, settings.triton_http_port, "Triton's HTTP", "TRITON_HTTP_PORT"),
+        Listener(host, settings.triton_grpc_port, "Triton's gRPC", "TRITON_GRPC_PORT"),
+        Listener(host, settings.triton_metrics_port, "Triton's metrics", "TRITON_METRICS_PORT"),
+    )

@@ -112,6 +112,21 @@ def test_at_sigterm_what_runs_ends_whole_and_who_comes_gets_503_on_a_closed_conn
     assert exit_code(server) == 0
 
 
+def test_ctrl_c_while_a_command_stops_its_server_ends_what_runs(start: Callable[..., CogUnderTest]) -> None:
+    server = start(STOP_GRACE_PERIOD="600")
+    server.server._stop_timeout_s = 600
+    running = Asked(server, 10_000)
+
+    def interrupt() -> None:
+        wait_until(lambda: server.server.health().get("status") == "UNHEALTHY")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    server.server.stop()
+    assert server.server.exit_code() == 128 + signal.SIGTERM
+    assert running.answer().get("status") != "succeeded"
+
+
 def test_an_asynchronous_prediction_ends_whole_too_and_its_webhook_is_sent(
     start: Callable[..., CogUnderTest],
 ) -> None:
