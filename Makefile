@@ -2,7 +2,8 @@
 #
 # Each environment variable below may be given on the command line too: make setup PYTHON=python3.11
 #   PYTHON           the Python to use, 3.10 to 3.12 (else the best one on PATH)
-#   TORCH            cpu or cuda (else cuda where there is an NVIDIA GPU)
+#   TORCH            cpu or cuda: which torch .venv-engine has (else cuda where there is an NVIDIA GPU, but cpu if
+#                    `make vllm` comes first: vLLM brings its own)
 #   TORCH_CPU_INDEX  a package index that has torch's CPU build
 #   MODEL            what `make serve` serves: a Hugging Face model such as Qwen/Qwen2.5-0.5B-Instruct, a model's
 #                    folder, a .gguf file, an engine.tar or an engine folder (else the tiny model); also ENGINE
@@ -52,7 +53,7 @@ setup: ## make the two environments, with what tests need, or bring them up to d
 setup-serving:
 	$(call set-up,serving)
 
-vllm: setup-serving ## make the environment of vLLM, to serve on this machine's GPU (.venv-vllm, 10 GB)
+vllm: ## make the environments that serve, with vLLM's for this machine's GPU (.venv-vllm, 10 GB)
 	$(call set-up,vllm-serving)
 
 demo: setup-serving ## build a tiny engine, serve it, stream a prediction, stop

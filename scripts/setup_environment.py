@@ -96,10 +96,14 @@ def with_tools(
     return whole if wanted or whole.is_current() else Environment(whole.folder, python, names)
 
 
-def set_up(*, tests: bool = True) -> list[MissingRequirement]:
-    """Make what is not current of the two environments; returns what this machine must provide first."""
-    torch = torch_requirements(os.environ.get("TORCH", ""))
+def set_up(*, tests: bool = True, for_vllm: bool = False) -> list[MissingRequirement]:
+    """Make what is not current of the two environments; returns what this machine must provide first.
+
+    ``for_vllm``: vLLM will use the GPU, from an environment of its own.
+    """
     python = chosen_python()
+    for_vllm = for_vllm or environment.stamp_file(environment.ROOT / ".venv-vllm").exists()
+    torch = torch_requirements(os.environ.get("TORCH", ""), for_vllm=for_vllm)
     serving = with_tools(".venv", python, ("serving",), ("test", "dev"), wanted=tests)
     engine = with_tools(".venv-engine", python, (torch, "engine"), ("test",), wanted=tests)
     if not (serving.is_current() and engine.is_current()):
@@ -158,6 +162,8 @@ def set_up_vllm() -> list[MissingRequirement]:
 
 
 def set_up_vllm_serving() -> list[MissingRequirement]:
+    if missing := set_up(tests=False, for_vllm=True):
+        return missing
     if not machine.has_nvidia_gpu():
         say("NOTE: this machine has no NVIDIA GPU (nvidia-smi): vLLM will not run on it")
     return make_environment(
@@ -191,11 +197,18 @@ SET_UPS: dict[tuple[str, ...], Callable[[], list[MissingRequirement]]] = {
 }
 
 
-def torch_requirements(setting: str) -> str:
-    """The name of the requirement file that brings torch."""
+def torch_requirements(setting: str, *, for_vllm: bool = False) -> str:
+    """The name of the requirement file that brings torch to ``.venv-engine``.
+
+    Where vLLM uses the GPU, CUDA is not downloaded a second time; and a build that is there stays.
+    """
     if setting not in ("", "cpu", "cuda"):
         raise InvalidSetting(name="TORCH", expected="cpu or cuda", value=setting)
-    return f"torch-{setting or ('cuda' if machine.has_nvidia_gpu() else 'cpu')}"
+    if setting or not machine.has_nvidia_gpu():
+        return f"torch-{setting or 'cpu'}"
+    present = environment.ROOT.glob(".venv-engine/lib/python*/site-packages/torch-*.dist-info")
+    has_cuda = any("+cpu" not in folder.name for folder in present)
+    return "torch-cuda" if has_cuda or not for_vllm else "torch-cpu"
 
 
 def chosen_python() -> machine.Python:

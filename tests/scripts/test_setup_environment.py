@@ -286,6 +286,25 @@ def test_vllms_environment_is_made_of_its_lock_once(checkout: Checkout) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_cuda_is_not_downloaded_a_second_time_for_vllm_and_what_is_there_stays(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCH")
+    assert setup_environment.set_up_vllm_serving() == []
+    asked = "\n".join(installs(checkout.calls()))
+    assert "torch-cpu.txt" in asked
+    assert "vllm.txt" in asked
+    assert setup_environment.set_up(tests=False) == []
+    assert checkout.calls() == []
+    shutil.rmtree(checkout.root / ".venv-vllm")
+    setup_environment.set_up(tests=False)
+    assert "torch-cuda.txt" in "\n".join(installs(checkout.calls()))
+    (checkout.root / ".venv-engine/lib/python3.11/site-packages/torch-2.13.0.dist-info").mkdir()
+    setup_environment.set_up_vllm_serving()
+    assert all("torch" not in call for call in checkout.calls())
+
+
+@pytest.mark.usefixtures("gpu")
 def test_an_environment_of_the_users_gets_what_tests_need_and_no_other_is_made(
     checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
