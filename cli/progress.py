@@ -50,7 +50,7 @@ def told_end(server: CogServer) -> Iterator[None]:
         yield
     finally:
         with LiveLine() as line:
-            line.show("stopping (running requests may end; Ctrl-C again stops them)")
+            line.show("stopping, after running requests; Ctrl-C again ends them")
             server.stop()
 
 

@@ -94,7 +94,8 @@ class CogServer:
         self._http = urllib3.PoolManager(timeout=_HEALTH_TIMEOUT_S, retries=False)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         module = f"{kind}.cog_server" if kind in ("builder", "runner") else "cog.server.http"
-        with log_path.open("wb") as log:
+        log_path.write_bytes(b"")
+        with log_path.open("ab") as log:  # Appended to, so that logrotate may truncate it.
             self._process = subprocess.Popen(
                 [*with_parent(os.getpid()), sys.executable, "-m", module, "--host", host, *options],
                 cwd=folder or SOURCE_ROOT / kind,
