@@ -141,18 +141,24 @@ def protobuf(choices: Choices) -> bytes:
         if is_raw:
             request.raw_input_contents.append(choices.bytes(17))
         for _ in range(choices.below(3)):
-            values = getattr(tensor.contents, choices.of(_CONTENTS))
+            kind = choices.of(_CONTENTS)
             with suppress(*_UNFIT):
-                values.append(choices.of((*NASTY_NUMBERS, True, b"hi")))
+                getattr(tensor.contents, kind).append(_any_value(choices, kind, b"hi"))
         if choices.below(8) == 1:
             tensor.parameters[choices.of(_PARAMETERS)].string_param = "x"
     for _ in range(choices.below(3)):
         parameter = request.parameters[choices.of(_PARAMETERS)]
         kind = choices.of(parameter.DESCRIPTOR.fields).name
         with suppress(*_UNFIT):
-            setattr(parameter, kind, choices.of((*NASTY_NUMBERS, True, "x")))
+            setattr(parameter, kind, _any_value(choices, kind, "x"))
     message = bytes(request.SerializeToString())
     return _damaged(choices, message) + choices.of((*[b""] * 15, *_TAILS))
+
+
+def _any_value(choices: Choices, kind: str, text: str | bytes) -> object:
+    """For a field of protobuf, which takes no boolean as a number."""
+    value = choices.of((*NASTY_NUMBERS, True, text))
+    return 1 if value is True and "bool" not in kind else value
 
 
 def _damaged(choices: Choices, document: bytes) -> bytes:
