@@ -77,10 +77,10 @@ test: setup ## run all tests: in .venv, then those of the engine's environment
 test-fast: setup ## run the tests that start no Triton, no Cog and no other large program
 	@PYTHONDONTWRITEBYTECODE= $(RUN) pytest --fast --numprocesses logical --maxprocesses 4 $(TESTS)
 
-test-clients: setup ## test with clients that others wrote (2 GB; npm's where it is: 0.5 GB)
+test-clients: setup ## test with clients that others wrote (2.7 GB)
 	@.venv/bin/python scripts/setup_environment.py clients
 	@.venv/bin/python scripts/setup_environment.py gateways
-	@! command -v npm > /dev/null || npm ci --loglevel error --no-audit --no-fund --prefix tests/clients/javascript
+	@.venv-clients/bin/python -m tests.clients.javascript.install
 	@PYTHONDONTWRITEBYTECODE= .venv-clients/bin/python -m pytest $(or $(TESTS),tests/clients)
 
 test-images: setup ## build the CPU images with Debian's Nix, run them in a Docker daemon (root, Debian 12)

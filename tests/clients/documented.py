@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import ROOT, Runner
+from tests.clients.javascript.install import JAVASCRIPT, MODULES, NODE
 
 PAGE = ROOT / "docs" / "clients.md"
-JAVASCRIPT = Path(__file__).parent / "javascript"
-_BIN = Path(sys.executable).parent
+PATH = os.pathsep.join([str(Path(sys.executable).parent), str(NODE), os.environ["PATH"]])
 _LIBRARIES = Path(sysconfig.get_path("purelib")) / "nvidia" / "cuda_runtime" / "lib"
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -62,10 +61,8 @@ def run_block(block: Block, runner: Runner, folder: Path) -> str:
 
 def needed_javascript() -> Path:
     """The folder that has npm's clients; skips the test where they are not."""
-    if shutil.which("node") is None:
-        pytest.skip("no Node.js (Debian, Ubuntu: apt-get install nodejs npm)")
-    if not (JAVASCRIPT / "node_modules").is_dir():
-        pytest.skip("no tests/clients/javascript/node_modules: `make test-clients` makes it where npm is")
+    if not MODULES.is_dir():
+        pytest.skip("npm's clients are not installed: `make test-clients` could not reach npm's registry")
     return JAVASCRIPT
 
 
@@ -79,7 +76,7 @@ def run(folder: Path, *command: str, timeout_s: float = 500.0) -> str:
         cwd=folder,
         env={
             **os.environ,
-            "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+            "PATH": PATH,
             # perf_analyzer, which genai-perf runs, looks for CUDA's runtime, though it needs no GPU.
             "LD_LIBRARY_PATH": str(_LIBRARIES),
             # aiperf gives its processes 30 s to start, which a machine that is busy may not keep.

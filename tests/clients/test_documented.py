@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import ROOT, Runner
-from tests.clients.documented import JAVASCRIPT, PAGE, Block, all_blocks, run_block
+from tests.clients.documented import PAGE, Block, all_blocks, run_block
+from tests.clients.javascript.install import JAVASCRIPT
 
 pytestmark = pytest.mark.servers
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Runner
-from tests.clients.documented import needed_javascript
+from tests.clients.documented import PATH, needed_javascript
 from tests.clients.script import ANSWER, BASH, DONE, EXEC_COMMAND, POEM, THOUGHT, WEATHER
 
 pytestmark = pytest.mark.servers
@@ -24,7 +23,7 @@ def run(folder: Path, *command: str, **environment: str) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={"PATH": os.environ["PATH"], **environment},
+        env={"PATH": PATH, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

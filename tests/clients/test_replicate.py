@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import httpx
@@ -11,7 +12,7 @@ import replicate
 from replicate.exceptions import ReplicateError
 
 from tests.clients.conftest import Runner
-from tests.clients.documented import needed_javascript
+from tests.clients.documented import PATH, needed_javascript
 
 pytestmark = pytest.mark.servers
 
@@ -38,6 +39,7 @@ def run_javascript(runner: Runner, inputs: dict[str, object]) -> subprocess.Comp
     return subprocess.run(
         ["node", "predict.mjs", runner.cog_url, json.dumps(inputs)],
         cwd=needed_javascript(),
+        env={**os.environ, "PATH": PATH},
         capture_output=True,
         text=True,
         timeout=300,
