@@ -53,8 +53,7 @@ class Comparison:
             plan = open_loop(workload.share_of_capacity * self._capacity_rps, workload.requests)
             count = len(list(arrivals(plan)))
         for server in random.sample(list(self._endpoints), len(self._endpoints)):
-            # Each server its own: several of ours share an engine, which keeps the prompts that it has seen.
-            prompts = list(self._prompts.of(workload, count, f"{self._seed} {number} {server}"))
+            prompts = list(self._prompts.of(workload, count, f"{self._seed} {number}", words=server))
             yield measure(name, server, number, self._endpoints[server], prompts, plan)
 
 

@@ -74,12 +74,15 @@ class Prompts:
         self._ends = [words[index] for index in sorted(words) if _FIRST_WORD < index < size - _LAST_WORDS]
         self._shared = random.Random(0).choices(self._words, k=20_000)
 
-    def of(self, workload: Workload, count: int, seed: str) -> Iterator[Prompt]:
-        """``count`` prompts; the same for the same seed."""
-        rng = random.Random(seed)
+    def of(self, workload: Workload, count: int, seed: str, *, words: str = "") -> Iterator[Prompt]:
+        """``count`` prompts: ``seed`` sets their lengths, and together with ``words`` their words.
+
+        Servers get words of their own: several of ours share an engine, which keeps the prompts it has seen.
+        """
+        lengths, rng = random.Random(seed), random.Random(f"{seed} {words}")
         shared = self._shared[: workload.shared_tokens]
         for _ in range(count):
-            own = rng.randint(*workload.input_tokens) - len(shared) - 1
+            own = lengths.randint(*workload.input_tokens) - len(shared) - 1
             text = "".join([*shared, *rng.choices(self._words, k=own), rng.choice(self._ends)])
             ids: list[int] = self._tokenizer.encode(text).ids
-            yield Prompt(text, ids, rng.randint(*workload.output_tokens))
+            yield Prompt(text, ids, lengths.randint(*workload.output_tokens))

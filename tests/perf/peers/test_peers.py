@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from tokenizers import Tokenizer
 from engine.machine.root import SOURCE_ROOT
 from errors.requests import InvalidInput
 from perf.__main__ import main
-from perf.peers.comparison import check_lengths, with_capacity
-from perf.peers.engine import standin_engine
+from perf.load.plan import Plan, arrivals
+from perf.peers.comparison import Comparison, check_lengths, with_capacity
+from perf.peers.engine import Engine, standin_engine
 from perf.peers.measure import Row
 from perf.peers.report import report
-from perf.peers.workloads import WORKLOADS, Prompts, Workload
+from perf.peers.servers import Endpoint
+from perf.peers.workloads import WORKLOADS, Prompt, Prompts, Workload
 from perf.processes import CORE
 
 TOKENIZER = SOURCE_ROOT / "builder" / "examples" / "tiny" / "model" / "tokenizer.json"
@@ -85,6 +88,36 @@ def test_prompts_have_the_lengths_asked_for_and_share_their_beginning() -> None:
     assert len({tuple(each.ids) for each in found}) == 50
     assert found == list(Prompts(tokenizer).of(workload, 50, "seed"))
     assert all(tokenizer.decode(each.ids) == each.text for each in found)
+
+
+def test_servers_get_other_words_in_the_same_lengths_at_the_same_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: dict[str, list[tuple[list[Prompt], list[float]]]] = {"slot": [], "vllm-1": []}
+
+    def measured(
+        name: str, server: str, number: int, endpoint: Endpoint, prompts: list[Prompt], plan: Plan
+    ) -> Row:
+        sent[server].append((prompts, list(arrivals(plan)) if plan.unit == "rps" else []))
+        return row(server, number, 1.0)
+
+    monkeypatch.setattr("perf.peers.comparison.measure", measured)
+    for name in ("mixed", "mixed-65"):
+        monkeypatch.setitem(WORKLOADS, name, replace(WORKLOADS[name], requests=20))
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    comparison = Comparison(
+        {name: Endpoint("slot", "", 0) for name in sent}, Engine(tmp_path, "", tmp_path), "0"
+    )
+    for number in range(2):
+        assert len(list(comparison.round(number, ["mixed", "mixed-65"]))) == 4
+    for (ours, our_times), (theirs, their_times) in zip(*sent.values(), strict=True):
+        assert [(len(each.ids), each.output_tokens) for each in ours] == [
+            (len(each.ids), each.output_tokens) for each in theirs
+        ]
+        assert our_times == their_times
+        assert not {tuple(each.ids) for each in ours} & {tuple(each.ids) for each in theirs}
+    first, _, second, _ = ([len(each.ids) for each in prompts] for prompts, _ in sent["slot"])
+    assert first != second
 
 
 def test_a_share_of_the_capacity_needs_the_capacity_first() -> None:
