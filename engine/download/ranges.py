@@ -1,5 +1,6 @@
 """Download by ranges on several connections at once; read in order, in bounded memory."""
 
+import ctypes
 import threading
 from collections import deque
 from contextlib import closing
@@ -58,7 +59,8 @@ class RangedDownload:
             part = self._parts[0]
             available = part.buffer[self._read_bytes : part.filled_bytes]
         count = min(len(buffer), len(available))
-        buffer[:count] = available[:count]
+        if count:
+            _copy(buffer, available, count)
         self._read_bytes += count
         if self._read_bytes == len(part.buffer):
             self._release(part)
@@ -132,3 +134,11 @@ class RangedDownload:
                     part.filled_bytes += count
                     if part is self._parts[0]:
                         self._arrived.notify()
+
+
+def _copy(to: memoryview, source: memoryview, count: int) -> None:
+    """NOTE: an assignment of slices holds Python's lock, and all threads wait for it; memmove releases it."""
+    assert count <= min(len(to), len(source)), "ctypes checks no bounds"
+    ctypes.memmove(
+        ctypes.byref(ctypes.c_char.from_buffer(to)), ctypes.byref(ctypes.c_char.from_buffer(source)), count
+    )

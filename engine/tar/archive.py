@@ -101,8 +101,8 @@ class TarReader:
         return content
 
     def _skip_content(self) -> None:
-        while self.chunk():
-            pass
+        while self._left_bytes:
+            self.chunk()
         if self._padding_bytes:
             self._read_exactly(self._padding_bytes, f"after {self._member.name!r}")
             self._padding_bytes = 0
@@ -226,7 +226,8 @@ def _usual_header(block: bytes) -> Member | None:
     if not (_USUAL_SIZE.match(block, 124, 136) and _USUAL_CHECKSUM.match(block, 148, 156)):
         return None
     blank = 8 * _SPACE  # In place of the checksum itself.
-    if int(block[148:154], 8) != sum(block) - sum(block[_CHECKSUM]) + blank:
+    # The zeros at its end, half of it, add nothing.
+    if int(block[148:154], 8) != sum(block.rstrip(b"\0")) - sum(block[_CHECKSUM]) + blank:
         return None
     name = block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
     return Member(name, int(block[124:135], 8))
