@@ -13,6 +13,7 @@ from runner.chat.families.tools import ToolUse
 _QUOTES = "\"'"
 _MAX_NESTED = 1 << 15
 """Characters of a literal that is not a string: parsing it takes up to 50 ms."""
+_JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 class PythonCalls:
@@ -78,10 +79,22 @@ def _json(literal: str) -> str:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Of escapes that Python does not know.
-                return json.dumps(ast.literal_eval(literal), ensure_ascii=False, allow_nan=False)
+                value = ast.literal_eval(_JsonNames().visit(ast.parse(literal, mode="eval")))
+            made = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            is_whole = (
+                made == made.encode(errors="replace").decode()
+            )  # Escapes can make halves of characters.
+            return made if is_whole else json.dumps(value)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             pass
     return json.dumps(literal, ensure_ascii=False)
+
+
+class _JsonNames(ast.NodeTransformer):
+    """Models write JSON's constants among literals of Python, too."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node
 
 
 LLAMA4 = Family(name="llama4", calls=PythonCalls())

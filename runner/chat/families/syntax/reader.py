@@ -69,7 +69,7 @@ class Reader:
         self._tried = None
         self.num_sections += 1
         self._flush()
-        self.parts.append(CallStart(_encodable(name), _encodable(id_)))
+        self.parts.append(CallStart(name, id_))
 
     def take_parts(self) -> list[Part]:
         self._flush()
@@ -195,9 +195,10 @@ class Reader:
         if (yield from self.peek()) != '"' or not (yield from self.json(pieces.append)):
             raise NotACall
         try:
-            return str(json.loads("".join(pieces), strict=False))
+            text = str(json.loads("".join(pieces), strict=False))
         except ValueError as exc:
             raise NotACall from exc
+        return text.encode(errors="replace").decode()  # Escapes can make halves of characters.
 
     def json(self, emit: Emit, *ends: str) -> Reading[bool]:
         """Read a value of JSON and emit its text. False if a marker of ``ends`` ends it, which is not read.
@@ -235,8 +236,3 @@ class Reader:
         while (next_ := (yield from self.peek())) and (next_.isalnum() or next_ in "+-._"):
             emit(self.take(self.at + 1))
         return bool(next_)
-
-
-def _encodable(text: str) -> str:
-    """Escapes in JSON can make halves of characters, which UTF-8 has not."""
-    return text.encode(errors="replace").decode()

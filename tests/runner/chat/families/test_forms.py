@@ -112,6 +112,11 @@ DSML = """Hm.<｜DSML｜function_calls>
             r"""[f(n=-1, any=[{'a': (1, None)}, "it's ,)"], text='\'\\')]""",
             Message(calls=[Call("f", '{"n": -1, "any": [{"a": [1, null]}, "it\'s ,)"], "text": "\'\\\\"}')]),
         ),
+        (
+            "llama4",
+            "[f(any={'a': [true, null, 5]})]",
+            Message(calls=[Call("f", '{"any": {"a": [true, null, 5]}}')]),
+        ),
         ("llama4", "[f(n=oops, any=true)]", Message(calls=[Call("f", '{"n": "oops", "any": true}')])),
         ("mistral v11", '[TOOL_CALLS][{"name": "f", "arguments": {}}]', Message(calls=F)),
         ("mistral v13", '[TOOL_CALLS]f{"text": "a"}', Message(calls=F_TEXT)),
@@ -179,9 +184,21 @@ def test_a_marker_that_is_cut_within_a_character_is_no_text() -> None:
         assert call.arguments == '{"text": "a', length
 
 
-def test_half_a_character_in_a_name_is_replaced() -> None:
-    message = read_text("hermes", '<tool_call>{"name": "a\\ud800"}')
-    assert message.calls == [Call("a?", "{}")]
+@pytest.mark.parametrize(
+    ("name", "text", "call"),
+    [
+        ("hermes", '<tool_call>{"name": "a\\ud800"}', Call("a?", "{}")),
+        (
+            "hermes",
+            '<tool_call>{"name": "f", "arguments": "{\\"a\\": \\"\\ud800\\"}"}',
+            Call("f", '{"a": "?"}'),
+        ),
+        ("llama4", "[f(a='\\ud800\u00e9')]", Call("f", '{"a": "\\ud800\\u00e9"}')),
+        ("llama4", "[f(a='\\ud83d\\udc0b')]", Call("f", '{"a": "\\ud83d\\udc0b"}')),
+    ],
+)
+def test_half_a_character_is_never_text(name: str, text: str, call: Call) -> None:
+    assert read_text(name, text).calls == [call]
 
 
 def test_a_literal_that_is_nested_too_deeply_is_a_string() -> None:
