@@ -8,7 +8,8 @@ from pathlib import Path
 
 from builder.plan import plan_lines
 from cli.build import CONFIG_HELP, source_of
-from cli.serve import add_kind_argument
+from cli.serve import LOOKING_UP, add_kind_argument
+from engine.live_line import LiveLine
 
 HELP = "show on which GPUs a model fits, and the steps, downloads and sizes of a build"
 
@@ -25,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    for line in plan_lines(source_of(options), model_config=options.model_config):
-        print(line)
+    with LiveLine() as live:
+        live.show(LOOKING_UP)
+        for line in plan_lines(source_of(options), model_config=options.model_config):
+            live.say(line)
     return 0

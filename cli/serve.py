@@ -28,6 +28,7 @@ from runner.triton_server.front.supervisor import triton_listeners
 HELP = "serve a model or engine: Cog on 5000, Triton on 8000 to 8002, OpenAI-compatible API on 9000"
 
 LOOPBACK = "127.0.0.1"
+LOOKING_UP = "looking up the model"
 _HOSTS = ("TRITON_HOST", "OPENAI_HOST")
 DEMO_DIR = SOURCE_ROOT / ".demo" if IS_CHECKOUT else cache_folder() / "demo"
 EXAMPLE = SOURCE_ROOT / "builder" / "examples" / "tiny" / "config.yaml"
@@ -77,6 +78,7 @@ def make_engine(model: str, kind: str | None) -> str:
     if file is None:
         return model
     with told_progress() as (report, progress):
+        progress(0, None, LOOKING_UP)
         return str(engine_here(file, report=report, progress=progress))
 
 
