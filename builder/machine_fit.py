@@ -20,12 +20,12 @@ from builder.sizes.fit import (
 )
 from builder.sizes.memory import GpuModel, weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
-from builder.sizes.words import count_in_words, download_time, in_words
 from builder.survey import Survey
 from builder.weights.files import CACHE_VARIABLE
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.pooling import MODULES_NAME
+from engine.words import count_in_words, download_time, in_words
 from errors.build import NotEnoughSpace
 from errors.build_config import ModelDoesNotFit
 from errors.coded_error import CodedError

@@ -11,11 +11,11 @@ from builder.kinds import all_steps, engine_plan
 from builder.sizes.fit import stored_precision
 from builder.sizes.memory import weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
-from builder.sizes.words import download_time, in_words, num_files
 from builder.steps import EnginePlan
 from builder.survey import Survey, survey
 from engine.kinds import KINDS
 from engine.pooling import MODULES_NAME
+from engine.words import download_time, in_words, num_files
 from errors.build import DownloadFailed
 from errors.requests import InvalidInput
 

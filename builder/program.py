@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from builder.sizes.words import in_words
 from engine.machine.processes import session_members
 from engine.redact import redact_text
+from engine.words import in_words
 from errors.build import OutOfMemory, ProgramFailed, ProgramMissing
 
 NAP_S = 0.2

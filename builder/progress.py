@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from builder.sizes.words import duration_in_words, in_words
 from engine.progress import Progress
+from engine.words import duration_in_words, in_words
 
 INTERVAL_S = 5.0
 _SPEED_S = 1.0

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from builder.config.config import BuildConfig
-from builder.sizes.words import in_words, num_files
 from builder.tokenizer import place_tokenizer
 from builder.weights.checkpoint import check_pickled_weights
 from builder.weights.model_files import Model, Sources
@@ -24,6 +23,7 @@ from engine.tar.manifest import (
     manifest_bytes,
 )
 from engine.tar.pack import pack
+from engine.words import in_words, num_files
 
 
 @dataclass(kw_only=True)

@@ -9,10 +9,10 @@ from builder.build import build
 from builder.config.file import ConfigFile
 from builder.model_source import find_source, is_config
 from builder.plan import plan_lines
-from builder.sizes.words import in_words
 from cli.inspect import describe
 from cli.progress import told_progress
 from cli.serve import add_kind_argument
+from engine.words import in_words
 
 HELP = "build an engine.tar from a build config or a model"
 CONFIG_HELP = "build config (a YAML file or its URL), or a model as in `serve`"

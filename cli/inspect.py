@@ -3,13 +3,13 @@
 import argparse
 from pathlib import Path
 
-from builder.sizes.words import in_words
 from engine.inspect import read_manifest, verify
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.machine.preflight import check_runs_here, installed_version
 from engine.machine.python import engine_python
 from engine.tar.manifest import Manifest
+from engine.words import in_words
 from errors.requests import InvalidInput
 
 HELP = "show what an engine is, for which GPU, from which model"

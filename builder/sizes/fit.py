@@ -22,9 +22,9 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.words import count_in_words, in_words
 from builder.weights.checkpoint import ModelConfig
 from engine.machine.gpu import visible_gpus
+from engine.words import count_in_words, in_words
 
 GPU_COUNTS = (1, 2, 4, 8)
 MARKET = {24: 22.5, 40: 39.4, 48: 44.9, 80: 79.2, 141: 139.8}

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from builder.config.config import BuildConfig
 from builder.sizes.memory import GpuModel, gpus_here, gpus_of
-from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.rules import check_gpu
 from builder.trtllm.summary import TrtllmBuild
 from engine.machine.gpu import detected_sm
 from engine.machine.preflight import installed_version
 from engine.machine.python import ENGINE_PYTHON_VARIABLE, engine_python
+from engine.words import in_words
 from errors.build import ProgramMissing
 from errors.build_config import BuildGpuMissing
 

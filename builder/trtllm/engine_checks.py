@@ -9,12 +9,12 @@ from typing import Any
 from builder.engine_environment import program_environment
 from builder.program import Needs, Program, run_program
 from builder.sizes.memory import GpuModel
-from builder.sizes.words import in_words
 from builder.trtllm.flags import VERSION
 from builder.trtllm.sizing import Sizing
 from builder.trtllm.summary import TrtllmBuild
 from engine.machine.mpirun import find_mpirun, mpi_environment, mpirun
 from engine.machine.python import engine_python
+from engine.words import in_words
 from errors.build import EngineUnsound, ProgramFailed
 
 PROMPT_TOKENS, NEW_TOKENS = 4, 8

@@ -20,10 +20,10 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import ModelShape, UnknownShape, shape_of
-from builder.sizes.words import count_in_words, in_words
 from builder.trtllm.flags import BUILD, QUANTIZE
 from builder.trtllm.summary import ProgramCall, TrtllmBuild
 from builder.weights.checkpoint import ModelConfig
+from engine.words import count_in_words, in_words
 from errors.build_config import ConflictingBuildKeys, ModelTooLarge, SequenceTooLong
 
 DEFAULT_MAX_SEQ_LEN = 2048

@@ -12,10 +12,10 @@ from builder.config.file import ConfigFile
 from builder.engine_here import engine_here
 from builder.model_source import find_source
 from builder.plan import plan_lines
-from builder.sizes.words import in_words
 from builder.survey import Survey
 from engine.inspect import read_manifest, verify
 from engine.machine.gpu import Gpu
+from engine.words import in_words
 from errors.build import DownloadFailed, NotEnoughSpace
 from errors.build_config import ModelDoesNotFit, ModelNotFound, ModelUnusable
 from tests.builder import tiny_model

@@ -20,7 +20,7 @@ from builder.sizes.memory import (
     weight_bytes,
 )
 from builder.sizes.model_shape import shape_of
-from builder.sizes.words import count_in_words, in_words
+from engine.words import count_in_words, in_words
 from tests.builder.sizes.published import LLAMA_2_7B, LLAMA_2_70B, LLAMA_3_8B, LLAMA_3_70B, PUBLISHED
 
 INT4 = Precision(weight_bits=4, group_size=128)
