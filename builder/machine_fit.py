@@ -144,8 +144,8 @@ def _fit_disk(fit: MachineFit, found: Survey, folder: Path) -> None:
     if found.disk_bytes > free_bytes and fit.problem is None:
         fit.problem = NotEnoughSpace(
             folder=folder,
-            free_bytes=free_bytes,
+            free=in_words(free_bytes),
             purpose="the model",
-            needed_bytes=found.disk_bytes,
+            needed=in_words(found.disk_bytes),
             variable=CACHE_VARIABLE,
         )

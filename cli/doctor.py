@@ -21,6 +21,7 @@ from engine.inspect import read_manifest
 from engine.kinds import KINDS
 from engine.machine.preflight import installed_version
 from engine.machine.root import SET_UP, SOURCE_ROOT
+from engine.words import in_words
 from errors.coded_error import CodedError
 from errors.settings import MissingRequirement
 from runner.settings.settings import Settings, load_settings
@@ -135,8 +136,8 @@ def _shared_memory(settings: Settings) -> str:
     free_bytes = shared_memory.free
     if free_bytes < _LEAST_SHARED_MEMORY_BYTES:
         remedy = "free some there, or give the container more with `docker run --shm-size 256m`"
-        raise MissingRequirement(what=f"64 MiB of /dev/shm ({free_bytes >> 20} MiB are free)", remedy=remedy)
-    return f"{free_bytes >> 20} of {shared_memory.total >> 20} MiB are free"
+        raise MissingRequirement(what=f"64 MiB of /dev/shm ({in_words(free_bytes)} are free)", remedy=remedy)
+    return f"{in_words(free_bytes)} of {in_words(shared_memory.total)} are free"
 
 
 def _disk(settings: Settings) -> str:
@@ -146,7 +147,7 @@ def _disk(settings: Settings) -> str:
     if not os.access(there, os.W_OK) or free_bytes < _LEAST_DISK_BYTES:
         remedy = "free some, or name another folder with COG_TRITON_CACHE"
         raise MissingRequirement(what=f"1 GiB of writable space at {cache}", remedy=remedy)
-    return f"{free_bytes >> 30} GiB are free at {cache}"
+    return f"{in_words(free_bytes)} are free at {cache}"
 
 
 _CHECKS: dict[str, Callable[[Settings], str]] = {

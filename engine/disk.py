@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.words import in_words
 from errors.engine_tar import EngineNotWritable, EngineUnreadable, NoSpaceLeft
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -41,4 +42,5 @@ def require_space(folder: Path, needed_bytes: int) -> None:
     with writing(folder):
         free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
-        raise NoSpaceLeft(place=folder, reason=f"it needs {needed_bytes} bytes, {free_bytes} are free")
+        reason = f"it needs {in_words(needed_bytes)}, {in_words(free_bytes)} are free"
+        raise NoSpaceLeft(place=folder, reason=reason)

@@ -34,7 +34,7 @@ class NotEnoughSpace(CodedError):
     code = "E2305"
     summary = "The disk has not enough free space for the build"
     template = (
-        "{folder} has {free_bytes} bytes free, but {purpose} takes {needed_bytes}; "
+        "{folder} has {free} free, but {purpose} takes {needed}; "
         "free some space or set {variable} to a folder on a larger disk."
     )
 

@@ -36,7 +36,7 @@ class ModelPathInvalid(CodedError):
 class ModelNotFound(CodedError):
     code = "E1206"
     summary = "The Hugging Face Hub has no such model or revision"
-    template = "{endpoint} has no model {model_id!r} at revision {revision!r}; check model_id and revision."
+    template = "{endpoint} has no model {model_id!r} at revision {revision!r}; check its name and revision."
 
 
 class ModelAccessDenied(CodedError):

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+from engine.words import in_words
 from errors.build import NotEnoughSpace
 
 CACHE_VARIABLE = "COG_TRITON_CACHE"
@@ -41,8 +42,8 @@ def need_space(folder: Path, needed_bytes: int, *, purpose: str) -> None:
     if needed_bytes > free_bytes:
         raise NotEnoughSpace(
             folder=existing,
-            free_bytes=free_bytes,
+            free=in_words(free_bytes),
             purpose=purpose,
-            needed_bytes=needed_bytes,
+            needed=in_words(needed_bytes),
             variable=CACHE_VARIABLE,
         )

@@ -202,9 +202,9 @@ class Hub:
             return ModelNotFound(endpoint=endpoint, model_id=model_id, revision=revision)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             remedy = (
-                "check that hf_token may read it and that its owner has accepted the model's licence"
+                "check that the token may read it and that its owner has accepted the model's licence"
                 if self._token
-                else "check model_id, or give hf_token and accept the model's licence on the Hub"
+                else "check its name, or accept its licence on the Hub and give your token (HF_TOKEN, hf_token in a config)"
             )
             return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
         remedy = _CHECK_NETWORK

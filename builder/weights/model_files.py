@@ -82,7 +82,7 @@ def weight_names(
     if offered:
         remedy = f"it has {' and '.join(offered)}: set weight_format to that or leave it out"
     elif gguf := [name for name in names if name.endswith(".gguf")]:
-        remedy = f"set gguf_file to one of {', '.join(gguf[:5])}"
+        remedy = f"set gguf_file to one of {', '.join(gguf[:5])} (on the command line: owner/name:{gguf[0]})"
     else:
         remedy = "it has none in another format either: choose another model or revision"
     raise WeightFormatMissing(model=model, weight_format=wanted or " or ".join(_WEIGHTS), remedy=remedy)
