@@ -204,7 +204,8 @@ class Hub:
             remedy = (
                 "check that the token may read it and that its owner has accepted the model's licence"
                 if self._token
-                else "check its name, or accept its licence on the Hub and give your token (HF_TOKEN, hf_token in a config)"
+                else "check its name, or accept its licence on the Hub and give your token (HF_TOKEN, or "
+                "hf_token in a build config)"
             )
             return ModelAccessDenied(endpoint=endpoint, model_id=model_id, status=status, remedy=remedy)
         remedy = _CHECK_NETWORK
