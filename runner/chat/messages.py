@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -134,9 +135,11 @@ def _text_content(content: object, place: str) -> str:
 def _text_part(part: object, place: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("text") if isinstance(part, dict) else None
-    if kind != "text" or not isinstance(text, str):
-        value = part if kind is None or kind == "text" else kind
+    if kind != "text":
+        value = part if kind is None else kind
         raise InvalidInput(name=place, expected='of type "text", as the model takes no other', value=value)
+    if not isinstance(text, str):
+        raise InvalidInput(name=f"{place}.text", expected="a text", value=text)
     return text
 
 
@@ -153,11 +156,9 @@ def _tool_call(call: object, place: str) -> Message:
         raise InvalidInput(name=place, expected="an object with a function", value=call)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
+        # Models write JSON that is none, or is cut: what an agent then sends back stays text.
+        with suppress(ValueError, RecursionError):
             function = {**function, "arguments": json.loads(arguments or "{}")}
-        except (ValueError, RecursionError) as exc:
-            name = f"{place}.function.arguments"
-            raise InvalidInput(name=name, expected="JSON", value=arguments) from exc
     if not isinstance(function.get("name"), str):
         raise InvalidInput(name=f"{place}.function.name", expected="a text", value=function.get("name"))
     return {**call, "function": function}

@@ -163,7 +163,6 @@ class _Messages:
             case bodies.MessageItem(role, content):
                 self.all.append({"role": role, "content": joined(content)})
             case bodies.FunctionCall() as call:
-                _check_json(call.arguments, f"{place}.arguments")
                 name = _full_name(call.namespace, call.name)
                 calls = self._assistant().setdefault("tool_calls", [])
                 calls.append(call_of(call.call_id, name, call.arguments))
@@ -190,10 +189,3 @@ class _Messages:
         if last.get("role") != "assistant" or any(name in last for name in later):
             self.all.append({"role": "assistant"})
         return self.all[-1]
-
-
-def _check_json(text: str, name: str) -> None:
-    try:
-        msgspec.json.decode(text or "{}", type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError) as exc:
-        raise InvalidInput(name=name, expected="JSON", value=text) from exc

@@ -141,7 +141,7 @@ def test_leading_system_and_developer_items_are_one_system_message() -> None:
         ("input", [{"type": "reasoning", "content": [{"type": "x", "text": 1}]}], "input[0].content[0].text"),
         (
             "input",
-            [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}],
+            [{"type": "function_call", "call_id": "1", "name": "f", "arguments": 5}],
             "input[0].arguments",
         ),
     ],

@@ -83,10 +83,7 @@ def test_an_empty_list_of_calls_is_none() -> None:
         ({"tool_calls": {}}, "tool_calls"),
         ({"tool_calls": [{}]}, r"tool_calls\[0\]"),
         ({"tool_calls": [{"function": {"arguments": "{}"}}]}, r"tool_calls\[0\].function.name"),
-        (
-            {"tool_calls": [{"function": {"name": "look", "arguments": "{"}}]},
-            r"tool_calls\[0\].function.arguments",
-        ),
+        ({"content": [{"type": "text"}]}, r"content\[0\].text"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], place: str) -> None:

@@ -122,8 +122,13 @@ def test_arguments_of_tool_calls_are_read_and_none_is_left_out() -> None:
     (message,) = checked_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert "content" not in message
     assert message["tool_calls"][0]["function"]["arguments"] == {"at": 1}
-    with pytest.raises(InvalidInput, match=r"tool_calls\[0\].function.arguments must be JSON"):
-        checked_messages([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}])
+
+
+@pytest.mark.parametrize("written", ['{"at": 1', "at=1", "[" * 100_000])
+def test_arguments_that_a_model_wrote_and_are_no_json_stay_text(written: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": written}}
+    (message,) = checked_messages([{"role": "assistant", "tool_calls": [call]}])
+    assert message["tool_calls"][0]["function"]["arguments"] == written
 
 
 def test_ids_of_calls_are_short_where_the_template_requires_it() -> None:
