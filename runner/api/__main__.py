@@ -21,6 +21,7 @@ from runner.api.served import Served
 from runner.api.start import Start
 from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.admission import RequestGuard
 from runner.generation.generation import Generation, TokenSource
 from runner.generation.model import load_model_facts
@@ -48,9 +49,9 @@ class _Releasing:
         self._source = source
         self._call = call
 
-    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
         self._call.release()
-        return self._source.generate(submit)
+        return self._source.generate(submit, outlet)
 
 
 async def serve(start: Start) -> None:

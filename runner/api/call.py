@@ -4,9 +4,9 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
-from starlette.types import Scope
+from starlette.types import Message, Scope
 
 from errors.coded_error import CodedError
 
@@ -23,8 +23,22 @@ _REQUEST_LINE = re.compile(rb"POST (\S+?)(?:\?\S*)? HTTP/1")
 _KEY = "cog_triton.call"
 RELEASE_KEY = "cog_triton.release"
 """In the scope: a function to call when the bytes of the request are used."""
-SEND_BODY_KEY = "cog_triton.send_body"
-"""In the scope: the connection's own ``send``. Middleware has nothing to do with a body that has begun."""
+BODY_KEY = "cog_triton.body"
+"""In the scope: a ``Body``, past the middleware, which has nothing to do with a body that has begun."""
+
+
+class Body(Protocol):
+    """The body of a streamed answer that has begun, by the connection itself."""
+
+    async def send(self, message: Message) -> None:
+        """ASGI's: waits while the client reads slowly."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether ``write`` may be called: the client reads."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
 
 
 @dataclass(slots=True)

@@ -12,10 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 from errors.api import InternalError
 from errors.coded_error import CodedError
-from runner.api.call import SEND_BODY_KEY, Call, call_of
+from runner.api.call import BODY_KEY, Body, Call, call_of
 from runner.api.error_response import ErrorResponse, Fields
 from runner.api.generations import Generations, Piece, PromptRequest
 from runner.api.limits import Admission, run_within
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 
@@ -83,7 +84,7 @@ class GenerationResponse(Response):
         self._writer = writer
         self._is_stream = is_stream
         self._send: Send
-        self._send_body: Send
+        self._body: Body | None = None
         self._has_started = False
         self._generations: Generations | None = None
 
@@ -92,7 +93,7 @@ class GenerationResponse(Response):
         call = call_of(scope)
         call.model, call.response_id = self._writer.model, self._writer.response_id
         self._send = send
-        self._send_body = scope.get(SEND_BODY_KEY, send)
+        self._body = scope.get(BODY_KEY)
         response: Response | None
         try:
             with service.admission.admitted(self._num_texts) as release:
@@ -139,30 +140,43 @@ class GenerationResponse(Response):
 
     async def _whole(self, generations: Generations) -> Response:
         pieces: dict[int, list[Piece]] = defaultdict(list)
-        async with aclosing(generations.batches()) as batches:
+
+        def put(batch: list[Piece]) -> bool:
+            for piece in batch:
+                pieces[piece.index].append(piece)
+            return True
+
+        async with aclosing(generations.batches(Outlet(lambda: True, put))) as batches:
             async for batch in batches:
-                for piece in batch:
-                    pieces[piece.index].append(piece)
+                put(batch)
         document = self._writer.document([pieces[index] for index in sorted(pieces)], generations)
         return Response(document, media_type="application/json")
 
     async def _stream(self, generations: Generations, release: Callable[[], None]) -> None:
         """NOTE: the response starts with the first piece: an error before that still has its own status."""
-        last = b""
-        async with aclosing(generations.batches()) as batches:
+        body, writer, last = self._body, self._writer, b""
+
+        def put(batch: list[Piece]) -> bool:
+            if body is not None and (events := writer.events(batch, generations)):
+                body.write(events)
+            return True
+
+        outlet = None if body is None else Outlet(lambda: self._has_started and body.is_ready(), put)
+        async with aclosing(generations.batches(outlet)) as batches:
             async for batch in batches:
-                events = self._writer.events(batch, generations)
+                events = writer.events(batch, generations)
                 if batch[-1].finish_reason is not None and generations.are_over:
                     last += events
                 elif events:
                     await self._write(events)
         # NOTE: before the client knows that it is done: its next request must not be refused for this one.
         release()
-        await self._write(last + self._writer.last_events(generations), is_last=True)
+        await self._write(last + writer.last_events(generations), is_last=True)
 
     async def _write(self, data: bytes, *, is_last: bool = False) -> None:
         """Server-sent events: those that are written together are sent together."""
         if not self._has_started:
             self._has_started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-        await self._send_body({"type": "http.response.body", "body": data, "more_body": not is_last})
+        send = self._send if self._body is None else self._body.send
+        await send({"type": "http.response.body", "body": data, "more_body": not is_last})

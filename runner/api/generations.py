@@ -5,12 +5,14 @@ import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from errors.coded_error import CodedError
 from runner.chat.families.parts import Part
 from runner.engines.protocol.messages import SEEDS, FinishReason, TokenLogProb
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.request import GenerationRequest
 
@@ -95,30 +97,40 @@ class Generations:
             if not generation.is_over:
                 generation.fail(error)
 
-    def batches(self) -> AsyncGenerator[list[Piece], None]:
-        """All pieces that have arrived, each time. Raises a CodedError."""
-        sources = [_pieces(*each) for each in zip(itertools.count(), self._echoes, self._all, strict=False)]
-        return sources[0] if len(sources) == 1 else _merged(sources)
+    def batches(self, outlet: Outlet[list[Piece]] | None = None) -> AsyncGenerator[list[Piece], None]:
+        """All pieces that have arrived, each time. Raises a CodedError. ``outlet``: for those of one text."""
+        if len(self._all) == 1:
+            return _pieces(0, self._echoes[0], self._all[0], outlet)
+        return _merged(
+            [_pieces(*each) for each in zip(itertools.count(), self._echoes, self._all, strict=False)]
+        )
 
 
-async def _pieces(index: int, echo: str, generation: Generation) -> AsyncGenerator[list[Piece], None]:
+async def _pieces(
+    index: int, echo: str, generation: Generation, outlet: Outlet[list[Piece]] | None = None
+) -> AsyncGenerator[list[Piece], None]:
     """The pieces of one text: one at a time, and the last ones together."""
+
+    def piece_of(chunk: Any) -> Piece:
+        nonlocal echo
+        log_probs = generation.take_log_probs()
+        if generation.has_parts:
+            return Piece(index, "", None, log_probs, chunk)
+        text, echo = echo + chunk, ""
+        return Piece(index, text, None, log_probs)
+
+    of_chunks = None
+    if outlet is not None:
+        put = outlet.put
+        of_chunks = Outlet[Any](outlet.is_ready, lambda chunk: put([piece_of(chunk)]))
     last: list[Piece] = []
-    if generation.has_parts:
-        async with aclosing(generation.parts()) as several:
-            async for parts in several:
-                last.append(Piece(index, "", None, generation.take_log_probs(), parts))
-                if not generation.is_over:
-                    yield last
-                    last = []
-    else:
-        async with aclosing(generation.text()) as texts:
-            async for text in texts:
-                last.append(Piece(index, echo + text, None, generation.take_log_probs()))
-                echo = ""
-                if not generation.is_over:
-                    yield last
-                    last = []
+    generated = generation.parts(of_chunks) if generation.has_parts else generation.text(of_chunks)
+    async with aclosing(generated) as chunks:
+        async for chunk in chunks:
+            last.append(piece_of(chunk))
+            if not generation.is_over:
+                yield last
+                last = []
     reason, log_probs = generation.finish_reason, generation.take_log_probs()
     yield [*last, Piece(index, echo, reason, log_probs, stop_sequence=generation.stop_sequence)]
 

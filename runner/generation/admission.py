@@ -20,10 +20,11 @@ from errors.engines import EngineCrashed, RankEnded
 from errors.external_triton import ExternalTritonUnavailable
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import TokenSource
 from runner.generation.queue_deadline import begun_within
 from runner.supervision.child import Log
-from runner.supervision.flight_recorder import RequestShapes
+from runner.supervision.flight_recorder import RequestShape, RequestShapes
 
 _RETRY_WAIT_S = 10.0
 """How long a request without a token waits for the engine to be back, before it fails."""
@@ -56,22 +57,24 @@ class RequestGuard:
         self._stopping: ServerStopping | None = None
         self.num_running = 0
 
-    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
         """As the engine's, whose errors it raises, E1012 or, while the server stops, E2110."""
-        outputs = self._generate(submit)
+        outputs = self._generate(submit, outlet)
         return outputs if submit.max_queue_ms is None else begun_within(outputs, submit.max_queue_ms)
 
-    async def _generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def _generate(self, submit: Submit, outlet: Outlet[Output] | None) -> AsyncGenerator[Output, None]:
         if self._stopping is not None:
             raise self._stopping
         shape = self._shapes.begin(_inputs(submit)) if self._shapes else None
+        if shape is not None and outlet is not None:
+            outlet = _counting(outlet, shape)
         has_tokens, may_retry = False, True
         self.num_running += 1
         ended = "left"
         try:
             while True:
                 try:
-                    async with aclosing(self.engine.generate(submit)) as outputs:
+                    async with aclosing(self.engine.generate(submit, outlet)) as outputs:
                         async for output in outputs:
                             if not has_tokens:
                                 has_tokens = True
@@ -135,6 +138,16 @@ class RequestGuard:
         while self.num_running and time.monotonic() < deadline_s:  # noqa: ASYNC110 - polled at the end alone
             await asyncio.sleep(_DRAIN_POLL_S)
         return not self.num_running
+
+
+def _counting(outlet: Outlet[Output], shape: RequestShape) -> Outlet[Output]:
+    put = outlet.put
+
+    def counted(output: Output) -> bool:
+        shape.received(len(output.tokens))
+        return put(output)
+
+    return Outlet(outlet.is_ready, counted)
 
 
 def _inputs(submit: Submit) -> dict[str, object]:

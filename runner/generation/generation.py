@@ -8,8 +8,9 @@ frees the engine's sequence.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from errors.triton import TritonUnavailable
 from runner.chat.families.parts import Part
 from runner.detokenizer.detokenizer import Detokenizer
 from runner.engines.protocol.messages import FinishReason, Output, Submit, TokenLogProb
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.inputs import submit_message
 from runner.generation.model import ModelFacts
 from runner.generation.parts_decoder import PartsDecoder
@@ -35,8 +37,8 @@ _unused_meter = Meter("none")
 class TokenSource(Protocol):
     """A client of the engine server, or of Triton."""
 
-    def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
-        """Yield what has arrived, each time, until the finish reason.
+    def generate(self, submit: Submit, outlet: Outlet[Output] | None = None) -> AsyncGenerator[Output, None]:
+        """Yield what has arrived, each time, until the finish reason. A source may ignore the ``outlet``.
 
         Leaving the iteration cancels the request. Raises a CodedError.
         """
@@ -127,21 +129,22 @@ class Generation:
         """Of the output tokens; 0 without an answer form."""
         return 0 if self._parts is None else self._parts.reasoning_token_count
 
-    def text(self) -> AsyncGenerator[str, None]:
+    def text(self, outlet: Outlet[str] | None = None) -> AsyncGenerator[str, None]:
         """Yield text as it becomes certain. Raises a CodedError, also after the first text."""
-        return self._chunks()
+        return self._chunks(outlet)
 
-    def parts(self) -> AsyncGenerator[list[Part], None]:
+    def parts(self, outlet: Outlet[list[Part]] | None = None) -> AsyncGenerator[list[Part], None]:
         """Yield parts as they become certain. Raises a CodedError, also after the first parts."""
-        return self._chunks()
+        return self._chunks(outlet)
 
-    async def _chunks(self) -> AsyncGenerator[Any, None]:
+    async def _chunks(self, outlet: Outlet[Any] | None) -> AsyncGenerator[Any, None]:
+        of_outputs = None if outlet is None else Outlet(outlet.is_ready, partial(self._put, outlet.put))
         self._meter.began()
         try:
-            async with aclosing(self._client.generate(await self._submit_message())) as outputs:
+            source = self._client.generate(await self._submit_message(), of_outputs)
+            async with aclosing(source) as outputs:
                 async for output in outputs:
-                    chunk = self._take(output)
-                    if chunk:
+                    if not self.is_over and (chunk := self._take(output)):
                         yield chunk
                     if self.is_over:
                         break
@@ -155,6 +158,12 @@ class Generation:
             raise
         finally:
             self._end()
+
+    def _put(self, put: Callable[[Any], bool], output: Output) -> bool:
+        """What an output makes certain, for an outlet."""
+        if chunk := self._take(output):
+            put(chunk)
+        return not self.is_over
 
     def fail(self, error: Exception) -> None:
         """Note an error for logs, metrics and traces. The caller must end the iteration."""

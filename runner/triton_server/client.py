@@ -29,6 +29,7 @@ from errors.triton import (
 )
 from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.triton_server.event_stream import EventParser, ServerEvent
 from runner.triton_server.tensors import TensorEvent, tensors_of
 
@@ -72,7 +73,9 @@ class TritonClient:
         self.end_all()
         await self._closing
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         """See ``TokenSource``. Leaving closes the connection, so that Triton cancels."""
         check_task(embeds=submit.embeds, is_embedding=False)
         num_tokens, has_ended = 0, False

@@ -23,6 +23,7 @@ from errors.settings import InvalidSetting
 from errors.triton import TritonMalformedEvent, TritonTimeout, TritonUnavailable
 from errors.triton_front import UnknownTritonModel
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.settings.external_triton import EXPECTED, ExternalTriton
 from runner.supervision.child import cancelled
 from runner.triton_server.client import failure
@@ -73,7 +74,9 @@ class ExternalTritonClient:
     def close(self) -> None:
         self._triton.close()
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         """See ``TokenSource``. Leaving cancels the call, which Triton tells its backend."""
         if self._model is None or not self._triton.is_connected:
             raise self._unavailable(self._problem or "its connection was lost", _AGAIN)

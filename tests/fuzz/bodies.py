@@ -21,6 +21,7 @@ from runner.api.responses.bodies import ResponsesBody
 from runner.api.served import Served
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import Output, Submit, TokenLogProb
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -99,7 +100,9 @@ _loop = asyncio.new_event_loop()
 
 
 class _FixedTokens:
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         count = min(submit.max_tokens, 4)
         log_probs = [TokenLogProb(-1.0)] * count if submit.wants_log_probs else []
         yield Output([5] * count, log_probs, "length")

@@ -37,6 +37,7 @@ from runner.engines.protocol.messages import (
     ToClient,
     Tokens,
 )
+from runner.engines.protocol.outlet import Outlet
 from runner.engines.protocol.received_stream import ReceivedStream
 from runner.engines.protocol.wire import FrameQueue, FrameTooLong, decode_frames
 
@@ -73,10 +74,11 @@ class _Connection(asyncio.Protocol):
         """When the last ``Ready`` or ``Statistics`` arrived, by ``monotonic``."""
         self.lost = asyncio.Event()
 
-    def open(self, submit: Submit) -> tuple[int, ReceivedStream]:
+    def open(self, submit: Submit, outlet: Outlet[Output] | None) -> tuple[int, ReceivedStream]:
         request_id = next(self._ids)
         self._send(msgspec.structs.replace(submit, request_id=request_id))
-        stream = self._streams[request_id] = ReceivedStream(self._loop.time(), coalescing=self._coalescing)
+        stream = ReceivedStream(self._loop.time(), coalescing=self._coalescing, outlet=outlet)
+        self._streams[request_id] = stream
         return request_id, stream
 
     def close_stream(self, request_id: int) -> None:
@@ -111,6 +113,7 @@ class _Connection(asyncio.Protocol):
     def _receive_all(self) -> None:
         now_s = self._loop.time()
         find = self._streams.get
+        arrived: list[ReceivedStream] = []
         is_holding = False
         if self._coalescing is not None:
             self._coalescing.measure(len(self._streams), now_s)
@@ -121,6 +124,7 @@ class _Connection(asyncio.Protocol):
                         for request_id, tokens in new:
                             if (stream := find(request_id)) is not None:
                                 is_holding |= stream.receive(tokens, now_s)
+                                arrived.append(stream)
                     case Finished(request_id=request_id):
                         if (stream := find(request_id)) is not None:
                             stream.finish(message, now_s)
@@ -138,6 +142,9 @@ class _Connection(asyncio.Protocol):
                     case Ready() | Statistics():
                         self.is_ready = True
                         self.alive_s = time.monotonic()
+        # NOTE: only now, so that a stream's last tokens go out together with its end.
+        for stream in arrived:
+            stream.deliver(now_s)
         if is_holding and self._releasing is None:
             self._releasing = self._loop.call_later(_RELEASE_S, self._release)
 
@@ -239,7 +246,9 @@ class EngineClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         """Stream a generation: all that has arrived, each time, until the finish reason.
 
         Leaving the iteration cancels the request. Raises a CodedError.
@@ -247,7 +256,7 @@ class EngineClient:
         connection = self._connection
         if connection is None or not connection.is_ready:
             raise EngineCrashed(engine_kind=self._engine_kind, reason="it is not ready yet", was_ready=False)
-        request_id, stream = connection.open(submit)
+        request_id, stream = connection.open(submit, outlet)
         del submit  # It may be large.
         try:
             while not stream.is_ended or stream.has_output or stream.error:

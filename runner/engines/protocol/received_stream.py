@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from errors.coded_error import CodedError
 from runner.engines.protocol.coalescing import Coalescing
 from runner.engines.protocol.messages import Finished, Output
+from runner.engines.protocol.outlet import Outlet
 
 _LATE = 1.5
 """Held tokens are released after this many steps if the next ones have not come."""
@@ -24,6 +25,7 @@ class ReceivedStream:
     is_ended: bool = False
     waiter: asyncio.Future[None] | None = None
     coalescing: Coalescing | None = None
+    outlet: Outlet[Output] | None = None
     taken_s: float = 0.0
     """When the reader took the last output; 0 before the first."""
     num_arrivals: int = 0
@@ -32,7 +34,7 @@ class ReceivedStream:
     """The reader gets the output at this time, unless more comes; 0: at once."""
 
     def receive(self, tokens: list[int], now_s: float) -> bool:
-        """True if the tokens are held: call ``release`` later."""
+        """True if the tokens are held: call ``release`` later. Else call ``deliver``."""
         step_s, self.received_s = now_s - self.received_s, now_s
         if self.is_ended:
             return False  # We have cancelled it.
@@ -45,11 +47,9 @@ class ReceivedStream:
             self.output.tokens = tokens
             self.has_output = True
             self.unread_s = now_s
-        if self._holds(now_s - self.taken_s, step_s):
-            self.held_until_s = now_s + _LATE * step_s
-            return True
-        self._wake()
-        return False
+        is_held = self._holds(now_s - self.taken_s, step_s)
+        self.held_until_s = now_s + _LATE * step_s if is_held else 0.0
+        return is_held
 
     def _holds(self, waited_s: float, step_s: float) -> bool:
         if self.coalescing is None or not self.taken_s:
@@ -59,7 +59,25 @@ class ReceivedStream:
     def release(self, now_s: float) -> None:
         """Let the reader have what was held for long enough."""
         if self.held_until_s <= now_s:
+            self.held_until_s = 0.0
+            self.deliver(now_s)
+
+    def deliver(self, now_s: float) -> None:
+        """Let the reader have what is not held."""
+        if self.held_until_s or not self.has_output:
+            return
+        outlet, waiter = self.outlet, self.waiter
+        if outlet is None or self.is_ended or not self.taken_s or not outlet.is_ready():
             self._wake()
+        elif waiter is not None and not waiter.done():
+            try:
+                wants_more = outlet.put(self._take(now_s))
+            except Exception as exc:  # noqa: BLE001 - the reader raises it
+                waiter.set_exception(exc)
+                return
+            if not wants_more:
+                self.has_output = True
+                self._wake()
 
     def finish(self, message: Finished, now_s: float) -> None:
         if self.is_ended:
@@ -92,10 +110,13 @@ class ReceivedStream:
                 raise self.error
             self.waiter = loop.create_future()
             await self.waiter
+        return self._take(loop.time())
+
+    def _take(self, now_s: float) -> Output:
         output, self.output = self.output, Output()
         self.has_output = False
         self.num_arrivals = 0
-        self.taken_s = loop.time()
+        self.taken_s = now_s
         if self.coalescing is not None:
             self.coalescing.taken()
         return output

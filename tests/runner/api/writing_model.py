@@ -17,6 +17,7 @@ from runner.api.served import Served
 from runner.chat.families.json_families import HERMES
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import FinishReason, Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -48,7 +49,9 @@ class WritingModel:
         watched = CallObserver(application, Meter("openai", folder), is_log_json=False, tracing=None)
         self._transport = httpx.ASGITransport(watched)
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         ids = TOKENIZER.encode(self.text, add_special_tokens=False).ids[: submit.max_tokens]
         for at in range(0, len(ids), self.step_tokens):
             yield Output(ids[at : at + self.step_tokens])

@@ -14,6 +14,7 @@ from errors.engines import EngineCrashed
 from errors.requests import PromptTooLong
 from errors.triton import ServerStopping, TritonUnavailable
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.admission import RequestGuard
 
 CRASHED = EngineCrashed(engine_kind="paced", reason="it ended", was_ready=True)
@@ -32,7 +33,9 @@ class StandInEngine:
         self._attempts = list(attempts)
         self.count = 0
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         self.count += 1
         attempt = self._attempts.pop(0)
         if isinstance(attempt, CodedError):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.directory import load
 from runner.engines.protocol.messages import Output, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.model import load_model_facts
 from runner.generation.request import GenerationRequest
@@ -21,7 +22,9 @@ class Source:
     def __init__(self, *outputs: Output) -> None:
         self._outputs = outputs
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         assert submit.wants_log_probs
         for output in self._outputs:
             yield output

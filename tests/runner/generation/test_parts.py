@@ -13,6 +13,7 @@ from runner.chat.families.family import AnswerForm
 from runner.chat.families.recognition import FAMILIES
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import FinishReason, Output, Sampling, Submit, TokenLogProb
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -55,7 +56,9 @@ class Tokens:
         self._chunks = chunks
         self._reason: FinishReason = reason
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         for chunk in self._chunks:
             yield Output(chunk, [TokenLogProb(-float(each)) for each in chunk], None)
         yield Output([], [], self._reason)

@@ -10,6 +10,7 @@ import pytest
 from errors.engines import EngineCrashed
 from errors.requests import QueueDeadlinePassed
 from runner.engines.protocol.messages import Output, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.admission import RequestGuard
 from runner.generation.queue_deadline import begun_within
 
@@ -35,7 +36,9 @@ class Source:
 class Away:
     """An engine that is lost, and does not come back."""
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         raise EngineCrashed(engine_kind="paced", reason="it ended")
         yield Output()
 

@@ -10,6 +10,7 @@ import pytest
 
 from runner.chat.template import ChatTemplate
 from runner.engines.protocol.messages import Output, Sampling, Submit
+from runner.engines.protocol.outlet import Outlet
 from runner.generation.generation import Generation
 from runner.generation.model import ModelFacts
 from runner.generation.request import GenerationRequest
@@ -29,7 +30,9 @@ class Tokens:
     def __init__(self, chunks: Iterable[list[int]]) -> None:
         self._chunks = list(chunks)
 
-    async def generate(self, submit: Submit) -> AsyncGenerator[Output, None]:
+    async def generate(
+        self, submit: Submit, outlet: Outlet[Output] | None = None
+    ) -> AsyncGenerator[Output, None]:
         *rest, last = self._chunks
         for chunk in rest:
             yield Output(chunk, [], None)

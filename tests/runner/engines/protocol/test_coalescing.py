@@ -118,6 +118,7 @@ def test_held_tokens_come_with_the_next_ones_or_before_an_error() -> None:
         assert not taking.done()
         assert not stream.receive([3], stream.taken_s + 0.08)
         assert not stream.receive([4], stream.taken_s + 0.081), "it has been released"
+        stream.deliver(stream.taken_s + 0.081)
         assert (await taking).tokens == [2, 3, 4]
         assert stream.receive([5], stream.taken_s + 0.04)
         error = EngineCrashed(engine_kind="paced", reason="test")
