@@ -264,7 +264,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """NOTE: where requests are pipelined, ``cycle`` of uvicorn is the last of them."""
         self._running = cycle
         cycle.scope[BODY_KEY] = _Body(cycle)  # type: ignore[literal-required]
-        cycle.transport = _JoinedHead(cycle)  # type: ignore[assignment]
+        if cycle.scope["method"] != "HEAD":  # Which has no body.
+            cycle.transport = _JoinedHead(cycle)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     @staticmethod
