@@ -4,7 +4,6 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -157,8 +156,13 @@ def _tool_call(call: object, place: str) -> Message:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         # Models write JSON that is none, or is cut: what an agent then sends back stays text.
-        with suppress(ValueError, RecursionError):
+        try:
             function = {**function, "arguments": json.loads(arguments or "{}")}
+        except RecursionError as exc:
+            name = f"{place}.function.arguments"
+            raise InvalidInput(name=name, expected="nested less deeply", value=arguments) from exc
+        except ValueError:
+            pass
     if not isinstance(function.get("name"), str):
         raise InvalidInput(name=f"{place}.function.name", expected="a text", value=function.get("name"))
     return {**call, "function": function}
