@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from engine.machine.processes import session_members
@@ -21,7 +21,7 @@ _POLL_S = 0.2
 _LOG_CHARACTERS = 3000
 
 
-class VllmServer:
+class VllmServer(AbstractContextManager["VllmServer"]):
     """Starts at once; logs nothing per request. ``arguments`` are those of vLLM's engine."""
 
     def __init__(
@@ -41,22 +41,9 @@ class VllmServer:
         flags = [part for name, value in arguments.items() for part in _flag(name, value)]
         python = shutil.which(python) or python
         command = [*with_parent(os.getpid()), python, "-m", "vllm.entrypoints.cli.main", "serve"]
-        command += [
-            str(engine_dir),
-            "--served-model-name",
-            MODEL,
-            *flags,
-            "--api-server-count",
-            str(api_servers),
-        ]
-        command += [
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-            "--disable-log-stats",
-            "--disable-uvicorn-access-log",
-        ]
+        command += [str(engine_dir), "--served-model-name", MODEL, *flags]
+        command += ["--api-server-count", str(api_servers), "--host", HOST, "--port", str(port)]
+        command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
         environment = {
             **os.environ,
             "VLLM_CACHE_ROOT": str(cache / "vllm"),
@@ -77,12 +64,6 @@ class VllmServer:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> "VllmServer":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-
     @property
     def session(self) -> int:
         """The process session that all its processes are in."""
@@ -97,7 +78,7 @@ class VllmServer:
                 raise RuntimeError(f"vLLM's server did not start: {log[-_LOG_CHARACTERS:]}")
             time.sleep(_POLL_S)
 
-    def stop(self) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """SIGTERM, a grace period, SIGKILL for all that it started."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
