@@ -155,7 +155,7 @@ def _tool_call(call: object, place: str) -> Message:
         raise InvalidInput(name=place, expected="an object with a function", value=call)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        # Models write JSON that is none, or is cut: what an agent then sends back stays text.
+        # Models write invalid JSON, or it is cut: what an agent then sends back stays text.
         try:
             function = {**function, "arguments": json.loads(arguments or "{}")}
         except RecursionError as exc:
