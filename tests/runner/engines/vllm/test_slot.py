@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,20 +18,21 @@ from errors.requests import InvalidTensor
 from runner.engines.protocol.messages import Sampling
 from runner.generation.request import GenerationRequest
 from runner.triton_server import served_engine
-from tests.runner.api.apis import API
+from tests.runner.api.apis import API, CHAT_TEMPLATE
 from tests.runner.engines.vllm.vllm_engines import make_python
 from tests.runner.paced_engine import PacedModel, make_paced_model
 from tests.runner.servers import SLOT, TritonUnderTest
 
 pytestmark = pytest.mark.servers
 
+ASKED = [{"role": "user", "content": "What is machine learning?"}]
 PROMPT = {"input_ids": [7, 8], "request_output_len": 4, "runtime_top_k": 1}
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     folder = tmp_path_factory.mktemp("vllm")
-    model = make_paced_model(folder / "model", 0)
+    model = make_paced_model(folder / "model", 0, chat_template=CHAT_TEMPLATE)
     python = make_python(folder / "python", sys.executable)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(served_engine, "visible_gpus", lambda: (Gpu(90),))
@@ -118,6 +120,24 @@ def test_an_adapter_is_a_model_of_the_api(api: API) -> None:
     assert "base or french" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": ASKED, "max_tokens": 4}),
+        ("/v1/responses", {"input": ASKED, "max_output_tokens": 4}),
+        ("/v1/messages", {"messages": ASKED, "max_tokens": 4}),
+    ],
+)
+def test_every_api_takes_an_adapter_by_name_and_tells_cached_tokens(
+    api: API, path: str, body: dict[str, Any]
+) -> None:
+    first, second = (api.ask(path, **body, model="french", cache_salt=path) for _ in range(2))
+    assert first["model"] == "french"
+    assert _cached(first["usage"]) == 0 < _cached(second["usage"])
+    refused = api.post(path, **body, model="german")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "E1603")
+
+
 def test_tokens_of_the_prompt_that_the_engine_had_are_in_the_usage(api: API) -> None:
     body = {"prompt": [*range(1, 60)], "max_tokens": 4, "temperature": 0}
     usages = [api.ask("/v1/completions", **body)["usage"] for _ in range(2)]
@@ -155,6 +175,11 @@ def test_priority_and_salt_reach_the_engine_within_their_bounds(api: API) -> Non
 
 def test_an_engine_without_adapters_refuses_names(triton: TritonUnderTest) -> None:
     assert "E1104" in triton.post(f"{SLOT}/generate", {**PROMPT, "lora_name": "french"}).text
+
+
+def _cached(usage: dict[str, Any]) -> int:
+    names = {"prompt_tokens_details", "input_tokens_details"} & usage.keys()
+    return int(usage[names.pop()]["cached_tokens"] if names else usage["cache_read_input_tokens"])
 
 
 def _listed(value: object) -> list[object]:

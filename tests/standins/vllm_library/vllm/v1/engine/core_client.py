@@ -113,7 +113,8 @@ class SyncMPClient:
 
     def _prefill(self, request: EngineCoreRequest) -> PrefillStats:
         """The blocks at the beginning that an earlier request had. The last token is computed."""
-        ids, key = request.prompt_token_ids or [], (request.cache_salt, request.lora_request)
+        lora = request.lora_request and request.lora_request.lora_name
+        ids, key = request.prompt_token_ids or [], (request.cache_salt, lora)
         prefixes = {(*key, *ids[:end]) for end in range(_BLOCK_TOKENS, len(ids), _BLOCK_TOKENS)}
         cached = len(prefixes & self._kept) * _BLOCK_TOKENS
         self._kept |= prefixes
