@@ -11,6 +11,8 @@ from engine.machine.python import engine_python
 from engine.machine.root import SOURCE_ROOT
 from engine.tar.unpack import unpack
 from tests.runner.api.apis import API, CHAT_TEMPLATE
+from tests.runner.api.browser import Browser, Page
+from tests.runner.api.page_steps import IS_READY
 from tests.runner.paced_engine import PacedModel, make_paced_model, make_tokenizer
 
 
@@ -39,3 +41,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[API]:
     api = API(model, folder, COG_TRITON_ENGINE_PYTHON=engine_python({}))
     yield api
     api.close()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, api: API) -> Iterator[Page]:
+    page = browser.open(api.url + "/")
+    # The names of the models come last, and what is below them moves.
+    page.wait(f"{IS_READY} && $('model').textContent && document.activeElement.id === 'prompt'")
+    yield page
+    page.close()

@@ -1,0 +1,32 @@
+"""What a person does on the page, and when it is done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.runner.api.browser import CHROMIUM, Page
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium (Debian: apt-get install chromium; CI installs it)"
+)
+IS_READY = "api && document.querySelector('#parameters input') && $('state').className === 'ready'"
+IS_DONE = "!running && $('status').textContent.startsWith('Done')"
+
+
+def answer_with(page: Page, *deltas: dict[str, Any], reason: str | None = "stop") -> None:
+    """The next streams of the page are these, in place of the server's: the paced engine can't say them."""
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": reason})
+    events = [json.dumps({"choices": [choice]}) for choice in choices] + ["[DONE]"]
+    text = "".join(f"data: {event}\n\n" for event in events)
+    page.run(f"window.fetch = async () => new Response({json.dumps(text)}), 0")
+
+
+def ask(page: Page, text: str) -> None:
+    page.run("$('status').textContent = '', $('prompt').focus()")
+    page.type(text)
+    page.press("Enter")
+    page.wait(IS_DONE)

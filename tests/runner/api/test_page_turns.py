@@ -1,0 +1,166 @@
+"""The turns of a chat on the page: asked again, edited, copied; reasoning and calls of tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.api.alone import APIAlone
+from tests.runner.api.browser import Browser, Page
+from tests.runner.api.page_steps import IS_DONE, IS_READY, answer_with, ask, needs_chromium
+from tests.runner.paced_engine import make_paced_model
+
+pytestmark = pytest.mark.servers
+
+
+@needs_chromium
+def test_an_answer_is_asked_again_and_turns_are_edited(page: Page) -> None:
+    page.run("$('field-max_tokens').value = '8'")
+    for text in ("Earth", "Water"):
+        ask(page, text)
+    roles = "turns.map(each => each.role[0]).join('')"
+    page.run("$('status').textContent = ''")
+    page.click(".assistant .regenerate")
+    page.wait(f"{IS_DONE} && {roles} === 'ua'")
+    assert page.run("latest.messages.map(each => each.content)") == ["Earth"], "what followed is removed"
+    page.click(".assistant .edit")
+    page.run("$('log').querySelector('.assistant textarea').value = 'Said **so**.'")
+    page.click(".assistant .save")
+    assert page.run("document.querySelector('.assistant .text strong').textContent") == "so"
+    ask(page, "Fire")
+    assert page.run("latest.messages.map(each => each.content)") == ["Earth", "Said **so**.", "Fire"]
+    page.run("$('status').textContent = ''")
+    page.click(".user .edit")
+    page.press("Escape")
+    assert page.focused() == "prompt"
+    page.click(".user .edit")
+    page.type(" and Moon")
+    page.press("Enter", "Control")
+    page.wait(f"{IS_DONE} && {roles} === 'ua'")
+    assert page.run("latest.messages.map(each => each.content)") == ["Earth and Moon"]
+
+
+@needs_chromium
+def test_what_is_asked_again_stays_if_that_fails(page: Page) -> None:
+    page.run("$('field-max_tokens').value = '8'")
+    ask(page, "Earth")
+    before = page.text("#log")
+    page.run("$('field-temperature').value = '7'")
+    page.click(".assistant .regenerate")
+    page.wait("!running && !$('error').hidden")
+    assert page.text("#log") == before
+    assert page.run("turns.length") == 2
+
+
+@needs_chromium
+def test_an_answer_is_copied_as_the_model_wrote_it(page: Page) -> None:
+    page.run("navigator.clipboard.writeText = async text => { window.copied = text; }, 0")
+    answer_with(page, {"content": "a **b**\n\n```py\nif 1:\n"}, {"content": "\tc\n```\n"})
+    ask(page, "Earth")
+    page.click(".assistant .actions .copy")
+    page.wait("$('status').textContent === 'Copied the answer.'")
+    assert page.run("copied") == "a **b**\n\n```py\nif 1:\n\tc\n```\n"
+    page.click(".code .copy, .code button")
+    page.wait("$('status').textContent === 'Copied the code.'")
+    assert page.run("copied") == "if 1:\n\tc\n"
+
+
+@needs_chromium
+def test_each_answer_keeps_its_figures(page: Page) -> None:
+    for tokens in (3, 7):
+        page.run(f"$('field-max_tokens').value = '{tokens}'")
+        ask(page, "Earth")
+    assert page.run("[...document.querySelectorAll('.tokens')].map(each => each.textContent)") == ["3", "7"]
+
+
+@needs_chromium
+def test_reasoning_and_tool_calls_are_shown_and_calls_stay_in_the_chat(page: Page) -> None:
+    def calls(**function: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": 0, "function": function}]}
+
+    begin = calls(name="weather", arguments="")
+    begin["tool_calls"][0] |= {"id": "c1", "type": "function"}
+    answer_with(
+        page,
+        {"reasoning_content": "Paris is "},
+        {"reasoning": "a city."},
+        {"content": "Let me see."},
+        begin,
+        calls(arguments='{"city":'),
+        calls(arguments=' "<b>Paris"}'),
+        reason="tool_calls",
+    )
+    page.run("$('log').style.maxHeight = '120px'")
+    ask(page, "Weather in Paris?")
+    page.wait("$('log').scrollHeight - $('log').scrollTop - $('log').clientHeight < 40")
+    assert page.text(".reasoning div") == "Paris is a city."
+    assert page.run("document.querySelector('.reasoning').open") is False, "once the answer has begun"
+    assert page.text(".assistant .text") == "Let me see."
+    assert page.text(".call") == 'Calls weather{"city": "<b>Paris"}'
+    ask(page, "And now?")
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "<b>Paris"}'},
+    }
+    said = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    assert page.run("latest.messages[1]") == said
+
+
+@needs_chromium
+def test_a_models_reasoning_and_calls_are_shown_as_they_are_streamed(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.yaml"
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+    script.write_text(json.dumps([{"answer": f"<think>A city.</think>Let me **see**.{call}"}]))
+    monkeypatch.setenv("COG_TRITON_SCRIPT", str(script))
+    server = APIAlone(make_paced_model(tmp_path / "model", 200), tmp_path, CHAT_FAMILY="hermes")
+    try:
+        page = browser.open(server.url + "/")
+        page.wait(f"{IS_READY} && $('model').textContent")
+        page.run("""$('field-tools').value = '[{"type": "function", "function": {"name": "weather"}}]'""")
+        assert page.run("[...$('field-tool_choice').options].map(each => each.textContent)") == [
+            *("not sent", "auto", "none", "required")
+        ]
+        ask(page, "Weather in Paris?")
+        assert page.text(".reasoning div") == "A city."
+        assert page.text(".assistant .text") == "Let me see."
+        assert page.text(".call") == 'Calls weather{"city": "Paris"}'
+        assert page.text("#status").startswith("Done: the model calls tools")
+        ask(page, "And now?")
+        assert page.run("latest.messages[1].tool_calls[0].id").startswith("call_")
+        page.close()
+    finally:
+        server.close()
+
+
+@needs_chromium
+def test_many_marks_neither_hang_the_page_nor_hold_up_its_stream(page: Page) -> None:
+    """While events come, the page answers, and it can be stopped."""
+    page.run(
+        r"""(() => {
+        window.sent = 0;
+        const delta = { content: "*a **b\n- " + "`".repeat(90) };
+        const event = `data: ${JSON.stringify({ choices: [{ index: 0, delta, finish_reason: null }] })}\n\n`;
+        const bytes = new TextEncoder().encode(event.repeat(100));
+        window.fetch = async (url, { signal }) => new Response(new ReadableStream({
+            async pull(controller) {
+                if (signal.aborted) return controller.error(signal.reason);
+                window.sent++;
+                await new Promise(resolve => setTimeout(resolve, 1));
+                controller.enqueue(bytes);
+            },
+        }));
+        return 0;
+        })()"""
+    )
+    page.type("Earth")
+    page.press("Enter")
+    page.wait("sent > 30 && turns[1].text.length > 300_000")
+    page.press("Escape")
+    page.wait("!running && $('status').textContent === 'Stopped.'")
+    assert page.run("turns[1].writer.rest") == "", "all is drawn"
