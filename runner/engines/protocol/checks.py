@@ -73,7 +73,8 @@ def check_guide_length(guide_type: GuideType, num_bytes: int) -> None:
     """``num_bytes``: the length of the text, or a part of it. Raise E1105 if it is too long."""
     most = _MAX_GUIDE_BYTES.get(guide_type, 0)
     if num_bytes > most:
-        reason = f"it has more than {most} bytes; make it shorter"
+        shorter = "send fewer tools or shorter schemas" if guide_type == "chat_form" else "make it shorter"
+        reason = f"it has more than {most} bytes; {shorter}"
         raise InvalidGuide(guide_type=guide_type, reason=reason)
 
 

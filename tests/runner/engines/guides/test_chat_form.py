@@ -104,7 +104,7 @@ WRONG = [
     (form(form(Guide("regex", "a"))), "can't guide"),
     (Guide("chat_form", "{"), "The chat_form can't guide the output: DecodeError"),
     (Guide("chat_form", "[" * 100_000), "The chat_form can't guide the output: "),
-    (Guide("chat_form", " " * 200_000), "it has more than 131072 bytes; make it shorter"),
+    (Guide("chat_form", " " * 200_000), "it has more than 131072 bytes; send fewer tools or shorter schemas"),
 ]
 
 
