@@ -78,6 +78,21 @@ def test_an_interrupted_message_is_its_beginning(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
+def test_a_stop_sequence_ends_the_content_where_it_stands(name: str) -> None:
+    form, rng = FORMS[name], random.Random(name)
+    for _ in range(NUM_ANSWERS):
+        wanted = random_wanted(form, rng)
+        ids = written(form, wanted)
+        whole = message_of(read(decoder(form.family, tokenizer_of(form), tools=TOOLS), [ids]))
+        at = rng.randrange(len(wanted.content) + 1)
+        stop = wanted.content[at : at + rng.randint(1, 4)] or "never"
+        message = read_in_all_ways(form, ids, rng, (stop,))
+        assert message.content == whole.content.partition(stop)[0]
+        assert message.calls == whole.calls[: len(message.calls)]
+        assert message.calls == whole.calls or stop in whole.content
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_a_damaged_message_is_the_same_however_it_arrives(name: str) -> None:
     form, rng = FORMS[name], random.Random(name)
     tokens = [*tokenizer_of(form).get_added_tokens_decoder()]
