@@ -244,9 +244,10 @@ class API:
 
     async def _read(self, request: Request, kind: type[B]) -> B:
         """The body. Raises E1011 or E1607 before it is read if the server could do nothing with it now."""
-        if request.url.path in GENERATION_PATHS:
+        path = request.scope["path"]
+        if path in GENERATION_PATHS:
             is_embedding = self._served.model.pooling is not None
-            check_task(embeds=request.url.path == EMBEDDINGS_PATH, is_embedding=is_embedding)
+            check_task(embeds=path == EMBEDDINGS_PATH, is_embedding=is_embedding)
         self._admission.check(1)
         return await self._bodies.read(request, kind)
 

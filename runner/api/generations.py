@@ -28,6 +28,8 @@ class PromptRequest:
 
     def per_text(self) -> list[GenerationRequest]:
         """A request for each text: the seeds follow each other."""
+        if self.count == 1:
+            return [self.request]
         first = self.request.sampling
         seeds = (((first.seed or 0) + number) % SEEDS for number in range(self.count))
         return [replace(self.request, sampling=msgspec.structs.replace(first, seed=seed)) for seed in seeds]

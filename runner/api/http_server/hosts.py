@@ -6,6 +6,7 @@ loopback is then a part of that site. The name is still in the request's ``Host`
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -42,6 +43,7 @@ class AllowedHosts:
         return name in self._hosts or _ANY in self._hosts or _is_loopback(name)
 
 
+@lru_cache(64)
 def _is_loopback(name: str) -> bool:
     try:
         return ipaddress.ip_address(name).is_loopback

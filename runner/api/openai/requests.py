@@ -47,13 +47,15 @@ def completion_requests(body: CompletionBody, served: Served) -> list[PromptRequ
     prompts = _prompts(body.prompt)
     first = _request(body, served, prompts[0], DEFAULT_COMPLETION_TOKENS, body.logprobs)
     requests = []
-    for prompt in prompts:
-        sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
+    for number, prompt in enumerate(prompts):
         echo = ""
         if body.echo:
             tokenizer = served.model.tokenizer
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special_tokens=False)
-        request = replace(first, prompt=prompt, sampling=sampling)
+        request = first
+        if number:
+            sampling = msgspec.structs.replace(first.sampling, seed=_seed(body))
+            request = replace(first, prompt=prompt, sampling=sampling)
         requests.append(PromptRequest(request, body.n or 1, echo))
     return requests
 
