@@ -12,6 +12,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 OTHER = "other"
 RENDERER = "chat renderer"
+API_SERVER = "API server"
 CORE = ("engine core", "engine GPU worker")
 """Of vLLM."""
 _SIGNS = (
@@ -29,7 +30,7 @@ _SIGNS = (
     ("tritonserver", "triton"),
     ("runner.engines.server.main", "engine server"),
     ("runner.engines.worker", "engine child"),
-    (r"-m runner\.api\b", "API server"),
+    (r"-m runner\.api\b", API_SERVER),
     (r"-m runner\.chat\.sandbox\b", RENDERER),
 )
 """A pattern of the command line, and the role of its process: the first that fits."""

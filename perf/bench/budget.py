@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.machine.description import machine
 from perf.bench.capacity import capacity_rows
-from perf.bench.cost import long_rows, peak_rows, start_rows, transfer_row
+from perf.bench.cost import floor_row, long_rows, peak_rows, start_rows, transfer_row
 from perf.bench.effort import FAST_PACE, FULL, PACE, SHORT, Effort
 from perf.bench.latency import added_row, gaps_row, pace_rows, together_row
 from perf.bench.measure import measure_cog
@@ -42,6 +42,7 @@ def _rows(pace: float, stack: Stack, cog: Stack, effort: Effort) -> Iterator[Row
         yield together_row(stack, cog, effort)
         yield gaps_row(stack, effort)
         yield from pace_rows(stack, effort)
+        yield floor_row(stack, effort)
     elif pace == FAST_PACE:
         yield from long_rows(stack, effort)
     else:

@@ -10,10 +10,12 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from perf.load.http import Request
 from perf.load.response import ResponseReader
+from perf.processes import processes
 from perf.servers import HOST
 
 Recording = Sequence[tuple[float, bytes]]
@@ -37,15 +39,25 @@ def record(request: Request) -> Recording:
     return pieces
 
 
+@dataclass(frozen=True)
+class Floor:
+    url: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """So far."""
+        return next(each.cpu_s for each in processes() if each.folder.name == str(self.pid))
+
+
 @contextmanager
-def floor(recording: Recording) -> Iterator[str]:
-    """A process that answers every request with the recording; its URL."""
+def floor(recording: Recording) -> Iterator[Floor]:
+    """A process that answers every request with the recording."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(recording, theirs), daemon=True)
     process.start()
     try:
-        yield f"http://{HOST}:{ours.recv()}"
+        yield Floor(f"http://{HOST}:{ours.recv()}", process.pid or 0)
     finally:
         process.kill()
         process.join()

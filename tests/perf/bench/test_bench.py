@@ -174,9 +174,9 @@ def test_the_floor_answers_with_the_same_bytes_at_the_same_times() -> None:
         request = Request("POST", f"{server.url}/x", {}, b"body")
         recording = record(request)
     assert b"".join(piece for _, piece in recording).endswith(b"firstlater")
-    with floor(recording) as url:
+    with floor(recording) as lowest:
         for _ in range(2):
-            again = record(Request("POST", f"{url}/x", {}, b"body"))
+            again = record(Request("POST", f"{lowest.url}/x", {}, b"body"))
             assert b"".join(piece for _, piece in again) == b"".join(piece for _, piece in recording)
             assert again[-1][0] >= recording[-1][0]
 
