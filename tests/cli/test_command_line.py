@@ -33,6 +33,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COG_TRITON_CACHE", str(tmp_path / "cache"))
+    # Another server may have the default ports of the machine that runs the tests.
+    monkeypatch.setattr("cli.serve.check_ports_free", lambda *listeners: None)
     monkeypatch.chdir(tmp_path)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
