@@ -12,7 +12,9 @@ from typing import NoReturn
 from cli import api, build, demo, doctor, generate, inspect, instantiate, metrics, migrate, plan, serve
 from engine.live_line import RED, painted
 from engine.machine.root import SOURCE_ROOT
+from errors.bounded_repr import bounded_repr
 from errors.coded_error import CodedError
+from errors.engine_tar import EngineUnreadable
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -83,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options) or 0
     except CodedError as exc:
-        print(painted(str(exc), RED, sys.stderr), file=sys.stderr)
-        return EXIT_WRONG_INPUT if exc.code.startswith("E1") else EXIT_FAILED
+        return _failed(exc)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -92,3 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout has exited.
         sys.stderr.close()
         return EXIT_INTERRUPTED
+    except OSError as exc:
+        # A path that can't even be looked at: its name is too long, or a folder above it is not the user's.
+        return _failed(EngineUnreadable(place=bounded_repr(exc.filename), reason=exc.strerror or str(exc)))
+
+
+def _failed(error: CodedError) -> int:
+    print(painted(str(error), RED, sys.stderr), file=sys.stderr)
+    return EXIT_WRONG_INPUT if error.code.startswith("E1") else EXIT_FAILED

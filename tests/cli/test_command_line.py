@@ -241,6 +241,17 @@ def test_ctrl_c_ends_a_command_where_sigint_is_ignored(
     assert capsys.readouterr().err.endswith("stopped\n")
 
 
+@pytest.mark.parametrize("command", ["serve", "inspect", "plan", "build", "doctor", "migrate", "instantiate"])
+def test_a_path_that_can_not_be_looked_at_is_told_in_a_sentence(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, 5000 * "a"]) == 2
+    told = "".join(capsys.readouterr())
+    assert "File name too long" in told
+    assert len(told) < 6000
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize(("given", "told"), [("sevre", "did you mean serve?"), ("zzz", "there are plan,")])
 def test_an_unknown_command_is_told_the_nearest(
     given: str, told: str, capsys: pytest.CaptureFixture[str]
