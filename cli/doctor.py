@@ -142,7 +142,7 @@ def _shared_memory(settings: Settings) -> str:
 
 def _disk(settings: Settings) -> str:
     cache = settings.cache_dir
-    there = next(each for each in (cache, *cache.parents) if each.exists())
+    there = next(each for each in (cache, *cache.parents) if os.access(each, os.F_OK))
     free_bytes = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK) or free_bytes < _LEAST_DISK_BYTES:
         remedy = "free some, or name another folder with COG_TRITON_CACHE"
