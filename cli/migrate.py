@@ -11,9 +11,8 @@ from pathlib import Path
 import yaml
 
 from builder.config.config import BuildConfig
-from builder.config.file import parse_config, read_text
+from builder.config.file import parse_config, read_text, shown_source
 from builder.trtllm.rules import check, is_unversioned
-from engine.redact import redact_url
 from errors.build import BuildFailed
 
 HELP = "migrate a build config of an earlier TensorRT-LLM"
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     text = read_text(options.config)
-    file = parse_config(text, shown=redact_url(options.config), folder=None)
+    file = parse_config(text, shown=shown_source(options.config), folder=None)
     if is_unversioned(file.config):
         check(file.config)
         notes = [*([_TOKEN_LEFT_OUT] if file.hf_token is not None else []), *file.notes]

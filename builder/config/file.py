@@ -107,14 +107,12 @@ def read_config(source: str | Path, *, only_public: bool = False) -> ConfigFile:
     ``only_public``: a URL must not lead to a private address.
     """
     folder = None if is_config_url(source) else Path(source).absolute().parent
-    return parse_config(
-        read_text(source, only_public=only_public), shown=_shown_source(source), folder=folder
-    )
+    return parse_config(read_text(source, only_public=only_public), shown=shown_source(source), folder=folder)
 
 
 def read_text(source: str | Path, *, only_public: bool = False) -> bytes:
     """The file at ``source`` (path, http(s) or data URL); raises E1201 and E1005."""
-    shown, text, buffer = _shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
+    shown, text, buffer = shown_source(source), bytearray(), memoryview(bytearray(64 << 10))
     try:
         with _open(source, only_public) as stream:
             while len(text) <= MAX_CONFIG_BYTES and (count := stream.readinto(buffer)):
@@ -189,7 +187,7 @@ def checked_token(token: str, *, key: str = TOKEN_KEY) -> SecretStr | None:
     return SecretStr(stripped) if stripped else None
 
 
-def _shown_source(source: str | Path) -> str:
+def shown_source(source: str | Path) -> str:
     if str(source).startswith("data:"):
         return "in the data URL"
     return redact_url(str(source)) if is_config_url(source) else str(source)

@@ -98,3 +98,12 @@ def test_a_place_that_can_not_be_written_is_an_error_of_one_sentence(
 ) -> None:
     assert main(["migrate", str(old), "-o", str(old.parent / "none" / "new.yaml")]) == EXIT_FAILED
     assert "E2306" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_config_is_named_as_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("hello")
+    assert main(["migrate", "notes.txt"]) == EXIT_WRONG_INPUT
+    assert "The build config notes.txt can't be read: a mapping" in capsys.readouterr().err
