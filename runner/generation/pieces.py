@@ -57,7 +57,7 @@ class Pieces:
     def of(self, text: str) -> Iterator[str]:
         """All of ``text``, in order. Pieces are short, unless a place to cut is far or there is none."""
         begin = 0
-        while len(text) - begin > _PIECE_CHARACTERS and self._is_supported:
+        while len(text) - begin > _PIECE_CHARACTERS and self.is_supported:
             first = begin + _PIECE_CHARACTERS
             cut = _CUT.search(text, first, first + _SEARCHED_CHARACTERS)
             if cut is None:
@@ -84,7 +84,7 @@ class Pieces:
             self._num_characters -= len(oldest)
 
     @cached_property
-    def _is_supported(self) -> bool:
+    def is_supported(self) -> bool:
         tokenizer = self._tokenizer
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         return (

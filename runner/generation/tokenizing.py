@@ -29,6 +29,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _SHORT_CHARACTERS = 4096
 """Shorter texts take about a millisecond; longer ones are tokenized in a thread."""
+_KEPT_CHARACTERS = 1024
+"""Texts below this have no pieces that are worth to keep."""
 _LOOKED_UP_CHARACTERS = 1 << 18
 """Longer texts are looked up step by step."""
 _SECTION_CHARACTERS = 16
@@ -75,7 +77,8 @@ class Tokenizing:
 
     def encode_now(self, text: str, *, adds_special_tokens: bool) -> list[int] | None:
         """Token ids of a text with few new characters; None for another. Raises E1002."""
-        if self.is_short(text):
+        is_kept = len(text) >= _KEPT_CHARACTERS and self._pieces.is_supported
+        if self.is_short(text) and not is_kept:
             return self.encode_short(text, adds_special_tokens=adds_special_tokens)
         if isinstance(text, MarkedText) or len(text) > _LOOKED_UP_CHARACTERS:
             return None
@@ -84,7 +87,8 @@ class Tokenizing:
         found, new = self._find(pieces)
         if sum(map(len, new)) >= _SHORT_CHARACTERS:
             return None
-        self._keep(found, new, self._encode_each(new))
+        encode = self.tokenizer.encode  # See ``encode_short``.
+        self._keep(found, new, [encode(piece, add_special_tokens=False).ids for piece in new])
         ids = [*chain.from_iterable(found[piece] for piece in pieces)]
         return self._with_special_tokens(ids) if adds_special_tokens else ids
 
