@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
     for family in [FAMILIES[name] for name in given.families or FAMILIES]:
         for text in texts(family):
             plain = Tokenizer.from_file(str(given.tokenizer))
-            tokens = plain.encode(text.body, add_special_tokens=False).ids[: given.tokens]
+            tokens = plain.encode(text.body[: given.tokens * 8], add_special_tokens=False).ids[: given.tokens]
             marked = Tokenizer.from_file(str(given.tokenizer))
             marked.add_special_tokens([AddedToken(marker, normalized=False) for marker in _markers(family)])
             costs = [cost_us(family, each, text, tokens, given.rounds) for each in (marked, plain)]
