@@ -18,7 +18,7 @@ class PortInUse(CodedError):
     summary = "A port is already taken by another program"
     template = (
         "Port {port} for {purpose} is already in use; "
-        "stop the program that holds it or set {variable} to a free port.{also}"
+        "stop the program that holds it or set {variable} to a free port{also}."
     )
 
 

@@ -46,7 +46,7 @@ def check_ports_free(*listeners: Listener) -> None:
     taken = [each for each in listeners if not each.is_free()]
     if taken:
         first, others = taken[0], [f"{each.port} ({each.variable})" for each in taken[1:]]
-        also = f" Also in use: {', '.join(others)}." if others else ""
+        also = f"; also in use: {', '.join(others)}" if others else ""
         raise PortInUse(port=first.port, purpose=first.purpose, variable=first.variable, also=also)
 
 

@@ -93,7 +93,7 @@ def test_the_demo_names_all_taken_ports_and_their_variables_at_once(
     assert result.returncode == 2
     first, *others = names
     also = ", ".join(f"{ports[name]} ({name})" for name in others)
-    sentence = f"set {first} to a free port.{f' Also in use: {also}.' if others else ''}"
+    sentence = f"set {first} to a free port{f'; also in use: {also}' if others else ''}."
     assert result.stderr.startswith(f"E1007 PortInUse: Port {ports[first]} for ")
     assert result.stderr.strip().endswith(sentence)
     assert not result.stdout, "before anything is built"

@@ -118,7 +118,7 @@ class CountTokensBody(SamplingBody, kw_only=True):
 class MessagesBody(CountTokensBody, kw_only=True):
     """POST /v1/messages"""
 
-    max_tokens: Annotated[Count, Meta(description="Maximum of tokens.")]
+    max_tokens: Annotated[Count, Meta(description="Maximum number of tokens.")]
     stop_sequences: (
         Annotated[list[Stop], Meta(max_length=16, description="The text ends before these strings.")] | None
     ) = None

@@ -122,7 +122,7 @@ class AllowedTools(Body, tag_field="type", tag="allowed_tools"):
 Tools = Annotated[list[Tool], Meta(max_length=_MAX_TOOLS, description="Functions that the model may call.")]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 NoEffect = Annotated[str, Meta(description="No effect.")]
-Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum of tokens of reasoning.")]
+Budget = Annotated[int, Meta(ge=0, le=MAX_INT32, description="Maximum number of tokens of reasoning.")]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
@@ -151,7 +151,7 @@ class SamplingBody(Body, kw_only=True):
 class GenerationBody(SamplingBody, kw_only=True):
     """The fields of both completions and chat completions."""
 
-    max_tokens: Annotated[Count, Meta(description="Maximum of tokens.")] | None = None
+    max_tokens: Annotated[Count, Meta(description="Maximum number of tokens.")] | None = None
     stop: Annotated[Stop | Stops, Meta(description="The text ends before these strings.")] | None = None
     response_format: Annotated[Format, Meta(description="text, json_object or json_schema.")] | None = None
     structured_outputs: Annotated[StructuredOutputs, Meta(description="The guided fields.")] | None = None

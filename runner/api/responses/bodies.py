@@ -115,7 +115,7 @@ class ResponsesBody(SamplingBody, kw_only=True):
 
     input: Annotated[str | list[Object], Meta(description="A text, or the items of the conversation.")]
     instructions: Annotated[str, Meta(description="The system message.")] | None = None
-    max_output_tokens: Annotated[Count, Meta(description="Maximum of tokens.")] | None = None
+    max_output_tokens: Annotated[Count, Meta(description="Maximum number of tokens.")] | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     tools: Annotated[list[Object], Meta(description="Functions that the model may call.")] | None = None
