@@ -12,7 +12,7 @@ from runner.engines.protocol.client import EngineClient
 from runner.engines.protocol.front import front_socket_path
 from runner.observability.logs import set_up_logging
 from runner.settings.api_keys import APIKeys
-from runner.supervision.tuning import freeze_loaded_objects
+from runner.supervision.tuning import freeze_loaded_objects, return_free_memory
 from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import ClientConnection, Connections
@@ -30,6 +30,7 @@ _MAX_HELD_BYTES = 32 << 20
 _MAX_UNREAD_BYTES = 16 << 20
 """Of answers that clients have not read; beyond it the slowest client is disconnected."""
 _WATCH_S = 0.5
+_TRIM_S = 5.0
 
 
 async def serve(start: Start) -> None:
@@ -85,6 +86,7 @@ async def serve(start: Start) -> None:
         tasks = [
             asyncio.create_task(_watch_unread(connections, grpc.connections)),
             asyncio.create_task(inferences.stay_connected()),
+            asyncio.create_task(_return_memory()),
         ]
         await stopped.wait()
         for task in tasks:
@@ -105,6 +107,12 @@ async def _watch_unread(*groups: Connections[HTTPConnection] | Connections[GRPCC
             slowest = max(unread, key=unread.__getitem__)
             del unread[slowest]
             slowest.abort()
+
+
+async def _return_memory() -> None:
+    while True:
+        await asyncio.sleep(_TRIM_S)
+        return_free_memory()
 
 
 def main() -> None:

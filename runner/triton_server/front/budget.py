@@ -23,6 +23,11 @@ class Share:
     def release(self) -> None:
         self._budget.change(self, 0)
 
+    def end(self) -> None:
+        """Release it for the last time: its owner, to which it refers, is freed at once, and not by gc."""
+        self.release()
+        self.evict = _never_evicted
+
 
 class Budget:
     """At most ``max_bytes`` in all. Of incomplete requests the one with the most bytes gives way."""
@@ -52,3 +57,7 @@ class Budget:
             if victim is share:
                 raise error
             victim.evict(error)
+
+
+def _never_evicted(error: TooManyBytes) -> None:
+    """It holds nothing any more."""

@@ -7,7 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from runner.supervision.turns import Turns
 
-MAX_CONNECTIONS = 4096
+MAX_CONNECTIONS = 2048
+"""By HTTP. Each takes 4 KiB, besides what of its request has arrived."""
 
 
 class ClientConnection(Protocol):
@@ -28,9 +29,10 @@ T = TypeVar("T", bound=ClientConnection)
 
 
 class Connections(Generic[T]):
-    """At most ``MAX_CONNECTIONS``: a further one takes the place of the idle one that was opened first."""
+    """A further one takes the place of the idle one that was opened first."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
+        self._most = most
         self._opened: dict[T, None] = {}
         self.turns = Turns()
 
@@ -38,7 +40,7 @@ class Connections(Generic[T]):
         return iter(list(self._opened))
 
     def add(self, connection: T) -> None:
-        if len(self._opened) >= MAX_CONNECTIONS:
+        if len(self._opened) >= self._most:
             victim = next((each for each in self._opened if each.is_idle), connection)
             victim.abort()
             if victim is connection:

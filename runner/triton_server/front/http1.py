@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 
@@ -81,7 +82,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._budget = budget
         self._max_body_bytes = max_body_bytes
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
         self._arriving: Request | None = None
@@ -153,8 +154,9 @@ class HTTPConnection(asyncio.BufferedProtocol):
         self._limit_time(None)
         for request in (self._arriving, self._current, *self._arrived):
             if request is not None:
-                request.share.release()
+                request.share.end()
         self._arrived.clear()
+        self._arriving = self._parser = None  # They refer to the connection.
         if self.on_disconnect is not None:
             on_disconnect, self.on_disconnect = self.on_disconnect, None
             on_disconnect()
@@ -298,6 +300,7 @@ class HTTPConnection(asyncio.BufferedProtocol):
         """Answer what can't be received, and close: the rest of it would be read as a request."""
         is_head = self._is_in_head and isinstance(error, RequestTooLarge)
         self._refusal = 431 if is_head else statuses_of(error)[0], error
+        self._parser = None  # It may hold most of a head.
         if self._arriving is not None:
             self._arriving.share.release()
             self._arriving.body = bytearray()

@@ -231,7 +231,7 @@ class ClientCall:
         self._timer.cancel()
         if self._deadline is not None:
             self._deadline.cancel()
-        self._share.release()
+        self._share.end()
         if self._connecting is not None and self._connecting is not asyncio.current_task():
             self._connecting.cancel()
 

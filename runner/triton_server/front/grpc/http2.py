@@ -20,6 +20,7 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
+from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 
 from runner.supervision.turns import MAX_READ_BYTES
@@ -123,6 +124,17 @@ class HTTP2Connection(ABC, asyncio.BufferedProtocol):
         with suppress(ProtocolError):  # It is closed.
             self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._flush_soon()
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Of frames, and of headers in several frames, whose rest has not come."""
+        return self._eventless_bytes + len(self._arrived)
+
+    def free(self) -> None:
+        """The connection is lost. NOTE: h2's objects refer to each other, until a garbage collection."""
+        self._arrived = b""
+        self._h2.incoming_buffer = FrameBuffer(server=True)
+        vars(self._h2).pop("_frame_dispatch_table", None)
 
     def close(self) -> None:
         """After what was written; without it if the other side does not read it."""

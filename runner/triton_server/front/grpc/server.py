@@ -11,7 +11,7 @@ from h2.settings import SettingCodes
 
 from errors.api import InvalidAPIKey
 from errors.coded_error import CodedError
-from errors.triton_front import ClosedEndpoint
+from errors.triton_front import ClosedEndpoint, TooManyBytes
 from runner.supervision.turns import FIRST_READ_BYTES
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.connections import Connections
@@ -32,6 +32,8 @@ _MANAGEMENT_METHODS = {
 }
 _METADATA = (b"traceparent", b"triton_grpc_error")
 """Of a client, that its call needs. Deadlines are kept here: Triton would cancel the call."""
+_MAX_CONNECTIONS = 1024
+"""Each takes 12 KiB, most of it h2's."""
 _MAX_STREAMS = 1024
 """Calls at once on one connection."""
 _MAX_UNREAD_BYTES = 1 << 20
@@ -49,7 +51,7 @@ class GRPCServer(ClientCalls):
 
     def __init__(self, *shared: Any, **options: Any) -> None:
         super().__init__(*shared, **options)
-        self.connections: Connections[GRPCConnection] = Connections()
+        self.connections: Connections[GRPCConnection] = Connections(_MAX_CONNECTIONS)
 
     def connection(self) -> GRPCConnection:
         return GRPCConnection(self)
@@ -62,6 +64,7 @@ class GRPCConnection(HTTP2Connection):
         super().__init__()
         self.server = server
         self._streams: dict[int, ClientCall] = {}
+        self._share = server.budget.share(self._evict)
         self.read_bytes = FIRST_READ_BYTES
         self._idle_frames = 0
         self._since_s = 0.0
@@ -83,6 +86,8 @@ class GRPCConnection(HTTP2Connection):
         for stream in list(self._streams.values()):
             stream.disconnect()
         self._streams.clear()
+        self._share.end()
+        self.free()
 
     @property
     def is_idle(self) -> bool:
@@ -98,7 +103,15 @@ class GRPCConnection(HTTP2Connection):
             self.read_bytes = turns.after_read(self, self._useless, self.read_bytes)
         else:
             turns.wait(self, self._useless)
+        if self.arriving_bytes != self._share.num_bytes and not self.is_closing():
+            try:
+                self._share.hold(self.arriving_bytes)
+            except TooManyBytes as exc:
+                self._evict(exc)
         return is_complete
+
+    def _evict(self, error: TooManyBytes) -> None:
+        self.abort()
 
     # What ``Turns`` pause and resume
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any
@@ -349,5 +351,36 @@ def test_while_a_request_is_answered_no_time_runs_for_the_next(monkeypatch: pyte
         client.connection.respond(200, b"{}")
         await asyncio.sleep(0.2)
         assert client.transport.is_closing()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v2 HTTP/1.1\r\nX: " + b"a" * 9000,
+        b"POST /v2 HTTP/1.1\r\nContent-Length: 9\r\n\r\nab",
+        request("/v2", b"{}"),
+        b"\0" * 99,
+    ],
+)
+def test_a_connection_that_is_lost_is_freed_at_once(sent: bytes) -> None:
+    """A garbage collection may come late, and thousands of connections may be lost before."""
+
+    async def work() -> None:
+        client = Client(answers=False)
+        await client.send(sent)
+        lost = weakref.ref(client.connection)
+        client.transport.lose()
+        client.transport._protocol = None  # As asyncio does.
+        await settle()
+        client.requests.clear()
+        gc.disable()
+        try:
+            del client.connection
+            assert lost() is None
+        finally:
+            gc.enable()
 
     run(work)

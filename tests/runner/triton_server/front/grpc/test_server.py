@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import struct
+import weakref
 
 import pytest
 from h2.events import Event, ResponseReceived
@@ -335,3 +337,27 @@ def test_connections_with_useless_frames_are_read_in_turn() -> None:
         assert [each.is_reading() for each in transports] == [True, False, True]
 
     run(work)
+
+
+def test_headers_that_have_no_end_yet_count_as_held() -> None:
+    """Thousands of connections may each keep 48 KiB of them."""
+
+    async def work() -> None:
+        client = Client()
+        await client.open()
+        begin = HeadersFrame(1, b"\x00\x01a\x7f\xa1\x1e" + b"b" * 8000)
+        await client.feed(begin.serialize())
+        assert 8000 < client.budget.held_bytes < 9000
+        lost = weakref.ref(client.connection)
+        client.transport.lose()
+        assert client.budget.held_bytes == 0
+        client.transport._protocol = None  # As asyncio does.
+        await asyncio.sleep(0)
+        gc.disable()
+        try:
+            del client.connection
+            assert lost() is None
+        finally:
+            gc.enable()
+
+    asyncio.run(work())
