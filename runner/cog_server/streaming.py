@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -24,6 +26,8 @@ from runner.cog_server.coglet import PREDICTION_COROUTINE
 _streams: weakref.WeakKeyDictionary[Generator[str, None, None], PredictionStream] = (
     weakref.WeakKeyDictionary()
 )
+_ignored: set[int] = set()
+"""Threads in which Python has ignored the cancellation of a prediction."""
 
 
 class LoopCalls:
@@ -111,6 +115,8 @@ class PredictionStream:
         try:
             self._loop_calls.post(self._start)
             while not is_over:
+                if threading.get_ident() in _ignored:
+                    raise CancelationException("cancelled")
                 text, end, is_over = self._take()
                 if text:
                     yield text
@@ -153,12 +159,30 @@ def hook_coglet() -> None:
         future.cancel = lambda: _cancel(future, cancel_coroutine)  # type: ignore[method-assign]
         return future
 
+    notice_ignored_cancellations()
     run_coroutine_threadsafe.reaches_prediction_streams = True  # type: ignore[attr-defined]
     asyncio.run_coroutine_threadsafe = run_coroutine_threadsafe
 
 
+def notice_ignored_cancellations() -> None:
+    """NOTE: coglet raises its cancellation in a prediction's thread between any two steps.
+
+    Python ignores what is raised in the callback of a weak reference: the prediction would go on to its end.
+    """
+    ignore = sys.unraisablehook
+
+    def notice(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, CancelationException):
+            _ignored.add(threading.get_ident())
+        else:
+            ignore(unraisable)
+
+    sys.unraisablehook = notice
+
+
 def _run_here(coro: Coroutine[Any, Any, Any]) -> Future[Any]:
     """The finished future of a coroutine that never waits, run in a context of its own."""
+    _ignored.discard(threading.get_ident())
     future: Future[Any] = Future()
     context = contextvars.copy_context()
     try:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import re
+import sys
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future
 from functools import partial
@@ -66,6 +68,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our ``asyncio.run_coroutine_threadsafe``, taken back afterwards."""
     monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", asyncio.run_coroutine_threadsafe)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     hook_coglet()
 
 
@@ -267,6 +270,29 @@ def test_cancelling_before_the_work_has_begun_ends_the_text(loop: asyncio.Abstra
     may_go_on.set()
     with pytest.raises(CancelationException):
         list(future.result(0))
+
+
+@pytest.mark.usefixtures("cancellation")
+def test_a_cancellation_that_python_ignores_ends_the_text(loop: asyncio.AbstractEventLoop) -> None:
+    source = Source("a", stays=True)
+
+    def be_cancelled(_: object) -> None:
+        raise CancelationException  # As coglet raises it in the thread, between any two steps.
+
+    async def predict() -> Generator[str, None, None]:
+        freed = Source("b")
+        reference = weakref.ref(freed, be_cancelled)
+        del freed
+        assert reference() is None
+        return PredictionStream(source.text(), LoopCalls(loop)).chunks()
+
+    with pytest.raises(CancelationException):
+        list(submit(predict(), loop).result(0))
+    assert list(submit(whole(loop), loop).result(0)) == ["a"], "the next one in the thread"
+
+
+async def whole(loop: asyncio.AbstractEventLoop) -> Generator[str, None, None]:
+    return PredictionStream(Source("a").text(), LoopCalls(loop)).chunks()
 
 
 @pytest.mark.usefixtures("cancellation")
