@@ -37,8 +37,9 @@ class Budget:
         self.held_bytes = 0
         self._shares: set[Share] = set()
 
-    def share(self, evict: Callable[[TooManyBytes], None]) -> Share:
-        return Share(self, evict)
+    def share(self, evict: Callable[[TooManyBytes], None] | None = None) -> Share:
+        """``evict``: None for what is never incomplete, as only that gives way."""
+        return Share(self, evict or _never_evicted)
 
     def change(self, share: Share, num_bytes: int) -> None:
         self.held_bytes += num_bytes - share.num_bytes
@@ -60,4 +61,4 @@ class Budget:
 
 
 def _never_evicted(error: TooManyBytes) -> None:
-    """It holds nothing any more."""
+    """It is complete, or holds nothing any more."""

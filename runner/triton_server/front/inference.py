@@ -142,7 +142,7 @@ class Inference:
         self._wants_final = False
         self._is_left = False
         self._unanswered_bytes = 0
-        self._share = all_inferences.budget.share(_never_evicted)
+        self._share = all_inferences.budget.share()
         self._call: Call | None = None
 
     def send(self, request: Any) -> None:
@@ -231,10 +231,6 @@ class Inference:
     def _count(self, change: int) -> None:
         self._running += change
         self._all.running += change
-
-
-def _never_evicted(error: TooManyBytes) -> None:
-    """Only what is incomplete gives way."""
 
 
 def has_ended(response: Any) -> bool:
