@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any
@@ -22,7 +20,7 @@ from runner.triton_server.front.grpc_wire import OK
 from runner.triton_server.front.http1 import HTTPConnection, Request
 from runner.triton_server.front.http_answers import Answer
 from tests.hostile import chunked, request
-from tests.runner.triton_server.front.transport import Transport
+from tests.runner.triton_server.front.transport import Transport, check_freed_when_lost
 
 MAX_BODY_BYTES = 60_000
 MAX_HELD_BYTES = 160_000
@@ -366,21 +364,9 @@ def test_while_a_request_is_answered_no_time_runs_for_the_next(monkeypatch: pyte
     ],
 )
 def test_a_connection_that_is_lost_is_freed_at_once(sent: bytes) -> None:
-    """A garbage collection may come late, and thousands of connections may be lost before."""
-
     async def work() -> None:
         client = Client(answers=False)
         await client.send(sent)
-        lost = weakref.ref(client.connection)
-        client.transport.lose()
-        client.transport._protocol = None  # As asyncio does.
-        await settle()
-        client.requests.clear()
-        gc.disable()
-        try:
-            del client.connection
-            assert lost() is None
-        finally:
-            gc.enable()
+        await check_freed_when_lost(client)
 
     run(work)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from typing import Any
 
 
 class Transport(asyncio.Transport):
@@ -10,7 +13,7 @@ class Transport(asyncio.Transport):
 
     def __init__(self, protocol: asyncio.BufferedProtocol) -> None:
         super().__init__()
-        self._protocol = protocol
+        self._protocol: asyncio.BufferedProtocol | None = protocol
         self._is_closing = False
         self.is_lost = False
         self.sent = bytearray()
@@ -23,6 +26,7 @@ class Transport(asyncio.Transport):
 
     def feed(self, data: bytes) -> None:
         while data and not self._is_closing:
+            assert self._protocol is not None
             buffer = memoryview(self._protocol.get_buffer(-1))
             size = min(len(buffer), len(data))
             buffer[:size] = data[:size]
@@ -31,7 +35,9 @@ class Transport(asyncio.Transport):
 
     def lose(self) -> None:
         self._is_closing = self.is_lost = True
-        self._protocol.connection_lost(None)
+        protocol, self._protocol = self._protocol, None
+        assert protocol is not None
+        protocol.connection_lost(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.has_ended
@@ -65,3 +71,17 @@ class Transport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.is_reading_now = True
+
+
+async def check_freed_when_lost(client: Any) -> None:
+    """A garbage collection may come late, and thousands of connections may be lost before."""
+    lost = weakref.ref(client.connection)
+    client.transport.lose()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    gc.disable()
+    try:
+        del client.connection
+        assert lost() is None
+    finally:
+        gc.enable()
