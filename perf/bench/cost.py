@@ -19,7 +19,7 @@ from perf.bench.measure import (
     openai_target,
     workload,
 )
-from perf.bench.row import Row, ratio
+from perf.bench.row import Row, absolute, ratio
 from perf.cold_start import SMALL_FILE_BYTES, make_tar, measure_transfer
 from perf.load.clients import run
 from perf.load.plan import Plan
@@ -45,15 +45,8 @@ def peak_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     api = measure(stack, openai_target(stack, workload(INPUT_TOKENS, _PEAK_TOKENS)), plan)
     cog = measure_cog(stack, _PEAK_TOKENS, plan)
     for name, found, limit in (("API server", api, None), ("Cog", cog, 400_000.0)):
-        yield Row(
-            f"peak tokens/s, {load}: {name}",
-            found.summary.tokens_per_second,
-            limit,
-            at_least=True,
-            not_served=found.not_served,
-            decimals=0,
-            is_absolute=True,
-        )
+        what, rate = f"peak tokens/s, {load}: {name}", found.summary.tokens_per_second
+        yield absolute(what, rate, limit, not_served=found.not_served, decimals=0)
 
 
 def floor_row(stack: Stack, effort: Effort) -> Row:
@@ -83,18 +76,11 @@ def start_rows(stack: Stack, mock: Stack, effort: Effort) -> Iterator[Row]:
         (stack, cog_target(stack, work, is_streaming=False)),
         (stack, openai_target(stack, work, is_streaming=False)),
     )
-    figures = [measured.summary.requests_per_second for measured in (cog, alone, api)]
-    what = f"starts per second: Cog / Cog with a mock ({figures[0]:,.0f} / {figures[1]:,.0f})"
-    yield ratio(what, *figures[:2], at_least=0.9, not_served=cog.not_served + alone.not_served)
-    yield Row(
-        "starts per second: API server",
-        figures[2],
-        1500,
-        at_least=True,
-        not_served=api.not_served,
-        decimals=0,
-        is_absolute=True,
-    )
+    by_cog, by_mock, by_api = (each.summary.requests_per_second for each in (cog, alone, api))
+    what = f"starts per second: Cog / Cog with a mock ({by_cog:,.0f} / {by_mock:,.0f})"
+    yield ratio(what, by_cog, by_mock, at_least=0.9, not_served=cog.not_served + alone.not_served)
+    what = "starts per second: API server"
+    yield absolute(what, by_api, 1500, not_served=api.not_served, decimals=0)
 
 
 def long_rows(stack: Stack, effort: Effort) -> Iterator[Row]:

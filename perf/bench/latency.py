@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perf.bench.effort import FEW_STREAMS, INPUT_TOKENS, PACE, SOME_TOKENS, Effort
 from perf.bench.measure import batches, cog_target, measure_cog, measure_in_turns, mock_target, workload
-from perf.bench.row import Row
+from perf.bench.row import Row, absolute
 from perf.load.generator import run_together
 from perf.load.plan import Plan
 from perf.load.statistics import percentile
@@ -86,11 +86,5 @@ def pace_rows(stack: Stack, effort: Effort) -> Iterator[Row]:
     """The pace of many streams through Cog, on the machine that the limits are for."""
     for streams, tokens, least in ((FEW_STREAMS, 128, 98.0), (256, 512, 97.0), (512, 512, 95.0)):
         found = measure_cog(stack, tokens, batches(streams, tokens / PACE, effort.batches))
-        yield Row(
-            f"{streams} streams x {tokens} tokens at {PACE:g} tokens/s: tokens/s per stream",
-            found.tokens_per_second_per_stream,
-            least,
-            at_least=True,
-            not_served=found.not_served,
-            is_absolute=True,
-        )
+        what = f"{streams} streams x {tokens} tokens at {PACE:g} tokens/s: tokens/s per stream"
+        yield absolute(what, found.tokens_per_second_per_stream, least, not_served=found.not_served)

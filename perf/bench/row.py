@@ -60,6 +60,13 @@ def ratio(what: str, value: float, other: float, *, at_least: float, not_served:
     )
 
 
+def absolute(what: str, value: float, at_least: float | None, *, not_served: int, decimals: int = 1) -> Row:
+    """A figure whose limit is for REFERENCE_MACHINE."""
+    return Row(
+        what, value, at_least, at_least=True, not_served=not_served, decimals=decimals, is_absolute=True
+    )
+
+
 def budget_table(rows: Sequence[Row]) -> str:
     head = ["what", "budget", "measured", "not served", "verdict"]
     return table(
