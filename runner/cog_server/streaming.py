@@ -159,12 +159,12 @@ def hook_coglet() -> None:
         future.cancel = lambda: _cancel(future, cancel_coroutine)  # type: ignore[method-assign]
         return future
 
-    notice_ignored_cancellations()
+    _notice_ignored_cancellations()
     run_coroutine_threadsafe.reaches_prediction_streams = True  # type: ignore[attr-defined]
     asyncio.run_coroutine_threadsafe = run_coroutine_threadsafe
 
 
-def notice_ignored_cancellations() -> None:
+def _notice_ignored_cancellations() -> None:
     """NOTE: coglet raises its cancellation in a prediction's thread between any two steps.
 
     Python ignores what is raised in the callback of a weak reference: the prediction would go on to its end.
