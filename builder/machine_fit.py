@@ -21,7 +21,7 @@ from builder.sizes.fit import (
 from builder.sizes.memory import GpuModel, weight_bytes
 from builder.sizes.model_shape import UnknownShape, shape_of
 from builder.survey import Survey
-from builder.weights.files import CACHE_VARIABLE
+from builder.weights.files import need_space
 from engine.kinds import KINDS
 from engine.machine.gpu import Gpu, visible_gpus
 from engine.pooling import MODULES_NAME
@@ -141,11 +141,7 @@ def _fit_disk(fit: MachineFit, found: Survey, folder: Path) -> None:
     if missing:
         fit.rows["download"] = f"{in_words(missing)}, about {download_time(missing)} at 1 Gbit/s"
     fit.rows["disk"] = f"{in_words(found.disk_bytes)} of {in_words(free_bytes)} free in {folder}"
-    if found.disk_bytes > free_bytes and fit.problem is None:
-        fit.problem = NotEnoughSpace(
-            folder=folder,
-            free=in_words(free_bytes),
-            purpose="the model",
-            needed=in_words(found.disk_bytes),
-            variable=CACHE_VARIABLE,
-        )
+    try:
+        need_space(folder, found.disk_bytes, purpose="the model")
+    except NotEnoughSpace as exc:
+        fit.problem = fit.problem or exc
