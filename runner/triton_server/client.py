@@ -30,19 +30,18 @@ from errors.triton import (
 from runner.engines.protocol.checks import check_task
 from runner.engines.protocol.messages import Output, Submit
 from runner.engines.protocol.outlet import Outlet
+from runner.triton_server.direct import SLOT
 from runner.triton_server.event_stream import EventParser, ServerEvent
+from runner.triton_server.statistics import statistics_of
 from runner.triton_server.tensors import TensorEvent, tensors_of
 
-_MODEL_PATH = "/v2/models/tensorrt_llm"
+_MODEL_PATH = f"/v2/models/{SLOT}"
 _QUOTED_CHARACTERS = 200
 _MAX_EVENT_BYTES = 1 << 24
 _CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 2.0
 _PROMPT_TOO_LONG = re.compile(r"Prompt length \((\d{1,9})\) exceeds maximum input length \((\d{1,9})\)")
 """An error of NVIDIA's TensorRT-LLM backend, which has no code of ours."""
-_EXECUTIONS = re.compile(
-    rb'^nv_inference_exec_count\{model="tensorrt_llm",[^}]*\} ([0-9]{1,18})', re.MULTILINE
-)
 _UNEXPECTED = re.compile(r"[Uu]nexpected inference input '(guided_decoding_\w+)'")
 """Triton's message if NVIDIA's C++ backend fills the slot without a guided decoding backend."""
 
@@ -135,19 +134,15 @@ class TritonClient:
         return await self._probe() is not None
 
     async def _count_executions(self, metrics_url: str) -> int | None:
-        """Of the slot, without a request to it; None without an answer.
-
-        NOTE: not from its statistics: Triton 2.51 corrupts its memory if they are read while a stream is
-        longer than all before it.
-        """
+        """Of the slot, without a request to it; None without an answer."""
         if not metrics_url or self._session.closed:
             return None
         try:
             async with self._session.get(metrics_url) as response:
-                found = _EXECUTIONS.search(await response.read())
-        except (aiohttp.ClientError, OSError):
+                (slot, *_) = statistics_of((await response.read()).decode(errors="replace"), SLOT)
+        except (aiohttp.ClientError, OSError, CodedError):
             return None
-        return int(found[1]) if found is not None else None
+        return int(slot["execution_count"])
 
     async def _probe(self) -> int | None:
         """The status of a request that the slot answers without the engine; None without an answer."""

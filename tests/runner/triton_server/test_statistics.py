@@ -6,7 +6,7 @@ import pytest
 
 from errors.triton import TritonUnavailable
 from errors.triton_front import UnknownTritonModel
-from runner.triton_server.front.triton_http import statistics_of
+from runner.triton_server.statistics import statistics_of
 
 METRICS = """# TYPE nv_inference_request_success counter
 nv_inference_request_success{model="b",version="1"} 3
