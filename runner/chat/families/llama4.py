@@ -81,9 +81,8 @@ def _json(literal: str) -> str:
                 warnings.simplefilter("ignore")  # Of escapes that Python does not know.
                 value = ast.literal_eval(_JsonNames().visit(ast.parse(literal, mode="eval")))
             made = json.dumps(value, ensure_ascii=False, allow_nan=False)
-            is_whole = (
-                made == made.encode(errors="replace").decode()
-            )  # Escapes can make halves of characters.
+            # Escapes can make halves of characters.
+            is_whole = made == made.encode(errors="replace").decode()
             return made if is_whole else json.dumps(value)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             pass
