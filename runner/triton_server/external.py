@@ -28,8 +28,8 @@ from runner.settings.external_triton import EXPECTED, ExternalTriton
 from runner.supervision.child import cancelled
 from runner.triton_server.client import failure
 from runner.triton_server.external_model import ExternalModel, output_of
-from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, UNIMPLEMENTED
-from runner.triton_server.front.triton import RefusedByTriton, Triton
+from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
+from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, UNIMPLEMENTED
 
 _UNKNOWN = 2
 """The status of an answer that has none of gRPC's."""

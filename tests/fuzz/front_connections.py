@@ -19,8 +19,8 @@ from runner.settings.api_keys import APIKeys
 from runner.settings.ports import TritonPorts
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
-from runner.triton_server.front.http1 import HTTPConnection
-from runner.triton_server.front.http_server import HTTPServer
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.front.triton_http import TritonHTTP
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import Choices

@@ -13,10 +13,10 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.coded_error import CodedError
 from runner.triton_server.front.answers import values_of
 from runner.triton_server.front.grpc.inferences import _request
-from runner.triton_server.front.grpc_wire import check_wire
 from runner.triton_server.front.json_requests import generate_request, infer_request
 from runner.triton_server.front.models import INTEGERS, NUMBERS
 from runner.triton_server.front.tensors import adapt
+from runner.triton_server.grpc_wire import check_wire
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import NASTY_NUMBERS, Choices, as_json
 from tests.fuzz.refusal import check_refusal

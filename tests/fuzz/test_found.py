@@ -35,12 +35,12 @@ from runner.triton_server.client import TritonClient
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.server import GRPCServer
-from runner.triton_server.front.grpc_wire import INTERNAL, check_wire
-from runner.triton_server.front.http1 import HTTPConnection
-from runner.triton_server.front.http_server import HTTPServer
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.front.inference import Inference, Inferences
 from runner.triton_server.front.tensors import adapt
-from runner.triton_server.front.triton_connection import TritonConnection
+from runner.triton_server.grpc_client.connection import TritonConnection
+from runner.triton_server.grpc_wire import INTERNAL, check_wire
 from runner.triton_server.tensors import TensorEvent
 from tests.fuzz import bodies
 from tests.fuzz import front_connections as front

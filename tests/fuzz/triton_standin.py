@@ -12,11 +12,11 @@ from tritonclient.grpc import service_pb2 as pb
 from engine.machine.root import SOURCE_ROOT
 from errors.triton import TritonUnavailable
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Model, Models, model_of
-from runner.triton_server.front.triton import Triton
-from runner.triton_server.front.triton_call import OnEnd, OnMessage
+from runner.triton_server.grpc_client.call import OnEnd, OnMessage
+from runner.triton_server.grpc_client.triton import Triton
+from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, Headers
 from tests.fuzz.choices import Choices
 
 _INPUT = re.compile(r'{ name: "(\w+)" data_type: TYPE_(\w+) dims: \[ ([-\d, ]+) \](.*) }')

@@ -17,13 +17,13 @@ from runner.triton_server.direct import DirectResponses
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import ClientConnection, Connections
 from runner.triton_server.front.grpc.server import GRPCConnection, GRPCServer
-from runner.triton_server.front.http1 import HTTPConnection
-from runner.triton_server.front.http_server import HTTPServer
+from runner.triton_server.front.http.connection import HTTPConnection
+from runner.triton_server.front.http.server import HTTPServer
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.models import Models
 from runner.triton_server.front.start import Start
-from runner.triton_server.front.triton import Triton
 from runner.triton_server.front.triton_http import TritonHTTP
+from runner.triton_server.grpc_client.triton import Triton
 
 _MAX_HELD_BYTES = 32 << 20
 """Of requests that arrive, or that Triton has not begun to answer."""

@@ -20,7 +20,8 @@ from errors.triton_front import (
     TooManyInferences,
     UnknownTritonModel,
 )
-from runner.triton_server.front.grpc_wire import (
+from runner.triton_server.front.models import NUMBERS
+from runner.triton_server.grpc_wire import (
     INTERNAL,
     INVALID_ARGUMENT,
     NOT_FOUND,
@@ -30,7 +31,6 @@ from runner.triton_server.front.grpc_wire import (
     UNAVAILABLE,
     UNIMPLEMENTED,
 )
-from runner.triton_server.front.models import NUMBERS
 
 _UNAVAILABLE = (TritonUnavailable, EngineCrashed, EngineStartFailed, RankEnded, ServerStopping, TooManyBytes)
 _STATUSES: dict[type[CodedError], tuple[int, int]] = {

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 from errors.requests import InvalidTensor
 from errors.triton import TritonUnavailable
 from errors.triton_front import UnknownTritonModel
-from runner.triton_server.front.triton import RefusedByTriton, Triton
+from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
 
 INTEGERS = {
     "INT8": "b",

@@ -22,7 +22,7 @@ from runner.supervision.client_sockets import set_options
 from runner.supervision.failures import ProcessFailure
 from runner.supervision.health import answers_ok
 from runner.supervision.supervised import SupervisedProcess
-from runner.triton_server.front.http_server import HEALTH_PATH
+from runner.triton_server.front.http.server import HEALTH_PATH
 from runner.triton_server.front.start import Start
 
 _BACKLOG = 2048

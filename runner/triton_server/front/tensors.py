@@ -10,8 +10,8 @@ import numpy as np
 
 from errors.requests import InvalidTensor
 from errors.triton_front import InvalidInference
-from runner.triton_server.front.grpc_wire import MAX_TYPED_BYTES
 from runner.triton_server.front.models import INTEGERS, MAX_RANK, MAX_TEXTS, NUMBERS, Model
+from runner.triton_server.grpc_wire import MAX_TYPED_BYTES
 
 _LENGTH = struct.Struct("<I")
 """Of a text, before it."""

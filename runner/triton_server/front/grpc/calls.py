@@ -15,9 +15,9 @@ from errors.triton_front import InvalidInference, RequestTooLarge, TooManyBytes,
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.budget import Budget
-from runner.triton_server.front.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
 from runner.triton_server.front.inference import Inferences
 from runner.triton_server.front.triton_http import TritonHTTP
+from runner.triton_server.grpc_wire import DEADLINE_EXCEEDED, Headers, Messages, TooLong
 
 _MAX_SMALL_BYTES = 1 << 16
 """Of a request that is not an inference."""

@@ -10,8 +10,8 @@ from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import failure_of
 from runner.triton_server.front.grpc.calls import CallConnection, ClientCall, parsed
-from runner.triton_server.front.grpc_wire import OK, Headers, check_wire
 from runner.triton_server.front.inference import ERROR, Inference
+from runner.triton_server.grpc_wire import OK, Headers, check_wire
 
 _ERRORS_END_CALL = b"triton_grpc_error", b"true"
 """Metadata by which a client asks that the first error ends its stream, with a status.

@@ -9,8 +9,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from errors.coded_error import CodedError
 from runner.triton_server.front.grpc.calls import ClientCall, parsed
-from runner.triton_server.front.grpc_wire import OK, SERVICE
-from runner.triton_server.front.triton_call import Call
+from runner.triton_server.grpc_client.call import Call
+from runner.triton_server.grpc_wire import OK, SERVICE
 
 HEALTH = "/grpc.health.v1.Health/Check"
 _HEALTH_LIKE = "ModelReady"

@@ -16,10 +16,10 @@ from runner.supervision.turns import FIRST_READ_BYTES
 from runner.triton_server.front.answers import statuses_of
 from runner.triton_server.front.connections import Connections
 from runner.triton_server.front.grpc.calls import RESPONSE_HEAD, ClientCall, ClientCalls
-from runner.triton_server.front.grpc.http2 import MAX_HEADERS_BYTES, HTTP2Connection
+from runner.triton_server.front.grpc.connection import MAX_HEADERS_BYTES, HTTP2Connection
 from runner.triton_server.front.grpc.inferences import Infer, StreamInfer
 from runner.triton_server.front.grpc.reads import HEALTH, PassedCall, StatisticsCall
-from runner.triton_server.front.grpc_wire import SERVICE, UNIMPLEMENTED, Headers, timeout_s
+from runner.triton_server.grpc_wire import SERVICE, UNIMPLEMENTED, Headers, timeout_s
 
 _READ_METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig"),

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, SettingsFrame
 
-from runner.triton_server.front.grpc_wire import SERVICE
+from runner.triton_server.grpc_wire import SERVICE
 from tests.hostile import Watch, chunked, flood, most_slow_s, request, resident_mib, send, status_of
 from tests.runner.servers import ENSEMBLE, HOST, SLOT, TritonUnderTest, events, wait_until
 from tests.runner.triton_server.front.running import ASKED, QUESTION, front_pid, inference

@@ -17,11 +17,11 @@ from errors.triton_front import TooManyInferences
 from runner.engines.protocol.front import CALL, ONLY_FRONT, SINGLE_RESPONSE, STOPPED_CALL
 from runner.settings.ports import free_ports
 from runner.triton_server.direct import SLOT
-from runner.triton_server.front.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
 from runner.triton_server.front.inference import Inference, Inferences
-from runner.triton_server.front.triton import RefusedByTriton, Triton
+from runner.triton_server.grpc_client.triton import RefusedByTriton, Triton
+from runner.triton_server.grpc_wire import INTERNAL, OK, UNAVAILABLE, prefixed
 from tests.fuzz.triton_standin import StandInTriton, stand_in
-from tests.runner.triton_server.front.test_triton_connection import HEAD, Server
+from tests.runner.triton_server.grpc_client.server import HEAD, Server
 
 
 class Client:

@@ -21,10 +21,10 @@ from errors.triton_front import TooManyInferences
 from runner.settings.api_keys import APIKeys
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.grpc.server import GRPCServer
-from runner.triton_server.front.grpc_wire import SERVICE
 from runner.triton_server.front.inference import Inferences
+from runner.triton_server.grpc_wire import SERVICE
 from tests.fuzz.front_connections import UnreachableTriton
-from tests.runner.triton_server.front.transport import Transport
+from tests.runner.triton_server.transport import Transport
 
 OK, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 0, 3, 8, 12, 13, 16
 MAX_BODY_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from runner.triton_server.front.grpc_wire import SERVICE, Messages, TooLong
+from runner.triton_server.grpc_wire import SERVICE, Messages, TooLong
 from tests.fuzz.triton_standin import StandInTriton, stand_in
 from tests.runner.triton_server.front.grpc.client import (
     EMPTY,

@@ -32,7 +32,7 @@ from tests.runner.triton_server.front.grpc.client import (
     Client,
     run,
 )
-from tests.runner.triton_server.front.transport import Transport, check_freed_when_lost
+from tests.runner.triton_server.transport import Transport, check_freed_when_lost
 
 
 def _headers(number: int, size: int = 10) -> list[Frame]:

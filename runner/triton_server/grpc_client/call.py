@@ -1,4 +1,4 @@
-"""One call of Triton's gRPC API by the front."""
+"""One call of Triton's gRPC API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from errors.api import InternalError
-from runner.triton_server.front.grpc_wire import INTERNAL, Messages, TooLong, prefixed
+from runner.triton_server.grpc_wire import INTERNAL, Messages, TooLong, prefixed
 
 OnMessage = Callable[[bytes], None]
 OnEnd = Callable[[int, str], None]

@@ -24,7 +24,7 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.front.grpc_wire import Headers, prefixed
+from runner.triton_server.grpc_wire import Headers, prefixed
 
 MAX_HEADERS_BYTES = 1 << 14
 """Of one request or answer, uncompressed."""

@@ -1,4 +1,4 @@
-"""The front's connection to Triton: as much of HTTP/2 as gRPC needs.
+"""The connection to Triton's gRPC API: as much of HTTP/2 as gRPC needs.
 
 Triton is trusted: it is our child and listens on loopback. The library h2 would take half of the time of a
 call here. HTTP/2: https://www.rfc-editor.org/rfc/rfc9113, its headers: https://www.rfc-editor.org/rfc/rfc7541
@@ -17,8 +17,8 @@ from hpack.hpack import encode_integer
 from errors.triton import TritonUnavailable
 from errors.triton_front import InvalidInference
 from runner.supervision.turns import MAX_READ_BYTES
-from runner.triton_server.front.grpc_wire import UNAVAILABLE, Headers
-from runner.triton_server.front.triton_call import WINDOW_BYTES, Call, OnEnd, OnMessage
+from runner.triton_server.grpc_client.call import WINDOW_BYTES, Call, OnEnd, OnMessage
+from runner.triton_server.grpc_wire import UNAVAILABLE, Headers
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4

@@ -7,9 +7,9 @@ import asyncio
 from errors.triton import TritonUnavailable
 from runner.settings.ports import LOOPBACK
 from runner.supervision.client_sockets import set_options
-from runner.triton_server.front.grpc_wire import OK, SERVICE, UNAVAILABLE, Headers
-from runner.triton_server.front.triton_call import Call, OnEnd, OnMessage
-from runner.triton_server.front.triton_connection import TritonConnection
+from runner.triton_server.grpc_client.call import Call, OnEnd, OnMessage
+from runner.triton_server.grpc_client.connection import TritonConnection
+from runner.triton_server.grpc_wire import OK, SERVICE, UNAVAILABLE, Headers
 
 _CONNECT_TIMEOUT_S = 5.0
 

@@ -13,9 +13,9 @@ from errors.api import InternalError
 from errors.coded_error import CodedError
 from errors.triton_front import InvalidInference
 from runner.triton_server.front.answers import error_body, generate_body, status_of_text, statuses_of
-from runner.triton_server.front.grpc_wire import OK, UNAVAILABLE
-from runner.triton_server.front.http1 import HTTPConnection, Request
+from runner.triton_server.front.http.connection import HTTPConnection, Request
 from runner.triton_server.front.json_requests import InferFormat
+from runner.triton_server.grpc_wire import OK, UNAVAILABLE
 
 _EVENTS = b"text/event-stream; charset=utf-8"
 

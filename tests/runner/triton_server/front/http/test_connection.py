@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.triton_front import RequestTooLarge
-from runner.triton_server.front import http1
 from runner.triton_server.front.budget import Budget
 from runner.triton_server.front.connections import Connections
-from runner.triton_server.front.grpc_wire import OK
-from runner.triton_server.front.http1 import HTTPConnection, Request
-from runner.triton_server.front.http_answers import Answer
+from runner.triton_server.front.http import connection as http_connection
+from runner.triton_server.front.http.answers import Answer
+from runner.triton_server.front.http.connection import HTTPConnection, Request
+from runner.triton_server.grpc_wire import OK
 from tests.hostile import chunked, request
-from tests.runner.triton_server.front.transport import Transport, check_freed_when_lost
+from tests.runner.triton_server.transport import Transport, check_freed_when_lost
 
 MAX_BODY_BYTES = 60_000
 MAX_HELD_BYTES = 160_000
@@ -300,7 +300,7 @@ def test_heads_and_trailers_that_arrive_slowly_count_and_end_in_time(
         for each in clients:
             await each.send(b"GET / HTTP/1.1\r\n" + begun + b"Authorization: " + b"a" * 12_000, 1000)
         assert MAX_HELD_BYTES - 13_000 < budget.held_bytes <= MAX_HELD_BYTES
-        monkeypatch.setattr(http1, "_HEAD_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(http_connection, "_HEAD_TIMEOUT_S", 0.01)
         late = Client(budget)
         await late.send(b"GET / HT")
         await asyncio.sleep(0.1)
@@ -326,7 +326,7 @@ def test_input_that_is_much_work_is_read_in_turn(data: bytes) -> None:
 
 def test_a_client_that_never_reads_its_last_answer_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(http1, "_READ_TIMEOUT_S", 1.0)
+        monkeypatch.setattr(http_connection, "_READ_TIMEOUT_S", 1.0)
         client = Client()
         client.transport.is_read = False
         await client.send(request("/", b"", "Connection: close"))
@@ -340,8 +340,8 @@ def test_a_client_that_never_reads_its_last_answer_is_disconnected(monkeypatch: 
 
 def test_while_a_request_is_answered_no_time_runs_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(http1, "_HEAD_TIMEOUT_S", 0.01)
-        monkeypatch.setattr(http1, "_BODY_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(http_connection, "_HEAD_TIMEOUT_S", 0.01)
+        monkeypatch.setattr(http_connection, "_BODY_TIMEOUT_S", 0.05)
         client = Client(answers=False)
         await client.send(request("/a", b"") + request("/b", b"x" * 100)[:-50])
         await asyncio.sleep(0.2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from errors.triton_front import InvalidInference
-from runner.triton_server.front.grpc_wire import MAX_FIELDS, MAX_NAME_BYTES, MAX_TYPED_BYTES, check_wire
+from runner.triton_server.grpc_wire import MAX_FIELDS, MAX_NAME_BYTES, MAX_TYPED_BYTES, check_wire
 
 names = st.text(max_size=20)
 

@@ -1,0 +1,1 @@
+"""Triton's HTTP API for clients."""
