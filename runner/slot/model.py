@@ -40,8 +40,8 @@ from runner.slot.engine_connection import EngineConnection
 from runner.slot.front_link import FrontLink
 from runner.slot.metrics import SlotMetrics
 from runner.slot.request import SlotRequest, parse_row
+from runner.slot.rows import Tensors, batch_size
 from runner.slot.stops import Stops
-from runner.slot.tensors import Tensors, batch_size
 
 _REST = 2
 """See ``Relay``: a response through Triton costs this process most of what it costs the machine."""

@@ -17,7 +17,7 @@ from engine.kinds import ENGINE_TENSORS, find_kind
 from errors.requests import InvalidTensor, UnsupportedArgument
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, SEEDS, Guide, GuideType, Ready, Sampling, Submit
-from runner.slot.tensors import Row, Tensors
+from runner.slot.rows import Row, Tensors
 from runner.slot.unsupported import check_tensors
 
 _MAX_SEQUENCES = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.kinds import ENGINE_TENSORS, argument_remedy, find_kind, supports
 from errors.requests import UnsupportedArgument
-from runner.slot.tensors import Row, Tensors
+from runner.slot.rows import Row, Tensors
 
 _FLAGS = (
     "return_context_logits",

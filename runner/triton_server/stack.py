@@ -40,7 +40,7 @@ from runner.triton_server.command import TritonCommand
 from runner.triton_server.front.supervisor import TritonFront
 from runner.triton_server.install import cpp_backend_dir, install_triton
 from runner.triton_server.model_repository import render
-from runner.triton_server.server import TritonServer
+from runner.triton_server.supervisor import TritonServer
 
 _CHUNK_FACTOR = 8
 """See ``Coalescing``: beyond an eighth of this process's time for chunks, they have several tokens each."""

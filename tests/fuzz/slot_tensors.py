@@ -13,7 +13,7 @@ from errors.coded_error import CodedError
 from runner.engines.protocol.checks import check_request
 from runner.engines.protocol.messages import GUIDE_TYPES, Ready, Submit
 from runner.slot.request import parse_row
-from runner.slot.tensors import Tensors, batch_size
+from runner.slot.rows import Tensors, batch_size
 from runner.triton_server.front.models import NUMBERS
 from tests.fuzz.bounds import bounded
 from tests.fuzz.choices import NASTY_NUMBERS, Choices

@@ -15,7 +15,7 @@ from errors.coded_error import CodedError
 from errors.requests import InvalidTensor, PromptTooLong, UnsupportedArgument
 from runner.engines.protocol.messages import GUIDE_TYPES, Guide, GuideType, Ready, Submit
 from runner.slot.request import SlotRequest, parse_row
-from runner.slot.tensors import batch_size
+from runner.slot.rows import batch_size
 
 READY = Ready(engine_kind="paced", vocab_size=50_000, max_sequence_length=100, max_batch_size=8)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from errors.triton import TritonStartFailed
-from runner.triton_server.server import TritonServer
+from runner.triton_server.supervisor import TritonServer
 from tests.runner.servers import HOST, free_ports
 
 _PROGRAM = """
